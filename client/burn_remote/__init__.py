@@ -17,6 +17,7 @@ from burn_remote import (
     aio,
     autograd,
     distributed,
+    fft,
     functional,
     gradients,
     init,
@@ -62,6 +63,13 @@ from burn_remote.functions.arithmetic import (
 from burn_remote.functions.casting import (
     astype,
     dequantize,
+)
+from burn_remote.functions.complex_numbers import (
+    angle,
+    complex,
+    conj,
+    imag,
+    real,
 )
 from burn_remote.functions.counting import bincount, histogram, isin, searchsorted
 from burn_remote.functions.creation import (
@@ -277,6 +285,12 @@ from burn_remote_protocol.dtypes import (
     BOOL as bool,
 )
 from burn_remote_protocol.dtypes import (
+    C64 as complex64,
+)
+from burn_remote_protocol.dtypes import (
+    C128 as complex128,
+)
+from burn_remote_protocol.dtypes import (
     F16 as float16,
 )
 from burn_remote_protocol.dtypes import (
@@ -391,6 +405,7 @@ __all__ = [
     "address_to_id",
     "aio",
     "all",
+    "angle",
     "any",
     "arange",
     "argmax",
@@ -425,7 +440,11 @@ __all__ = [
     "clamp",
     "clip",
     "compile",
+    "complex",
+    "complex64",
+    "complex128",
     "concat",
+    "conj",
     "cos",
     "cosh",
     "count_nonzero",
@@ -454,6 +473,7 @@ __all__ = [
     "expand_dims",
     "expm1",
     "eye",
+    "fft",
     "finfo",
     "flatten",
     "flex32",
@@ -477,6 +497,7 @@ __all__ = [
     "hypot",
     "id_to_address",
     "iinfo",
+    "imag",
     "inf",
     "init",
     "int8",
@@ -541,6 +562,7 @@ __all__ = [
     "random",
     "read",
     "read_quantized",
+    "real",
     "reciprocal",
     "remainder",
     "repeat",

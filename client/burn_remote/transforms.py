@@ -257,12 +257,16 @@ def _is_float(leaf: Any) -> bool:
     return isinstance(leaf, float | np.floating)
 
 
+def _has_gradient(x: Tensor) -> bool:
+    return x.dtype.is_floating or x.dtype.is_complex
+
+
 def _tracked(tree: Any, tracked: list[Tensor], name: str) -> Any:
     """Return containers with tracked floating-point tensors, which are appended to the list."""
     count = len(tracked)
 
     def replaced(leaf: Any) -> Any:
-        if not is_tensor(leaf) or not leaf.dtype.is_floating:
+        if not is_tensor(leaf) or not _has_gradient(leaf):
             return leaf
         handle = leaf.handle
         x = Tensor(relabeled(handle) if isinstance(handle, TrackedHandle) else track(handle))
@@ -283,7 +287,7 @@ def _images(tree: Any, gradients: Any) -> Any:
     """Return containers with gradients instead of tensors, and ``None`` for anything else."""
     return rebuilt(
         tree,
-        lambda leaf: next(gradients) if is_tensor(leaf) and leaf.dtype.is_floating else None,
+        lambda leaf: next(gradients) if is_tensor(leaf) and _has_gradient(leaf) else None,
     )
 
 
@@ -302,7 +306,7 @@ def _outputs(value: Any) -> list[Tensor]:
     """Return the tensors of a result. Raises ``ArgumentMismatch`` unless all are floating-point."""
     found = leaves(value)
     for one in found:
-        if not is_tensor(one) or not one.dtype.is_floating:
+        if not is_tensor(one) or not _has_gradient(one):
             seen = one.handle.spec if is_tensor(one) else f"{one!r:.100}"
             raise ArgumentMismatch(
                 f"a function that is differentiated must return floating-point tensors, not {seen}"
@@ -315,7 +319,7 @@ def _matching(like: Any, given: Any, name: str) -> list[Tensor]:
     found: list[Tensor] = []
 
     def check(leaf: Any, other: Any) -> None:
-        if is_tensor(leaf) and leaf.dtype.is_floating:
+        if is_tensor(leaf) and _has_gradient(leaf):
             found.append(checked_seed(leaf, other, name))
 
     mapped(check, like, given)

@@ -20,6 +20,8 @@ __all__ = [
     "BOOL",
     "BOOL_U8",
     "BOOL_U32",
+    "C64",
+    "C128",
     "F16",
     "F32",
     "F64",
@@ -28,6 +30,7 @@ __all__ = [
     "I16",
     "I32",
     "I64",
+    "REAL_DTYPES",
     "U8",
     "U16",
     "U32",
@@ -41,9 +44,13 @@ __all__ = [
 
 
 class Category(StrEnum):
-    """The category of a dtype's elements; the IR has a family of operations for each."""
+    """The category of a dtype's elements; the IR has a family of operations for each.
+
+    Burn has no complex numbers: only the native dialect knows ``COMPLEX``.
+    """
 
     FLOAT = "float"
+    COMPLEX = "complex"
     INT = "int"
     UINT = "uint"
     BOOL = "bool"
@@ -217,7 +224,7 @@ class DType:
     def from_wire(wire: Any) -> DType:
         """Return the dtype that a decoded MessagePack value names.
 
-        Raises ``ProtocolViolation`` for anything that is not a dtype of Burn.
+        Raises ``ProtocolViolation`` for anything that is not a dtype.
         """
         try:
             if type(wire) is str:
@@ -245,6 +252,11 @@ class DType:
     def is_floating(self) -> bool:
         """Whether elements are floating-point numbers (not quantized ones)."""
         return self.category is Category.FLOAT
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether elements are complex numbers."""
+        return self.category is Category.COMPLEX
 
     @property
     def is_integer(self) -> bool:
@@ -324,6 +336,7 @@ _PYTHON_NAMES: Final = {
     "F64": "float64", "F32": "float32", "Flex32": "flex32", "F16": "float16", "BF16": "bfloat16",
     "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
     "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8",
+    "C128": "complex128", "C64": "complex64",
     "Bool": "bool", "Bool(U8)": "bool_u8", "Bool(U32)": "bool_u32",
 }  # fmt: skip
 
@@ -332,6 +345,8 @@ F32 = DType("F32", Category.FLOAT, 4)
 FLEX32 = DType("Flex32", Category.FLOAT, 4)
 F16 = DType("F16", Category.FLOAT, 2)
 BF16 = DType("BF16", Category.FLOAT, 2)
+C128 = DType("C128", Category.COMPLEX, 16)
+C64 = DType("C64", Category.COMPLEX, 8)
 I64 = DType("I64", Category.INT, 8)
 I32 = DType("I32", Category.INT, 4)
 I16 = DType("I16", Category.INT, 2)
@@ -346,7 +361,11 @@ BOOL_U32 = DType("Bool(U32)", Category.BOOL, 4, store="U32")
 
 ALL_DTYPES: Final = (
     F64, F32, FLEX32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, BOOL, BOOL_U8, BOOL_U32,
+    C128, C64,
 )  # fmt: skip
+
+# The dtype of the real and the imaginary part of a complex dtype's elements.
+REAL_DTYPES: Final = {C128: F64, C64: F32}
 
 _BY_NAME: Final = {dtype.name: dtype for dtype in ALL_DTYPES if dtype.store is None}
 _BY_STORE: Final = {dtype.store: dtype for dtype in ALL_DTYPES if dtype.store is not None}

@@ -34,9 +34,11 @@ from support.recorded import golden, schema
 SCHEME = QuantScheme("Q4S", "BF16", ("PackedU32", 1), (2, 128), "Symmetric")
 
 
-def test_the_dtypes_are_exactly_those_of_burn() -> None:
-    plain = {dtype.name for dtype in ALL_DTYPES if dtype.store is None}
+def test_the_dtypes_are_those_of_burn_and_complex_ones() -> None:
+    complex_dtypes = {dtype for dtype in ALL_DTYPES if dtype.is_complex}
+    plain = {dtype.name for dtype in set(ALL_DTYPES) - complex_dtypes if dtype.store is None}
 
+    assert {str(dtype) for dtype in complex_dtypes} == {"complex64", "complex128"}
     assert plain == set(schema()["enums"]["DType"]) - {"Bool", "QFloat"}
     assert {dtype.store for dtype in ALL_DTYPES if dtype.store} == set(
         schema()["enums"]["BoolStore"]

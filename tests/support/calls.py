@@ -47,6 +47,10 @@ def i(*shape: int) -> br.Tensor:
     return br.tensor(np.ones(shape, np.int64), device=_device.get())
 
 
+def c(*shape: int) -> br.Tensor:
+    return br.tensor(np.ones(shape, np.complex64), device=_device.get())
+
+
 def b(*shape: int) -> br.Tensor:
     return br.tensor(np.ones(shape, np.bool_), device=_device.get())
 
@@ -225,6 +229,18 @@ CALLS: Final[dict[tuple[str, str], Callable[[], object]]] = {
     ("Search", "UniqueOrder"): lambda: Operator(search_rows.UNIQUE_ORDER).apply_all((f(3),)),
     ("Search", "Unique"): lambda: Operator(search_rows.UNIQUE).apply_all((f(3), i(3)), (2,)),
     ("Search", "SearchSorted"): lambda: br.searchsorted(f(3), f(2)),
+    ("Complex", "FromParts"): lambda: br.complex(f(2), f(2)),
+    ("Complex", "IntoComplex"): lambda: f(2).astype(br.complex64),
+    ("Complex", "Real"): lambda: c(2).real,
+    ("Complex", "Imaginary"): lambda: c(2).imag,
+    ("Complex", "Abs"): lambda: abs(c(2)),
+    ("Complex", "Angle"): lambda: c(2).angle(),
+    ("Complex", "Conjugate"): lambda: c(2).conj(),
+    ("Complex", "Negative"): lambda: -c(2),
+    ("Fourier", "Fft"): lambda: br.fft.fft(c(4)),
+    ("Fourier", "InverseFft"): lambda: br.fft.ifft(c(4)),
+    ("Fourier", "RealFft"): lambda: br.fft.rfft(f(4)),
+    ("Fourier", "InverseRealFft"): lambda: br.fft.irfft(c(4)),
     ("Module", "Embedding"): lambda: F.embedding(i(2, 3), f(5, 4)),
     ("Module", "EmbeddingBackward"): lambda: G.embedding_backward(f(5, 4), f(2, 3, 4), i(2, 3)),
     ("Module", "Linear"): lambda: F.linear(f(2, 3), f(4, 3), f(4)),
@@ -335,6 +351,7 @@ def public_functions() -> dict[str, Callable[..., Any]]:
     """Return every public function and method by name, such as ``functional.relu``."""
     modules = {
         "burn_remote": br,
+        "fft": br.fft,
         "functional": F,
         "gradients": G,
         "init": br.init,

@@ -17,8 +17,10 @@ from burn_remote.dispatch.operators import Operator
 from burn_remote_protocol.operations.families import (
     activations,
     base,
+    complex_rows,
     convolution_rows,
     floats,
+    fourier_rows,
     layers,
     matrix_rows,
     numeric,
@@ -847,3 +849,107 @@ for _samples, _size in ((None, 5), (8, 5), (8, 4), (8, 7), (7, 4), (1, 2)):
         normal(2, _size),
         name=f"{_size}-{_samples}",
     )
+
+
+# -- Complex numbers ------------------------------------------------------------------------------
+
+# The inputs of these cases are the real parts of all complex inputs, and then the imaginary parts.
+# The results are the real and imaginary parts. So finite differences check both.
+
+
+def of_parts(function: Function) -> Function:
+    """Return a function of the parts of complex tensors that returns the parts of its result."""
+
+    def split(*parts: br.Tensor) -> br.Tensor:
+        half = len(parts) // 2
+        pairs = zip(parts[:half], parts[half:], strict=True)
+        result = function(*[br.complex(real, imag) for real, imag in pairs])
+        if not result.dtype.is_complex:
+            return result
+        return br.stack([result.real, result.imag])
+
+    return split
+
+
+def complex_case(row: Row, function: Function, *shapes: tuple[int, ...], name: str = "") -> None:
+    # Away from 0, and from the cuts of inverse functions along the axes.
+    parts = [between(0.4, 1.2, *shape) for shape in (*shapes, *shapes)]
+    case(row, of_parts(function), *parts, name=f"complex-{name}" if name else "complex")
+
+
+case(complex_rows.FROM_PARTS, lambda x, y: br.abs(br.complex(x, y)), normal(2, 3), normal(2, 3))
+case(
+    complex_rows.FROM_PARTS,
+    lambda x, y: br.abs(br.complex(x, y) * 2j),
+    normal(2, 1),
+    normal(1, 3),
+    name="broadcast",
+)
+case(complex_rows.INTO_COMPLEX, lambda x: (x.astype(br.complex128) * (1 + 2j)).imag, normal(3))
+for _row in (
+    complex_rows.REAL,
+    complex_rows.IMAGINARY,
+    complex_rows.ABS,
+    complex_rows.ANGLE,
+    complex_rows.CONJUGATE,
+    complex_rows.NEGATIVE,
+):
+    complex_case(_row, unary(_row), (2, 3))
+for _row in (
+    *(floats.EXP, floats.LOG, floats.LOG1P, floats.SQRT, floats.COS, floats.COSH, floats.SIN),
+    *(floats.SINH, floats.TAN, floats.TANH, floats.ARC_COS, floats.ARC_COSH, floats.ARC_SIN),
+    *(floats.ARC_SINH, floats.ARC_TAN, floats.ARC_TANH, floats.RECIP),
+):
+    complex_case(_row, unary(_row), (4,))
+for _row in (numeric.ADD, numeric.SUB, numeric.MUL, numeric.DIV, floats.POWF):
+    complex_case(_row, binary(_row), (2, 1), (1, 3))
+for _row in (numeric.ADD_SCALAR, numeric.SUB_SCALAR, numeric.MUL_SCALAR, numeric.DIV_SCALAR):
+    complex_case(_row, scalar(_row, 1.7), (3,))
+complex_case(floats.MATMUL, binary(floats.MATMUL), (2, 2, 3), (3, 2))
+complex_case(floats.POWF_SCALAR, scalar(floats.POWF_SCALAR, 1.5), (3,))
+complex_case(numeric.POWI_SCALAR, lambda x: x**3, (3,))
+complex_case(numeric.SUM, lambda x: x.sum(), (2, 3))
+complex_case(numeric.SUM_DIM, lambda x: x.sum(axis=0), (2, 3))
+complex_case(numeric.MEAN, lambda x: x.mean() * x, (2, 3))
+complex_case(numeric.MEAN_DIM, lambda x: x.mean(axis=1), (2, 3))
+complex_case(numeric.PROD, lambda x: x.prod(), (4,))
+complex_case(numeric.PROD_DIM, lambda x: x.prod(axis=1), (2, 3))
+complex_case(numeric.CUM_SUM, lambda x: br.cumulative_sum(x), (4,))
+complex_case(numeric.CUM_PROD, lambda x: br.cumulative_prod(x), (4,))
+complex_case(base.RESHAPE, into(base.RESHAPE, (6,)), (2, 3))
+complex_case(base.SLICE, lambda x: x[::-1, 1:], (2, 3))
+complex_case(base.SELECT, lambda x: x.take(_like(x, _ROWS), axis=0), (3, 2))
+complex_case(base.CAT, lambda x, y: br.concat([x, y]), (2, 3), (1, 3))
+complex_case(base.EXPAND, into(base.EXPAND, (2, 3)), (1, 3))
+complex_case(
+    base.MASK_WHERE,
+    lambda x, y: br.where(_like(x, np.array([True, False, True])), x, y),
+    (3,),
+    (3,),
+)
+complex_case(base.CAST, lambda x: x.astype(br.complex128), (3,))
+
+
+def transform(row: Row, axes: tuple[int, ...], sizes: tuple[int, ...], norm: str) -> Function:
+    return apply(row, axes, sizes, norm)
+
+
+for _row in (fourier_rows.FFT, fourier_rows.INVERSE_FFT, fourier_rows.INVERSE_REAL_FFT):
+    complex_case(_row, transform(_row, (1,), (4,), "Backward"), (2, 4))
+    complex_case(_row, transform(_row, (0, 2), (3, 6), "Ortho"), (3, 2, 4), name="several")
+    complex_case(_row, transform(_row, (1, 0), (5, 2), "Forward"), (3, 4), name="cut-and-padded")
+for _sizes, _norm in (((6,), "Backward"), ((5,), "Ortho"), ((9,), "Forward")):
+    case(
+        fourier_rows.REAL_FFT,
+        lambda x, _sizes=_sizes, _norm=_norm: br.stack(
+            [(y := Operator(fourier_rows.REAL_FFT).apply((x,), ((1,), _sizes, _norm))).real, y.imag]
+        ),
+        normal(2, 7),
+        name=f"{_sizes[0]}-{_norm}",
+    )
+case(
+    fourier_rows.REAL_FFT,
+    lambda x: br.abs(br.fft.rfftn(x, s=(4, 3), axes=(0, 2))),
+    normal(3, 2, 5),
+    name="several",
+)

@@ -18,6 +18,8 @@ import numpy as np
 from burn_remote_protocol.dtypes import (
     BF16,
     BOOL,
+    C64,
+    C128,
     F16,
     F32,
     F64,
@@ -97,6 +99,11 @@ class Source:
         drawn = self.numbers.standard_normal(shape) * scale
         with np.errstate(all="ignore"):
             return self.laid_out(drawn.astype(array_dtype(dtype or self.one_of(*FLOATS))))
+
+    def complexes(self, shape: tuple[int, ...]) -> Array:
+        parts = [self.numbers.standard_normal(shape) for _ in range(2)]
+        dtype = array_dtype(self.one_of(C64, C128))
+        return self.laid_out((parts[0] + 1j * parts[1]).astype(dtype))
 
     def below(self, limit: int, shape: tuple[int, ...], dtype: DType = I64) -> Array:
         return self.numbers.integers(0, max(1, limit), shape).astype(array_dtype(dtype))
@@ -763,6 +770,38 @@ _BITWISE: Final = (
 )  # fmt: skip
 _COMPARISONS: Final = ("Greater", "GreaterEqual", "Lower", "LowerEqual")
 
+
+def _any_complex(source: Source) -> DType:
+    chosen: DType = source.one_of(C64, C128)
+    return chosen
+
+
+def _complex(source: Source) -> Case:
+    return Case((source.complexes(source.shape()),))
+
+
+def _parts(source: Source) -> Case:
+    real = source.floats(source.shape(), source.one_of(F32, F64))
+    return Case((real, source.like(real)))
+
+
+def _transform(kind: str) -> Make:
+    def make(source: Source) -> Case:
+        shape = source.shape()
+        tensor = (
+            source.complexes(shape)
+            if kind == "c"
+            else source.floats(shape, source.one_of(F32, F64))
+        )
+        axes = source.random.sample(range(len(shape)), source.random.randint(1, min(3, len(shape))))
+        # As many samples as there are, fewer, or a few more, which makes prime lengths.
+        sizes = [max(1, shape[axis] + source.one_of(0, 0, -1, 1, 5)) for axis in axes]
+        norm = source.one_of("Backward", "Ortho", "Forward")
+        return Case((tensor,), (), {"axes": tuple(axes), "sizes": tuple(sizes), "norm": norm})
+
+    return make
+
+
 DRAWN: Final[Mapping[str, Make]] = {
     **{f"Float.{name}": _unary("f") for name in _FLOAT_FUNCTIONS},
     **{f"Numeric.{name}": _binary("fi") for name in ("Add", "Sub", "Mul", "Div", "Rem")},
@@ -844,6 +883,11 @@ DRAWN: Final[Mapping[str, Make]] = {
     "Search.Nonzero": _nonzero, "Search.Unique": _unique,
     "Search.UniqueOrder": lambda source: Case((_vector(source),)),
     "Search.SearchSorted": _search_sorted,
+    "Complex.FromParts": _parts, "Complex.IntoComplex": _unary("fib", _any_complex),
+    "Complex.Real": _complex, "Complex.Imaginary": _complex, "Complex.Abs": _complex,
+    "Complex.Angle": _complex, "Complex.Conjugate": _complex, "Complex.Negative": _complex,
+    "Fourier.Fft": _transform("c"), "Fourier.InverseFft": _transform("c"),
+    "Fourier.RealFft": _transform("f"), "Fourier.InverseRealFft": _transform("c"),
     "Float.IntoInt": _unary("f", _any_integer), "Int.IntoFloat": _unary("i", _any_float),
     "Bool.IntoFloat": _unary("b", _any_float), "Bool.IntoInt": _unary("b", _any_integer),
     "Bool.Not": _unary("b"), "Bool.And": _binary("b"), "Bool.Or": _binary("b"),

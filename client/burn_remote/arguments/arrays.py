@@ -38,6 +38,8 @@ _NUMPY: Final[dict[DType, np.dtype[Any]]] = {
     dtypes.FLEX32: np.dtype(np.float32),
     dtypes.F16: np.dtype(np.float16),
     dtypes.BF16: np.dtype(ml_dtypes.bfloat16),
+    dtypes.C128: np.dtype(np.complex128),
+    dtypes.C64: np.dtype(np.complex64),
     dtypes.I64: np.dtype(np.int64),
     dtypes.I32: np.dtype(np.int32),
     dtypes.I16: np.dtype(np.int16),
@@ -56,6 +58,11 @@ _BY_NUMPY: Final[dict[np.dtype[Any], DType]] = {
     for dtype, stored in _NUMPY.items()
     if dtype not in (dtypes.FLEX32, dtypes.BOOL_U8, dtypes.BOOL_U32)
 }
+# The dtype of Python's numbers in NumPy -> the default dtype of tensors.
+_DEFAULTS: Final[dict[np.dtype[Any], np.dtype[Any]]] = {
+    np.dtype(np.float64): np.dtype(np.float32),
+    np.dtype(np.complex128): np.dtype(np.complex64),
+}
 _BFLOAT16: Final = _NUMPY[dtypes.BF16]
 _LITTLE_ENDIAN: Final = sys.byteorder == "little"
 
@@ -63,7 +70,7 @@ _LITTLE_ENDIAN: Final = sys.byteorder == "little"
 def as_dtype(dtype: AnyDType) -> DType:
     """Convert a dtype argument to a burn-remote dtype.
 
-    Raises ``DTypeMismatch`` for dtypes that tensors cannot have (complex numbers, text, objects).
+    Raises ``DTypeMismatch`` for dtypes that tensors cannot have (text, dates, objects).
     """
     if isinstance(dtype, DType):
         return dtype
@@ -81,9 +88,14 @@ def as_dtype(dtype: AnyDType) -> DType:
 
 
 def dtype_of_number(number: Number) -> DType:
-    """Return the default dtype of a number: a NumPy scalar's own, or int64, float32 or bool."""
+    """Return the default dtype of a number.
+
+    It is a NumPy scalar's own, or int64, float32, complex64 or bool.
+    """
     if isinstance(number, np.generic):
         return as_dtype(number.dtype)
+    if isinstance(number, complex):
+        return dtypes.C64
     if isinstance(number, bool):
         return dtypes.BOOL
     return dtypes.I64 if isinstance(number, int) else dtypes.F32
@@ -92,9 +104,10 @@ def dtype_of_number(number: Number) -> DType:
 def as_array(value: Any, dtype: DType | None) -> Array:
     """Convert anything that ``numpy.asarray`` accepts to an array whose dtype tensors can have.
 
-    Without ``dtype``, Python floats become float32 and Python integers int64; arrays keep their
-    dtype. With ``dtype``, floats are rounded to it, integers keep their value, and nonzero numbers
-    become true. Raises ``DTypeMismatch`` for elements that tensors or ``dtype`` cannot hold.
+    Without ``dtype``, Python floats become float32, complex numbers complex64 and Python integers
+    int64; arrays keep their dtype. With ``dtype``, floats are rounded to it, integers keep their
+    value, and nonzero numbers become true. Raises ``DTypeMismatch`` for elements that tensors or
+    ``dtype`` cannot hold.
     """
     if isinstance(value, np.ma.MaskedArray):
         raise DTypeMismatch("tensors have no mask; use array.filled(number) or array.data")
@@ -108,17 +121,23 @@ def as_array(value: Any, dtype: DType | None) -> Array:
     if listed and (dtype is None or dtype.is_integer) and (array >= 2.0**63).any():
         array = _large_integers(value, array, dtype)
     if dtype is None:
-        plain = isinstance(value, float | list | tuple) and not isinstance(value, np.generic)
-        if plain and array.dtype == np.float64:
-            return _rounded(array, np.dtype(np.float32))
+        plain = isinstance(value, complex | float | list | tuple)
+        if plain and not isinstance(value, np.generic) and array.dtype in _DEFAULTS:
+            return _rounded(array, _DEFAULTS[array.dtype])
         as_dtype(array.dtype)
         return array
     target = numpy_dtype(dtype)
     if array.dtype == target:
         return array
     as_dtype(array.dtype)
+    return _converted(array, dtype, target)
+
+
+def _converted(array: Array, dtype: DType, target: np.dtype[Any]) -> Array:
     if dtype.is_bool:
         return array.astype(np.bool_).astype(target)
+    if array.dtype.kind == "c" and not dtype.is_complex:
+        raise DTypeMismatch(f"complex numbers are not values of {dtype}; send array.real")
     if dtype.is_integer:
         _check_values(array, dtype)
     return _rounded(array, target)

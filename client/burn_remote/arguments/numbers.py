@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Number",
     "bounds_of",
+    "is_imaginary",
     "is_number",
     "number_for",
     "number_key",
@@ -68,19 +69,28 @@ def real_number(what: str, value: Any) -> float:
     raise ArgumentMismatch(f"{what} must be a number, not {value!r}")
 
 
-# A number operand. (For type checkers, float includes int and bool.)
-Number = float | np.number[Any] | np.bool_
+# A number operand. (For type checkers, complex includes float, int and bool.)
+Number = complex | np.number[Any] | np.bool_
 
 FLOAT64_BYTES: Final = 8
+_WITH_FRACTIONS: Final = frozenset({Category.FLOAT, Category.COMPLEX})
 _FLOAT64: Final = struct.Struct("<d")
 _BITS: Final = struct.Struct("<q")
 
-_NUMBERS: Final = frozenset({float, int, bool})
+_NUMBERS: Final = frozenset({complex, float, int, bool})
 
 
 def is_number(value: object) -> TypeIs[Number]:
     """Return whether a value is a Python number or a NumPy scalar."""
     return value.__class__ in _NUMBERS or isinstance(value, np.generic)
+
+
+def is_imaginary(value: object) -> bool:
+    """Return whether a value is a complex number with an imaginary part.
+
+    Operations have real numbers as parameters; such a number becomes a tensor of one element.
+    """
+    return isinstance(value, complex | np.complexfloating) and value.imag != 0
 
 
 def number_for(dtype: DType, value: Any) -> float:
@@ -93,12 +103,18 @@ def number_for(dtype: DType, value: Any) -> float:
     if type(value) is TracedNumber:
         return cast("float", value.program.calculated(partial(number_for, dtype), value))
     category = dtype.category
-    if category is Category.FLOAT and (seen is float or seen is int):
+    if category is Category.COMPLEX and seen is complex and value.imag == 0:
+        return float(value.real)
+    if category in _WITH_FRACTIONS and (seen is float or seen is int):
         try:
             number = float(value)
         except OverflowError:
             raise DTypeMismatch(f"{shown(value)} is too large for {dtype}") from None
-        if seen is int and number != value and dtype.itemsize < FLOAT64_BYTES:
+        if (
+            seen is int
+            and number != value
+            and dtype.itemsize < FLOAT64_BYTES * (1 + dtype.is_complex)
+        ):
             return _rounded_to_odd(value, number)
         return number
     if category is Category.BOOL and seen is bool:
@@ -171,7 +187,9 @@ def _refusal(dtype: DType, value: object) -> Exception:
     seen = type(value)
     if seen not in _NUMBERS:
         return _not_a_number(value)
-    if dtype.category is Category.QUANTIZED:
+    if seen is complex:
+        advice = "make a tensor of the number with burn_remote.tensor(number)"
+    elif dtype.category is Category.QUANTIZED:
         advice = "dequantize the tensor first with x.dequantize()"
     elif dtype.is_bool:
         advice = "convert the tensor first, for example with x.astype(burn_remote.int64)"

@@ -5,6 +5,7 @@ the standard, where NumPy, PyTorch and JAX leave little doubt:
 
 - bool and any number: the number's dtype;
 - integers and floats: the dtype of the floats, as in PyTorch and JAX (NumPy widens to float64);
+- integers or bools and complex numbers: the dtype of the complex numbers;
 - float16 and bfloat16: float32, the smallest dtype that holds both.
 
 A Python number takes the dtype of the tensor. If its kind is higher (a float with integers, an
@@ -54,13 +55,21 @@ def _same_kind(first: DType, second: DType) -> DType | None:
             return _floats(first, second)
         case Category.INT | Category.UINT:
             return _larger(first, second)
+        case Category.COMPLEX:
+            return _larger(first, second)
         case Category.BOOL:
             return dtypes.BOOL
         case _:
             return None
 
 
-_KINDS: Final = {Category.BOOL: 0, Category.INT: 1, Category.UINT: 1, Category.FLOAT: 2}
+_KINDS: Final = {
+    Category.BOOL: 0,
+    Category.INT: 1,
+    Category.UINT: 1,
+    Category.FLOAT: 2,
+    Category.COMPLEX: 3,
+}
 
 
 def _common(first: DType, second: DType) -> DType | None:
@@ -72,6 +81,8 @@ def _common(first: DType, second: DType) -> DType | None:
     rank1, rank2 = _KINDS.get(first.category), _KINDS.get(second.category)
     if rank1 is None or rank2 is None:
         return None
+    if dtypes.F64 in (first, second) and dtypes.C64 in (first, second):
+        return dtypes.C128
     if rank1 != rank2:
         return first if rank1 > rank2 else second
     signed, unsigned = (first, second) if first.category is Category.INT else (second, first)
@@ -110,9 +121,13 @@ def promoted_with_number(dtype: DType, number: Any) -> DType:
     converting them raises the error.
     """
     category = dtype.category
-    if category is Category.FLOAT or category is Category.QUANTIZED:
+    if category is Category.QUANTIZED or category is Category.COMPLEX:
         return dtype
     kind = number.__class__  # a traced number has the ``__class__`` of its value
+    if kind is complex or issubclass(kind, np.complexfloating):
+        return dtypes.C128 if dtype is dtypes.F64 else dtypes.C64
+    if category is Category.FLOAT:
+        return dtype
     if kind is float or issubclass(kind, np.floating):
         return dtypes.F32
     if category is Category.BOOL and (kind is int or issubclass(kind, np.integer)):

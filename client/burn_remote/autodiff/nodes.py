@@ -34,7 +34,7 @@ __all__ = [
 
 # The dtypes of results that are tracked. Integers and bools have no gradient. Quantized tensors are
 # tracked so that a gradient that reaches them raises an error and does not stop silently.
-TRACKED: Final = frozenset({Category.FLOAT, Category.QUANTIZED})
+TRACKED: Final = frozenset({Category.FLOAT, Category.COMPLEX, Category.QUANTIZED})
 
 # Each node has a greater number than the nodes that it depends on.
 orders: Final = itertools.count(1)

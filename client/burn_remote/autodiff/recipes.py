@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from typing import Any, Final, final
 
 from burn_remote.arguments.traced_numbers import TracedScalar
 from burn_remote.autodiff.nodes import TRACKED, Node, Recipe, saved_handle
@@ -21,9 +21,11 @@ from burn_remote.autodiff.rules import (
     Rule,
 )
 from burn_remote.autodiff.uniform import Uniform
+from burn_remote.dispatch.operators import Operator
 from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.stack import RunnerStack
 from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.operations.families import complex_rows
 from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec
@@ -42,17 +44,31 @@ __all__ = [
 NOTHING, INPUTS, OUTPUTS, SOME = range(4)
 
 
+# Burn's operations on complex numbers. All of them have a complex derivative, so a rule that is
+# linear in the gradient gives, for the gradient's conjugate, the conjugate of the gradient of the
+# input. docs/gradients.md has the convention.
+_HOLOMORPHIC: Final = frozenset({"BaseComplex", "NumericComplex", "FloatComplex"})
+CONJUGATE: Final = Operator(complex_rows.CONJUGATE)
+
+
+def _conjugate(gradient: Any) -> Any:
+    return None if gradient is None else CONJUGATE.unary(gradient)
+
+
 @final
 class OperationRecipe:
     """The gradients of one signature with certain inputs tracked, by the table of rules."""
 
     __slots__ = (
-        "_joint", "_names", "_outputs", "_parameters", "_places", "_refusal", "_signature",
-        "_steps", "_uniform", "is_recorded", "output_count", "saves", "select", "specs",
+        "_conjugates", "_joint", "_names", "_outputs", "_parameters", "_places", "_refusal",
+        "_signature", "_steps", "_uniform", "is_recorded", "output_count", "saves", "select",
+        "specs",
     )  # fmt: skip
 
     def __init__(self, signature: Signature, tracked: int) -> None:
         self._signature = signature
+        # Whether the rule is that of real numbers, and the tensors are complex.
+        self._conjugates = signature.kind in _HOLOMORPHIC
         # Whether an output can have a gradient.
         self.is_recorded = any(spec.dtype.category in TRACKED for spec in signature.outputs)
         self.specs: tuple[TensorSpec, ...] = tuple([use.spec for use in signature.input_uses])
@@ -108,6 +124,15 @@ class OperationRecipe:
             kind(saved_handle(handle, place, node, is_recorded))
             for place, handle in zip(self._places, saved, strict=True)
         ]
+        if not self._conjugates:
+            return self._formulas(values, grads, is_wanted)
+        found = self._formulas(values, [*map(_conjugate, grads)], is_wanted)
+        return [*map(_conjugate, found)]
+
+    def _formulas(
+        self, values: list[Any], grads: Sequence[Any], is_wanted: tuple[bool, ...]
+    ) -> Sequence[Any]:
+        """Return the gradient of each input, as the row's rule computes it."""
         if self._joint is not None:
             return self._apply_jointly(self._joint, values, grads, is_wanted)
         found: list[Any] = [None] * len(self.specs)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, final
 
 from burn_remote.dispatch.operators import filled
+from burn_remote_protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from burn_remote.runner.interface import RunnerClient
@@ -45,7 +46,15 @@ class Uniform:
 
 
 def one_for(kind: type[Any], handle: Any) -> Uniform:
-    """Return the gradient of a result with respect to itself."""
+    """Return the gradient of a result with respect to itself.
+
+    Raises ``UsageError`` for a complex number, which has no gradient of this kind.
+    """
+    if handle.spec.dtype.is_complex:
+        raise UsageError(
+            f"{handle.spec} is complex, and only a real number can be minimized; differentiate its "
+            "real part, its absolute value or another real number, or give the gradient"
+        )
     return Uniform(kind, handle.client, handle.spec, 1.0)
 
 

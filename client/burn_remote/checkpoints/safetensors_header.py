@@ -62,6 +62,7 @@ DTYPES: Final[dict[str, DType]] = {
     "U64": dtypes.U64,
     "I64": dtypes.I64,
     "F64": dtypes.F64,
+    "C64": dtypes.C64,
 }
 NAMES: Final[dict[DType, str]] = {dtype: name for name, dtype in DTYPES.items()} | {
     dtypes.FLEX32: "F32",
@@ -209,8 +210,8 @@ def header_of(
     """Return the header for tensors, with its length before it, and where their elements go.
 
     Larger dtypes come first, so that the elements of each tensor are aligned. Raises
-    ``InvalidCheckpoint`` for metadata that are not texts, for names that no file can have, and for
-    more tensors or texts than are read.
+    ``InvalidCheckpoint`` for metadata that are not texts, for names and dtypes that no file can
+    have, and for more tensors or texts than are read.
     """
     _check_count("the header", len(specs), MAX_TENSORS, "tensors")
     _check_count(METADATA, len(metadata), MAX_METADATA, "texts")
@@ -221,6 +222,9 @@ def header_of(
         entries[METADATA] = {**metadata}
     stored: list[StoredTensor] = []
     offset = 0
+    for name, spec in specs.items():
+        if spec.dtype not in NAMES:
+            raise InvalidCheckpoint(f"{shown(name)} is {spec}, a dtype that no such file can have")
     for name in sorted(specs, key=lambda name: (-DTYPES[NAMES[specs[name].dtype]].itemsize, name)):
         _check_name(name)
         tensor = StoredTensor(name, specs[name], offset)

@@ -38,7 +38,6 @@ _IMMUTABLE: Final = "tensors are immutable; use the tensor itself"
 _NUMPY: Final = "numpy's function on x.numpy()"
 _NUMPY_PAIR: Final = "numpy's function on x.numpy() and y.numpy()"
 _LAYOUT: Final = "nothing; the memory layout of a device is not exposed"
-_REAL: Final = "nothing; complex dtypes are not supported"
 _REDUCTION: Final = "reduction='mean', 'sum' or 'none', where the function has it"
 _STATIC: Final = "nothing; a number that decides something makes another graph by itself"
 _MATMUL: Final = "burn_remote.matmul(x, y)"
@@ -300,7 +299,6 @@ METHODS: Final = {
     "clamp_min": "x.clip(min=…)",
     "concat": "burn_remote.concat([x, y])",
     "concatenate": "burn_remote.concat([x, y])",
-    "conj": _REAL,
     "contiguous": _IMMUTABLE,
     "copy": "x.clone()",
     "copy_": "x = y, for a parameter x.data = y",
@@ -337,7 +335,6 @@ METHODS: Final = {
     "gt": "x > y",
     "half": "x.astype(burn_remote.float16)",
     "histc": _NUMPY,
-    "imag": _REAL,
     "index_select": "x.take(indices, axis=…)",
     "indices": "x.max_with_indices(axis) and similar methods return values and indices",
     "inner": "x.detach()",
@@ -383,7 +380,6 @@ METHODS: Final = {
     "ptp": "x.max() - x.min()",
     "quantile": _NUMPY,
     "ravel": "x.flatten()",
-    "real": _REAL,
     "relu_": "x = x.relu()",
     "require_grad": "x.requires_grad_()",
     "reshape_as": "x.reshape(y.shape)",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast, final
 
 import numpy as np
 
-from burn_remote.arguments.arrays import Array, data_from
-from burn_remote.arguments.numbers import Number, number_for, number_key
+from burn_remote.arguments.arrays import Array, data_from, numpy_dtype
+from burn_remote.arguments.numbers import Number, is_imaginary, number_for, number_key
 from burn_remote.arguments.promotion import promoted, promoted_with_number
 from burn_remote.arguments.traced_numbers import scalar_of
 from burn_remote.diagnostics.invalid_calls import no_tensor
@@ -183,13 +183,17 @@ class Operator:
     def into(self, x: Tensor, wanted: Shape | DType) -> Tensor:
         """Apply the row to one tensor; ``wanted`` is the shape or the dtype of the result."""
         handle = x.handle
-        spec = handle.spec
+        signature = self.signature_into(handle.spec, wanted)
+        (out,) = handle.client.register_op(signature, (handle,))
+        return x.__class__(out)
+
+    def signature_into(self, spec: TensorSpec, wanted: Shape | DType) -> Signature:
+        """Return the signature that ``into`` applies to a tensor."""
         key = (spec, wanted)
         signature = self._signatures.known.get(key)
         if signature is None:
             signature = self._signatures.add(key, (spec,), (), (_changed(spec, wanted),))
-        (out,) = handle.client.register_op(signature, (handle,))
-        return x.__class__(out)
+        return signature
 
     def apply(self, inputs: tuple[Tensor | None, ...], parameters: tuple[Any, ...] = ()) -> Tensor:
         """Apply the row to one tensor per input field, ``None`` for an absent optional input.
@@ -358,6 +362,7 @@ def operator_method(function: Binary, tensors: Operator, numbers: Operator | Non
 
 
 RESHAPE: Final = Operator(base.RESHAPE)
+EXPAND: Final = Operator(base.EXPAND)
 FULL: Final = Operator(numeric.FULL)
 ONES: Final = Operator(base.ONES)
 ZEROS: Final = Operator(base.ZEROS)
@@ -385,6 +390,13 @@ def with_rank(x: Tensor, rank: int) -> Tensor:
 
 def filled(client: RunnerClient, spec: TensorSpec, number: Number) -> TensorHandle:
     """Create a tensor filled with a number that is converted to the dtype of ``spec``."""
+    if is_imaginary(number) and spec.dtype.is_complex:
+        one = np.full((1,) * len(spec.shape), number, numpy_dtype(spec.dtype))
+        handle = client.register_tensor_data(DerivedData(*data_from(one)))
+        if handle.spec == spec:
+            return handle
+        (expanded,) = client.register_op(EXPAND.signature_into(handle.spec, spec.shape), (handle,))
+        return expanded
     exact = number_for(spec.dtype, number)
     if spec.dtype.is_bool:
         return (ONES if exact else ZEROS).create(client, spec)

@@ -149,6 +149,8 @@ def _use(spec: Any) -> Any:
 def _advice(inputs: tuple[Any, ...]) -> str:
     if any(spec.dtype.category is Category.QUANTIZED for spec in _listed(inputs)):
         return "x.dequantize() converts a quantized tensor to floats"
+    if any(spec.dtype.is_complex for spec in _listed(inputs)):
+        return "burn_remote.real(x), imag(x) and abs(x) of complex tensors are real"
     if any(spec.dtype is BOOL for spec in _listed(inputs)):
         return (
             "x.astype(dtype) converts a tensor, and burn_remote.where(mask, x, y) selects elements "

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
-from burn_remote.arguments.numbers import Number, number_for
+from burn_remote.arguments.numbers import Number, is_imaginary, number_for
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, constant
 from burn_remote.dispatch.preferred_rows import preferring
@@ -24,7 +24,7 @@ from burn_remote.functions.selection import where
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.dtypes import F32, Category
 from burn_remote_protocol.errors import DTypeMismatch, UsageError
-from burn_remote_protocol.operations.families import floats, numeric
+from burn_remote_protocol.operations.families import complex_rows, floats, numeric
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
@@ -65,6 +65,7 @@ RECIP: Final = Operator(floats.RECIP)
 _EXACT: Final = frozenset({Category.INT, Category.UINT, Category.BOOL})
 ARC_TAN2: Final = Pair(floats.ARC_TAN2)
 HYPOT: Final = Pair(floats.HYPOT)
+COMPLEX_NEGATIVE: Final = Operator(complex_rows.NEGATIVE)
 FLOOR: Final = Operator(floats.FLOOR)
 TRUNC: Final = Operator(floats.TRUNC)
 
@@ -131,7 +132,7 @@ def _floor_divide_floats(x1: Tensor | Number, x2: Tensor | Number, plain: Tensor
     if not is_tensor(x1):
         x1 = constant(cast("Tensor", x2), x1)
     size1 = ABS.unary(x1)
-    size2 = ABS.unary(x2) if is_tensor(x2) else math.fabs(x2)
+    size2 = ABS.unary(x2) if is_tensor(x2) else math.fabs(cast("float", x2))
     rest = REM.apply(size1, size2)
     size = DIV.apply(SUB.apply(size1, rest), size2)
     below = negative(ADD.apply(size, astype(not_equal(rest, 0), rest.dtype)))
@@ -140,7 +141,9 @@ def _floor_divide_floats(x1: Tensor | Number, x2: Tensor | Number, plain: Tensor
         return where(logical_or(equal(x1, 0), equal(x2, 0)), plain, quotient)
     if x2 == 0:
         return plain
-    quotient = _nearest(where(less(x1, 0) if x2 > 0 else greater(x1, 0), below, size))
+    quotient = _nearest(
+        where(less(x1, 0) if cast("float", x2) > 0 else greater(x1, 0), below, size)
+    )
     return where(equal(x1, 0), plain, quotient)
 
 
@@ -173,6 +176,8 @@ def pow(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
             return POWI.apply(x1, x2)
         base, power = alike(x1, x2)
         return (POWI if power.dtype.is_integer else POWF).apply(base, power)
+    if is_imaginary(x2):
+        return POWF.apply(x1, x2)
     base, _ = alike(x1, x2)
     return _to_number(base, x2.item() if isinstance(x2, np.generic) else x2)
 
@@ -197,6 +202,8 @@ def reciprocal(x: Tensor, /) -> Tensor:
 def negative(x: Tensor, /) -> Tensor:
     """Return ``-x``. Raises ``DTypeMismatch`` for unsigned integers and bools."""
     dtype = x.dtype
+    if dtype.is_complex:
+        return COMPLEX_NEGATIVE.unary(x)
     if dtype.category is Category.UINT or dtype.is_bool:
         raise DTypeMismatch(f"{x.handle.spec} cannot be negated; its dtype has no negative numbers")
     return _negative(x)

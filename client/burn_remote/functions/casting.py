@@ -8,7 +8,8 @@ from burn_remote.arguments.arrays import AnyDType, as_dtype
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator
 from burn_remote_protocol.dtypes import BF16, BOOL, F16, F32, Category, DType
-from burn_remote_protocol.operations.families import base, bools, floats, ints
+from burn_remote_protocol.errors import DTypeMismatch
+from burn_remote_protocol.operations.families import base, bools, complex_rows, floats, ints
 
 if TYPE_CHECKING:
     from burn_remote.functions.device_class import AnyDevice
@@ -28,6 +29,7 @@ CAST: Final = Operator(base.CAST)
 EQUAL_ELEM: Final = Operator(base.EQUAL_ELEM)
 NOT: Final = Operator(bools.NOT)
 DEQUANTIZE: Final = Operator(floats.DEQUANTIZE)
+INTO_COMPLEX: Final = Operator(complex_rows.INTO_COMPLEX)
 
 LOW_PRECISION: Final = frozenset({F16, BF16})
 
@@ -41,6 +43,10 @@ CONVERSIONS: Final = {
     (Category.BOOL, Category.INT): Operator(bools.INTO_INT),
     (Category.BOOL, Category.BOOL): CAST,
     (Category.QUANTIZED, Category.FLOAT): DEQUANTIZE,
+    (Category.COMPLEX, Category.COMPLEX): CAST,
+    (Category.FLOAT, Category.COMPLEX): INTO_COMPLEX,
+    (Category.INT, Category.COMPLEX): INTO_COMPLEX,
+    (Category.BOOL, Category.COMPLEX): INTO_COMPLEX,
 }
 
 
@@ -53,7 +59,8 @@ def astype(
     ``dtype`` is a burn-remote dtype or anything that ``numpy.dtype`` accepts. The rules are those
     of Rust's ``as``: integers wrap around; floats are truncated to integers and saturate at the
     bounds, and NaN becomes 0. Nonzero numbers become true. A quantized tensor is dequantized; use
-    ``quantize`` for the opposite direction.
+    ``quantize`` for the opposite direction. Raises ``DTypeMismatch`` for complex numbers and a real
+    dtype: ``real(x)`` discards imaginary parts.
 
     If ``x`` already has the dtype and the device, ``copy=False`` returns ``x`` itself, and
     ``copy=True`` another object with the same elements, which are not copied.
@@ -83,6 +90,11 @@ def converted_to(x: Tensor, dtype: AnyDType) -> Tensor:
     if wanted is Category.BOOL and source is not Category.BOOL:
         booleans = NOT.unary(EQUAL_ELEM.scalar(x, 0))
         return booleans if dtype is BOOL else CAST.into(booleans, dtype)
+    if source is Category.COMPLEX and wanted is not Category.COMPLEX:
+        raise DTypeMismatch(
+            f"{x.handle.spec} has imaginary parts, which {dtype} cannot hold; "
+            "burn_remote.real(x) returns the real parts"
+        )
     return CONVERSIONS.get((source, wanted), CAST).into(x, dtype)
 
 
@@ -98,8 +110,9 @@ def as_bool(x: Tensor) -> Tensor:
 
 
 def as_float(x: Tensor, dtype: DType) -> Tensor:
-    """Return ``x`` if it is floating-point, otherwise converted to ``dtype``."""
-    return x if x.handle.spec.dtype.is_floating else astype(x, dtype)
+    """Return ``x`` if it is floating-point or complex, otherwise converted to ``dtype``."""
+    present = x.handle.spec.dtype
+    return x if present.is_floating or present.is_complex else astype(x, dtype)
 
 
 def _category(dtype: DType) -> Category:

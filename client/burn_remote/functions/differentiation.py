@@ -141,10 +141,11 @@ def requires_grad_(x: Tensor, requires_grad: bool = True, /) -> Tensor:
             x.handle = handle.plain
         return x
     if not isinstance(handle, TrackedHandle):
-        if not handle.spec.dtype.is_floating:
+        dtype = handle.spec.dtype
+        if not (dtype.is_floating or dtype.is_complex):
             raise DTypeMismatch(
-                f"{handle.spec} cannot be tracked: only floating-point tensors have gradients; "
-                "convert it with x.astype(burn_remote.float32)"
+                f"{handle.spec} cannot be tracked: only floating-point and complex tensors have "
+                "gradients; convert it with x.astype(burn_remote.float32)"
             )
         x.handle = track(handle)
     return x

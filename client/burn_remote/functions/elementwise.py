@@ -14,14 +14,15 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import ONES, ZEROS, Operator, constant
 from burn_remote.dispatch.preferred_rows import preferring
 from burn_remote.functions.arithmetic import add, divide, multiply
-from burn_remote.functions.casting import distinct
-from burn_remote.functions.logic import equal, greater, less, logical_or
+from burn_remote.functions.casting import astype, distinct
+from burn_remote.functions.complex_numbers import complex, imag, real
+from burn_remote.functions.logic import equal, greater, less, logical_and, logical_or
 from burn_remote.functions.operands import Pair
 from burn_remote.functions.own_gradients import gradient_from_argument, gradient_from_result
 from burn_remote.functions.selection import mask_fill
 from burn_remote_protocol.dtypes import BOOL, Category
 from burn_remote_protocol.errors import DTypeMismatch
-from burn_remote_protocol.operations.families import floats, numeric
+from burn_remote_protocol.operations.families import complex_rows, floats, numeric
 from burn_remote_protocol.tensors import TensorSpec
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ __all__ = [
 
 SIGN: Final = Operator(numeric.SIGN)
 ABS: Final = Operator(numeric.ABS)
+COMPLEX_ABS: Final = Operator(complex_rows.ABS)
 EXP: Final = Operator(floats.EXP)
 LOG: Final = Operator(floats.LOG)
 LOG1P: Final = Operator(floats.LOG1P)
@@ -95,8 +97,8 @@ POWF: Final = Pair(floats.POWF)
 
 
 def abs(x: Tensor, /) -> Tensor:
-    """Return the absolute value."""
-    return ABS.unary(x)
+    """Return the absolute value, a real number also of a complex one."""
+    return (COMPLEX_ABS if _is_complex(x) else ABS).unary(x)
 
 
 def positive(x: Tensor, /) -> Tensor:
@@ -104,15 +106,29 @@ def positive(x: Tensor, /) -> Tensor:
     return distinct(x)
 
 
+def _is_complex(x: Tensor) -> bool:
+    # A call with another object raises its error in the operator.
+    return getattr(getattr(x, "dtype", None), "category", None) is Category.COMPLEX
+
+
+@explained
+def sign(x: Tensor, /) -> Tensor:
+    """Return -1, 0 or 1 for negative, zero and positive numbers; NaN for NaN.
+
+    That of -0 is 0, on Burn 0.21 servers -0. For complex numbers, return ``x / abs(x)``, and 0 for
+    0.
+    """
+    if x.dtype.is_complex:
+        size = mask_fill(COMPLEX_ABS.unary(x), equal(x, 0), 1)
+        return divide(x, astype(size, x.dtype))
+    return _real_sign(x)
+
+
 @preferring(numeric.SIGN, lambda x, /: SIGN.unary(x))
 @gradient_from_argument(
     lambda x, grad: x.__class__(ZEROS.create(grad.handle.client, grad.handle.spec))
 )
-def sign(x: Tensor, /) -> Tensor:
-    """Return -1, 0 or 1 for negative, zero and positive numbers; NaN for NaN.
-
-    That of -0 is 0, on Burn 0.21 servers -0.
-    """
+def _real_sign(x: Tensor, /) -> Tensor:
     above = mask_fill(x, greater(x, 0), 1)
     if x.dtype.category is Category.UINT:
         return above
@@ -260,7 +276,12 @@ def atanh(x: Tensor, /) -> Tensor:
 
 @explained
 def round(x: Tensor, /) -> Tensor:
-    """Round to the nearest integer, ties to even; return integer tensors unchanged."""
+    """Round to the nearest integer, ties to even; return integer tensors unchanged.
+
+    Both parts of complex numbers are rounded.
+    """
+    if x.dtype.is_complex:
+        return complex(ROUND.unary(real(x)), ROUND.unary(imag(x)))
     return x if x.dtype.is_integer else ROUND.unary(x)
 
 
@@ -284,16 +305,16 @@ def trunc(x: Tensor, /) -> Tensor:
 
 @explained
 def isnan(x: Tensor, /) -> Tensor:
-    """Return, as bools, whether elements are NaN; integers and bools never are."""
-    if not x.dtype.is_floating:
+    """Return, as bools, whether elements, or parts of them, are NaN; integers never are."""
+    if not (x.dtype.is_floating or x.dtype.is_complex):
         return _same_bool(x, ZEROS)
     return IS_NAN.unary(x)
 
 
 @explained
 def isinf(x: Tensor, /) -> Tensor:
-    """Return, as bools, whether elements are infinite; integers and bools never are."""
-    if not x.dtype.is_floating:
+    """Return, as bools, whether elements, or parts of them, are infinite; integers never are."""
+    if not (x.dtype.is_floating or x.dtype.is_complex):
         return _same_bool(x, ZEROS)
     return IS_INF.unary(x)
 
@@ -301,6 +322,8 @@ def isinf(x: Tensor, /) -> Tensor:
 @explained
 def isfinite(x: Tensor, /) -> Tensor:
     """Return, as bools, whether elements are finite; integers and bools always are."""
+    if x.dtype.is_complex:
+        return logical_and(isfinite(real(x)), isfinite(imag(x)))
     if not x.dtype.is_floating:
         return _same_bool(x, ONES)
     return less(ABS.unary(x), math.inf)

@@ -14,6 +14,7 @@ from burn_remote.diagnostics.invalid_calls import explained, no_tensor
 from burn_remote.dispatch.operators import Operator, reshaped, with_rank
 from burn_remote.functions.arithmetic import multiply, pow
 from burn_remote.functions.casting import as_float, astype, at_least_float32
+from burn_remote.functions.complex_numbers import adjoint
 from burn_remote.functions.elementwise import abs, norm_of_squares, square
 from burn_remote.functions.manipulation import permute_dims
 from burn_remote.functions.operands import alike
@@ -90,8 +91,11 @@ def cross(x1: Tensor, x2: Tensor, /, axis: int = -1) -> Tensor:
 
 @explained
 def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
-    """Return the dot product along an axis; the result lacks this axis. Other axes broadcast."""
-    product = multiply(x1, x2)
+    """Return the dot product along an axis; the result lacks this axis. Other axes broadcast.
+
+    The conjugates of complex ``x1`` are multiplied.
+    """
+    product = multiply(adjoint(x1), x2)
     return sum(product, axis=axis, dtype=product.dtype)
 
 
@@ -136,8 +140,11 @@ def vector_norm(
 
     ``ord`` is 2 (Euclidean), 1 (sum of absolute values), infinity (maximum absolute value),
     -infinity (minimum absolute value), 0 (number of elements that are not 0), or another number p:
-    ``sum(abs(x) ** p) ** (1 / p)``. The Euclidean gradient of a vector of zeros is 0.
+    ``sum(abs(x) ** p) ** (1 / p)``. The Euclidean gradient of a vector of zeros is 0. The norm of
+    complex vectors is real.
     """
+    if x.dtype.is_complex:
+        x = abs(x)
     if ord == math.inf:
         return max_abs(x, axis=axis, keepdims=keepdims)
     if ord == 1:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
-from burn_remote.arguments.numbers import Number, number_for
+from burn_remote.arguments.numbers import Number, is_imaginary, number_for
 from burn_remote.arguments.promotion import (
     compared_with_number,
     promoted,
@@ -69,6 +69,10 @@ class Pair:
         if isinstance(x1, TensorValue):
             if isinstance(x2, TensorValue):
                 return self._tensors.binary(x1, x2)
+            if isinstance(x2, complex):  # also NumPy's complex128
+                x1 = converted_to(x1, promoted_with_number(x1.dtype, x2))
+                if is_imaginary(x2):
+                    return self._tensors.binary(x1, constant(x1, x2))
             if self._number is not None:
                 return self._number.scalar(x1, x2)
             x1, x2 = self._tensors.promoted_number(x1, x2)
@@ -76,6 +80,10 @@ class Pair:
             return self._narrowed(self._tensors.binary(wide, constant(wide, x2)), wide, dtype)
         if not is_tensor(x2):
             refuse_numbers(x1, x2)
+        if isinstance(x1, complex):
+            x2 = converted_to(x2, promoted_with_number(x2.dtype, x1))
+            if is_imaginary(x1):
+                return self._tensors.binary(constant(x2, x1), x2)
         if self._reflected is not None:
             return self._reflected.scalar(x2, x1)
         x2, x1 = self._tensors.promoted_number(x2, x1)

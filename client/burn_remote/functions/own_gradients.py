@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from burn_remote.autodiff.custom import custom_vjp
+from burn_remote.functions.complex_numbers import adjoint
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
@@ -45,6 +46,8 @@ def _with_gradient(
 
     def apply(residuals: Any, grad: Any) -> Any:
         tensor, options = residuals
-        return backward(tensor, grad, **options)
+        # The formulas are those of real numbers. For a function of complex numbers with a complex
+        # derivative, the gradient is the product with its conjugate: docs/gradients.md.
+        return adjoint(backward(tensor, adjoint(grad), **options))
 
     return decorate

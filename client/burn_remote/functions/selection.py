@@ -11,16 +11,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from burn_remote.arguments.arrays import dtype_of_number
-from burn_remote.arguments.numbers import Number, bounds_of
+from burn_remote.arguments.numbers import Number, bounds_of, is_imaginary
 from burn_remote.autodiff.custom import custom_vjp
 from burn_remote.diagnostics.invalid_calls import explained
-from burn_remote.dispatch.operators import Operator, filled, with_rank
+from burn_remote.dispatch.operators import Operator, constant, filled, with_rank
 from burn_remote.dispatch.preferred_rows import preferring
 from burn_remote.functions.casting import NOT, distinct
 from burn_remote.functions.logic import EQUAL, GREATER, LOWER, OR
 from burn_remote.functions.operands import Pair, alike, refuse_numbers
 from burn_remote.functions.value import is_tensor
-from burn_remote_protocol.dtypes import F32, DType
+from burn_remote_protocol.dtypes import C64, F32, DType
 from burn_remote_protocol.operations.families import base, floats, numeric
 from burn_remote_protocol.tensors import TensorSpec
 
@@ -43,7 +43,7 @@ def where(condition: Tensor, x1: Tensor | Number, x2: Tensor | Number, /) -> Ten
     """Return the elements of ``x1`` where ``condition`` is true and those of ``x2`` elsewhere.
 
     ``condition`` is a bool tensor. If both ``x1`` and ``x2`` are Python numbers, two integers give
-    int64, two bools give bool, and other numbers give float32.
+    int64, two bools give bool, two real numbers float32, and other numbers complex64.
     """
     x1, x2 = alike(x1, x2)
     if not is_tensor(x1):
@@ -58,6 +58,8 @@ def where(condition: Tensor, x1: Tensor | Number, x2: Tensor | Number, /) -> Ten
 def mask_fill(x: Tensor, mask: Tensor, value: Number) -> Tensor:
     """Return ``x`` with ``value`` where the bool tensor ``mask`` is true."""
     rank = max(len(x.handle.spec.shape), len(mask.handle.spec.shape))
+    if is_imaginary(value) and x.dtype.is_complex:
+        return where(mask, constant(with_rank(x, rank), value), x)
     return MASK_FILL.numbers((with_rank(x, rank), with_rank(mask, rank)), (value,))
 
 
@@ -159,7 +161,7 @@ def _chosen(second: Tensor, x1: Tensor, x2: Tensor) -> Tensor:
 
 def _alike(condition: Tensor, x1: Number, x2: Number) -> Tensor:
     kinds = {dtype_of_number(x1), dtype_of_number(x2)}
-    dtype = kinds.pop() if len(kinds) == 1 else F32
+    dtype = kinds.pop() if len(kinds) == 1 else C64 if C64 in kinds else F32
     spec = TensorSpec((1,) * len(condition.handle.spec.shape), dtype)
     return condition.__class__(filled(condition.handle.client, spec, x2))
 

@@ -18,8 +18,9 @@ from burn_remote.arguments.axes import Axes, normal_axes, normal_axis
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, filled, reshaped
 from burn_remote.dispatch.preferred_rows import preferring
-from burn_remote.functions.arithmetic import divide, multiply, subtract
+from burn_remote.functions.arithmetic import add, divide, multiply, subtract
 from burn_remote.functions.casting import as_bool, as_float, astype, at_least_float32, distinct
+from burn_remote.functions.complex_numbers import imag, real
 from burn_remote.functions.elementwise import norm_of_squares, sqrt
 from burn_remote.functions.logic import equal, greater
 from burn_remote.functions.manipulation import broadcast_to, concat
@@ -137,9 +138,16 @@ def var(
 ) -> Tensor:
     """Return the variance: ``sum((x - mean(x)) ** 2) / (count - correction)``.
 
-    Integers and bools are converted to float32.
+    Integers and bools are converted to float32. That of complex numbers is real: the sum of the
+    variances of their parts.
     """
     x = as_float(x, F32)
+    if x.dtype.is_complex:
+        parts = (real(x), imag(x))
+        first, second = [
+            var(part, axis=axis, correction=correction, keepdims=keepdims) for part in parts
+        ]
+        return add(first, second)
     wide = at_least_float32(x)
     return astype(_variance(wide, axis=axis, correction=correction, keepdims=keepdims), x.dtype)
 
@@ -180,6 +188,9 @@ def std(
     The gradient of equal numbers is 0.
     """
     x = as_float(x, F32)
+    if x.dtype.is_complex:
+        variance = var(x, axis=axis, correction=correction, keepdims=keepdims)
+        return norm_of_squares(variance)
     wide = at_least_float32(x)
     return astype(_deviation(wide, axis=axis, correction=correction, keepdims=keepdims), x.dtype)
 

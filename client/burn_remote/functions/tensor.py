@@ -13,6 +13,7 @@ from burn_remote.functions import (
     arithmetic,
     assignment,
     casting,
+    complex_numbers,
     differentiation,
     elementwise,
     gathering,
@@ -126,6 +127,14 @@ class Tensor(TensorValue):
             raise ShapeMismatch(f"{self.handle.spec} is not a matrix; use mT or permute_dims")
         return manipulation.swapaxes(self, 0, 1)
 
+    real = property(complex_numbers.real)
+    imag = property(complex_numbers.imag)
+
+    @property
+    def mH(self) -> Tensor:
+        """The conjugate transpose of matrices: ``conj`` of ``mT``."""
+        return self.mT.conj()
+
     @property
     def mT(self) -> Tensor:
         """The tensor with its last two axes swapped."""
@@ -189,6 +198,8 @@ class Tensor(TensorValue):
         return differentiation.copied(self)
 
     abs = elementwise.abs
+    angle = complex_numbers.angle
+    conj = complex_numbers.conj
     acos = elementwise.acos
     acosh = elementwise.acosh
     asin = elementwise.asin

@@ -3,6 +3,7 @@
 from burn_remote.gradient_rules import (
     activation_rules,
     base_rules,
+    complex_rules,
     convolution_rules,
     elementwise_rules,
     float_rules,
@@ -19,6 +20,7 @@ from burn_remote.gradient_rules import (
 __all__ = [
     "activation_rules",
     "base_rules",
+    "complex_rules",
     "convolution_rules",
     "elementwise_rules",
     "float_rules",

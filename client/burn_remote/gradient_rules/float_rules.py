@@ -110,7 +110,9 @@ def _of_base(grad: Tensor, lhs: Tensor, rhs: Tensor) -> Tensor:
 
 def _of_exponent(grad: Tensor, lhs: Tensor, rhs: Tensor, out: Tensor) -> Tensor:
     """Return ``grad * out * log(lhs)``, and 0 where 0 has an exponent of 0 or more."""
-    is_zero = logical_and(equal(lhs, 0), greater_equal(rhs, 0))
+    is_zero = equal(lhs, 0)
+    if not rhs.dtype.is_complex:
+        is_zero = logical_and(is_zero, greater_equal(rhs, 0))
     return MUL.binary(grad, MUL.binary(out, log(mask_fill(lhs, is_zero, 1))))
 
 

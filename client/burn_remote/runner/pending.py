@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from burn_remote_protocol.errors import BurnRemoteError, fresh
 
-__all__ = ["Pending", "Source"]
+__all__ = ["Pending", "Source", "completed"]
 
 T = TypeVar("T")
 
@@ -177,3 +177,10 @@ class Pending(Generic[T]):
                 # Ctrl-C in the main thread: other waiters depend on the remaining callbacks.
                 self._call_back()
                 raise
+
+
+def completed(source: Source, value: T) -> Pending[T]:
+    """Return a value that needs no request."""
+    pending: Pending[T] = Pending(source)
+    pending.complete(value)
+    return pending

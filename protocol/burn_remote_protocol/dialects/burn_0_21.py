@@ -42,7 +42,7 @@ from burn_remote_protocol.operations.encoding import (
     encode_operation,
     encode_tensor_data,
 )
-from burn_remote_protocol.operations.releases import Vocabulary
+from burn_remote_protocol.operations.releases import Vocabulary, check_dtype
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.operations.wire_values import (
     decode_tensor,
@@ -51,7 +51,7 @@ from burn_remote_protocol.operations.wire_values import (
     unexpected,
     variant,
 )
-from burn_remote_protocol.tensors import TensorSpec, TensorStatus
+from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 
 __all__ = [
     "EXPIRES_SECONDS",
@@ -227,7 +227,9 @@ def _with_drop(task: Task, tensor: int, status: TensorStatus) -> tuple[Task, ...
 def _upload_from_wire(wire: Any, request: int) -> tuple[Task, ...]:
     identifier, data = sequence(wire, 2, "an id and the data of a tensor")
     tensor = _unsigned_in_array(identifier, "the id of a tensor")
-    return (Upload(tensor, decode_tensor_data(data)),)
+    upload = Upload(tensor, decode_tensor_data(data))
+    check_dtype(upload.data.dtype, Vocabulary.BURN_0_21)
+    return (upload,)
 
 
 def _fetch_from_wire(wire: Any, request: int) -> tuple[Task, ...]:
@@ -240,6 +242,10 @@ def _fetch_from_wire(wire: Any, request: int) -> tuple[Task, ...]:
     return (Fetch(_unsigned(transfer, "a transfer id"), address, tensor, None),)
 
 
+def _dtype_from_wire(wire: Any) -> DType:
+    return check_dtype(DType.from_wire(wire), Vocabulary.BURN_0_21)
+
+
 _DECODE_TASK: Final[dict[str, Callable[[Any, int], tuple[Task | Operation, ...]]]] = {
     "RegisterOperation": lambda wire, request: (decode_operation(wire, Vocabulary.BURN_0_21),),
     "RegisterTensor": _upload_from_wire,
@@ -247,25 +253,34 @@ _DECODE_TASK: Final[dict[str, Callable[[Any, int], tuple[Task | Operation, ...]]
     "ExposeTensorRemote": _expose_from_wire,
     "ReadTensor": _read_from_wire,
     "Seed": lambda wire, request: (Seed(_unsigned(wire, "a seed")),),
-    "DTypeUsage": lambda wire, request: (QueryDType(request, DType.from_wire(wire)),),
+    "DTypeUsage": lambda wire, request: (QueryDType(request, _dtype_from_wire(wire)),),
 }
 
 
 def _tensor_to_wire(tensor: int, spec: TensorSpec, status: TensorStatus) -> list[Any]:
-    return [[tensor], [list(spec.shape)], status.value, spec.dtype.wire]
+    return [[tensor], [list(spec.shape)], status.value, _dtype_to_wire(spec.dtype)]
+
+
+def _dtype_to_wire(dtype: DType) -> Any:
+    return check_dtype(dtype, Vocabulary.BURN_0_21).wire
+
+
+def _data_to_wire(data: TensorData) -> list[Any]:
+    check_dtype(data.dtype, Vocabulary.BURN_0_21)
+    return encode_tensor_data(data)
 
 
 _ENCODE_TASK: Final[dict[type[Any], Callable[[Any, TensorStatus], Any]]] = {
     Execute: lambda t, _: {
         "RegisterOperation": encode_operation(t.operation, Vocabulary.BURN_0_21)
     },
-    Upload: lambda t, _: {"RegisterTensor": [[t.tensor], encode_tensor_data(t.data)]},
+    Upload: lambda t, _: {"RegisterTensor": [[t.tensor], _data_to_wire(t.data)]},
     Fetch: lambda t, _: {"RegisterTensorRemote": [[t.transfer, [t.address]], [t.tensor]]},
     Expose: lambda t, status: {
         "ExposeTensorRemote": [_tensor_to_wire(t.tensor, t.spec, status), t.count, t.transfer]
     },
     Read: lambda t, status: {"ReadTensor": _tensor_to_wire(t.tensor, t.spec, status)},
     Seed: lambda t, _: {"Seed": t.seed},
-    QueryDType: lambda t, _: {"DTypeUsage": t.dtype.wire},
+    QueryDType: lambda t, _: {"DTypeUsage": _dtype_to_wire(t.dtype)},
     Sync: lambda t, _: "SyncBackend",
 }

@@ -15,7 +15,7 @@ from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation, Unsupp
 from burn_remote_protocol.operations.field_codecs import FieldCodec
 from burn_remote_protocol.operations.fields import Field
 from burn_remote_protocol.operations.inference import check_declared
-from burn_remote_protocol.operations.releases import EVERYWHERE, Vocabulary
+from burn_remote_protocol.operations.releases import EVERYWHERE, Vocabulary, check_dtype
 from burn_remote_protocol.operations.row import Operation, Row, Signature
 from burn_remote_protocol.operations.table import KINDS, ROWS
 from burn_remote_protocol.operations.wire_values import (
@@ -84,7 +84,7 @@ _FORMS: Final = {
         kind: {
             row.name: _form(kind, row, vocabulary)
             for row in ROWS
-            if row.family == about.family and row.lifetime.includes(vocabulary)
+            if about.has(row) and row.lifetime.includes(vocabulary)
         }
         for kind, about in KINDS.items()
         if about.lifetime.includes(vocabulary)
@@ -168,7 +168,15 @@ def _decode(kind: str, dtype: Any, form: _Form, values: Any) -> Operation:
         else:
             arguments.append(_decode_field(form.row, field, codec, value, tensors))
     carried = DType.from_wire(dtype) if KINDS[kind].carries_dtype else None
-    return Operation(Signature(kind, form.row, carried, tuple(arguments)), tuple(tensors))
+    signature = Signature(kind, form.row, carried, tuple(arguments))
+    _check_dtypes(signature, Vocabulary(form.key[0]))
+    return Operation(signature, tuple(tensors))
+
+
+def _check_dtypes(signature: Signature, vocabulary: Vocabulary) -> None:
+    if vocabulary is not Vocabulary.NATIVE:
+        for spec in (*[use.spec for use in signature.input_uses], *signature.outputs):
+            check_dtype(spec.dtype, vocabulary)
 
 
 _MISSING: Final = object()
@@ -192,6 +200,7 @@ def encode_operation(
     Raises ``Unsupported`` if the vocabulary does not have the operation, or a value in it.
     """
     signature, row = operation.signature, operation.signature.row
+    _check_dtypes(signature, vocabulary)
     if not row.lifetime.includes(vocabulary):
         raise Unsupported(
             f"{row} is not an operation of {vocabulary}; a burn-remote-server executes it for "

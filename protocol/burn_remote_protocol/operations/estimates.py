@@ -51,6 +51,7 @@ __all__ = [
     "SEARCHED",
     "SOLVE",
     "SORTED",
+    "TRANSFORM",
     "TRANSPOSED_BACKWARD",
     "TRANSPOSED_CONVOLUTION",
     "UNFOLD4D",
@@ -769,6 +770,24 @@ def _fourier_workspace(call: Call) -> int:
 
 
 FOURIER: Final = Estimates(_fourier_cost, _fourier_workspace)
+
+
+def _transform_cost(call: Call) -> int:
+    # The kernel truncates all axes before it pads any, so no intermediate result is larger.
+    elements = max(_input_elements(call), _output_elements(call))
+    cost = KERNEL_COST + 5 * elements
+    for size in call.parameters["sizes"]:
+        cost += elements * 15 * size.bit_length() + (elements // size + 1) * 500 + KERNEL_COST
+    return int(cost)
+
+
+def _transform_workspace(call: Call) -> int:
+    elements = max(_input_elements(call), _output_elements(call))
+    # Results along two axes in succession, with padding; the scratch of one long line.
+    return int(64 * elements + 128 * max(call.parameters["sizes"]))
+
+
+TRANSFORM: Final = Estimates(_transform_cost, _transform_workspace)
 
 
 def _ctc_states(call: Call) -> tuple[int, int]:

@@ -11,12 +11,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import Unsupported
 from burn_remote_protocol.operations.releases import Vocabulary
 from burn_remote_protocol.operations.row import Row, Signature
+from burn_remote_protocol.operations.rules.checks import COMPLEX
 from burn_remote_protocol.operations.table import KINDS, TABLE
 
-__all__ = ["ANNOUNCED", "EXTENSIONS_FIELD", "announces", "check_announced", "is_announced"]
+__all__ = [
+    "ANNOUNCED",
+    "EXTENSIONS_FIELD",
+    "announces",
+    "check_announced",
+    "check_announced_dtype",
+    "is_announced",
+]
 
 # The field of ``Welcome.device`` with the announced rows, by kind. Older servers do not send it.
 EXTENSIONS_FIELD: Final = "extensions"
@@ -36,20 +45,19 @@ def is_announced(signature: Signature) -> bool:
 ANNOUNCED: Final[dict[str, list[str]]] = {
     kind: names
     for kind, about in KINDS.items()
-    if (
-        names := [
-            row.name for row in TABLE.values() if row.family == about.family and _is_new(row, kind)
-        ]
-    )
+    if (names := [row.name for row in TABLE.values() if about.has(row) and _is_new(row, kind)])
 }
 
 
 def announces(announced: Mapping[str, Any], row: Row) -> bool:
-    """Return whether a server has a row, in all of its kinds."""
+    """Return whether a server has a row, in all of its kinds but those of complex numbers.
+
+    A server without those has no complex tensors.
+    """
     return all(
         row.name in announced.get(kind, ())
         for kind, about in KINDS.items()
-        if about.family == row.family and _is_new(row, kind)
+        if about.has(row) and about.categories != COMPLEX and _is_new(row, kind)
     )
 
 
@@ -58,5 +66,14 @@ def check_announced(signature: Signature, announced: Mapping[str, Any], server: 
     if is_announced(signature) and signature.row.name not in announced.get(signature.kind, ()):
         raise Unsupported(
             f"the server at {server} has no {signature.row}: it is older than this client; "
+            "update the server"
+        )
+
+
+def check_announced_dtype(dtype: DType, announced: Mapping[str, Any], server: str) -> None:
+    """Raise ``Unsupported`` for a complex dtype if a server did not announce complex numbers."""
+    if dtype.is_complex and "BaseComplex" not in announced:
+        raise Unsupported(
+            f"the server at {server} has no {dtype}: it is older than this client; "
             "update the server"
         )

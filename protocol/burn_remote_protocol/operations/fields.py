@@ -55,6 +55,7 @@ __all__ = [
     "quantization_scheme",
     "scalar",
     "scalars",
+    "size_list",
     "slices",
     "string",
     "tensor_in",
@@ -186,6 +187,11 @@ def padding_mode(name: str) -> Field:
     The number is a ``Scalar`` in the signature.
     """
     return Field(name, Role.PARAMETER, PaddingModeCodec())
+
+
+def size_list(name: str) -> Field:
+    """A list of sizes of axes."""
+    return Field(name, Role.PARAMETER, ListCodec(_USIZE, 0, MAX_RANK, "sizes"))
 
 
 def slices(name: str) -> Field:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = ["EVERYWHERE", "EXTENSION", "SINCE_BURN_0_22", "Lifetime", "Vocabulary"]
+from burn_remote_protocol.dtypes import DType
+from burn_remote_protocol.errors import Unsupported
+
+__all__ = ["EVERYWHERE", "EXTENSION", "SINCE_BURN_0_22", "Lifetime", "Vocabulary", "check_dtype"]
 
 
 class Vocabulary(IntEnum):
@@ -48,3 +51,13 @@ EVERYWHERE = Lifetime()
 # The lifetime of extension rows and of their kinds on the wire.
 EXTENSION = Lifetime(since=Vocabulary.NATIVE)
 SINCE_BURN_0_22 = Lifetime(since=Vocabulary.BURN_0_22)
+
+
+def check_dtype(dtype: DType, vocabulary: Vocabulary) -> DType:
+    """Return a dtype. Raises ``Unsupported`` if the vocabulary does not have it."""
+    if dtype.is_complex and vocabulary is not Vocabulary.NATIVE:
+        raise Unsupported(
+            f"{vocabulary} has no {dtype}; a burn-remote-server has it for clients that use the "
+            "native dialect"
+        )
+    return dtype

@@ -11,9 +11,11 @@ from burn_remote_protocol.operations.families import (
     activations,
     base,
     bools,
+    complex_rows,
     convolution_rows,
     elementwise_rows,
     floats,
+    fourier_rows,
     ints,
     layers,
     matrix_rows,
@@ -33,6 +35,7 @@ from burn_remote_protocol.operations.row import Row, Signature
 from burn_remote_protocol.operations.rules.checks import (
     ANY,
     BOOLS,
+    COMPLEX,
     FLOATS,
     INTEGERS,
     QUANTIZED,
@@ -58,6 +61,8 @@ ROWS: Final = (
     *elementwise_rows.ROWS,
     *matrix_rows.ROWS,
     *search_rows.ROWS,
+    *complex_rows.ROWS,
+    *fourier_rows.ROWS,
 )
 
 TABLE: Final[Mapping[tuple[str, str], Row]] = MappingProxyType(
@@ -70,14 +75,36 @@ class WireKind(NamedTuple):
 
     ``family`` is the family of its operations, ``carries_dtype`` says whether a dtype precedes the
     variant, and ``categories`` are those that an operation's first tensor may have. ``lifetime``
-    says which releases of Burn have the kind.
+    says which releases of Burn have the kind. Unless ``names`` is ``None``, the kind has only these
+    operations of its family.
     """
 
     family: str
     carries_dtype: bool
     categories: Categories
     lifetime: Lifetime = EVERYWHERE
+    names: frozenset[str] | None = None
 
+    def has(self, row: Row) -> bool:
+        """Return whether a row is one of the kind's operations."""
+        return row.family == self.family and (self.names is None or row.name in self.names)
+
+
+# Burn's operations that complex numbers have too, besides those that only move elements.
+_COMPLEX_NUMERIC: Final = frozenset(
+    {
+        *("Add", "AddScalar", "Sub", "SubScalar", "Mul", "MulScalar", "Div", "DivScalar", "Full"),
+        *("Mean", "MeanDim", "Sum", "SumDim", "Prod", "ProdDim", "CumSum", "CumProd"),
+        *("Powi", "PowiScalar", "SumDims", "Pad"),
+    }
+)
+_COMPLEX_FLOAT: Final = frozenset(
+    {
+        *("Exp", "Log", "Log1p", "Sqrt", "Recip", "Powf", "PowfScalar", "Matmul"),
+        *("Cos", "Cosh", "Sin", "Sinh", "Tan", "Tanh", "IsNan", "IsInf"),
+        *("ArcCos", "ArcCosh", "ArcSin", "ArcSinh", "ArcTan", "ArcTanh"),
+    }
+)
 
 KINDS: Final[Mapping[str, WireKind]] = MappingProxyType(
     {
@@ -94,7 +121,13 @@ KINDS: Final[Mapping[str, WireKind]] = MappingProxyType(
         "Custom": WireKind("Custom", False, ANY),
         "Drop": WireKind("Drop", False, ANY),
         "Distributed": WireKind("Distributed", False, ANY),
+        # Burn's operations on complex numbers, which Burn does not have.
+        "BaseComplex": WireKind("Base", False, COMPLEX, EXTENSION),
+        "NumericComplex": WireKind("Numeric", False, COMPLEX, EXTENSION, _COMPLEX_NUMERIC),
+        "FloatComplex": WireKind("Float", False, COMPLEX, EXTENSION, _COMPLEX_FLOAT),
         # The kinds of extension rows, one for each family.
+        "Complex": WireKind("Complex", False, ANY, EXTENSION),
+        "Fourier": WireKind("Fourier", False, ANY, EXTENSION),
         "Elementwise": WireKind("Elementwise", False, ANY, EXTENSION),
         "LinearAlgebra": WireKind("LinearAlgebra", False, FLOATS, EXTENSION),
         "Activation": WireKind("Activation", False, FLOATS, SINCE_BURN_0_22),
@@ -109,7 +142,7 @@ def kind_of(row: Row, first: TensorSpec) -> str:
     Raises ``DTypeMismatch`` when the operation does not exist for tensors of that dtype.
     """
     for name, kind in KINDS.items():
-        if kind.family == row.family and first.dtype.category in kind.categories:
+        if kind.has(row) and first.dtype.category in kind.categories:
             return name
     raise DTypeMismatch(f"{row} does not exist for {first}")
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from burn_remote_protocol import quantized_storage as quantization
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import ProtocolViolation, shown
-from burn_remote_protocol.operations.releases import Vocabulary
+from burn_remote_protocol.operations.releases import Vocabulary, check_dtype
 from burn_remote_protocol.tensors import (
     Slice,
     TensorData,
@@ -156,10 +156,11 @@ def encode_tensor(
 def dtype_to_wire(dtype: DType, vocabulary: Vocabulary) -> Any:
     """Write a dtype as a vocabulary does; those of quantized tensors have two forms.
 
-    Raises ``Unsupported`` for a quantization scheme that the vocabulary cannot say.
+    Raises ``Unsupported`` for a complex dtype or a quantization scheme that the vocabulary cannot
+    say.
     """
     if dtype.scheme is None:
-        return dtype.wire
+        return check_dtype(dtype, vocabulary).wire
     if vocabulary is Vocabulary.BURN_0_22:
         return {"QFloat": dtype.scheme.to_wire_0_22()}
     if vocabulary is Vocabulary.BURN_0_21:

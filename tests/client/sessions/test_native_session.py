@@ -20,7 +20,7 @@ from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote_protocol import session_states
 from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, GroupSpec
 from burn_remote_protocol.dialects.native import CHUNK_BYTES
-from burn_remote_protocol.dtypes import F32, DTypeUsage
+from burn_remote_protocol.dtypes import C64, F32, DTypeUsage
 from burn_remote_protocol.errors import (
     ClosedDevice,
     ConnectionLost,
@@ -98,6 +98,13 @@ def test_an_extension_row_that_the_server_does_not_announce_is_refused_and_not_s
     x = session.reserve()
     with pytest.raises(Unsupported, match=r"has no Float\.Hypot.*update the server"):
         session.execute(signature("Float.Hypot", f32(2), f32(2)), [x, x])
+    z = TensorSpec((2,), C64)
+    with pytest.raises(Unsupported, match=r"has no Numeric\.Add.*update the server"):
+        session.execute(signature("Numeric.Add", z, z), [x, x])
+    with pytest.raises(Unsupported, match=r"has no complex64.*update the server"):
+        session.upload(x, TensorData(bytes(16), (2,), C64))
+    with pytest.raises(Unsupported, match=r"has no complex64.*update the server"):
+        session.fetch(x, bytes(32), "ws://other", z)
     synced(session)
     assert [type(task) for task in end.tasks] == [Sync]
 

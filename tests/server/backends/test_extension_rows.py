@@ -12,9 +12,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pytest
 
+from burn_remote_protocol.dtypes import C64, C128, DType
 from burn_remote_protocol.operations.releases import EXTENSION
-from burn_remote_protocol.operations.table import TABLE
-from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_protocol.operations.rules.checks import COMPLEX
+from burn_remote_protocol.operations.table import KINDS, TABLE
+from burn_remote_protocol.operations.wire_values import Scalar
+from burn_remote_protocol.tensors import Slice, TensorSpec
 from support.kernels import compute
 
 Array = np.ndarray[Any, Any]
@@ -55,6 +58,20 @@ def compare(
 def floats(*shape: int, dtype: Any = np.float32) -> Array:
     return np.asarray(RANDOM.normal(size=shape)).astype(dtype)
 
+
+def updated(x: Array, places: Array, y: Array, dim: int, update: str) -> Array:
+    """Return ``x`` with its rows at different places updated."""
+    found = x.copy()
+    for place, row in zip(places, y, strict=True):
+        found[place] = {"Assign": row, "Add": x[place] + row, "Mul": x[place] * row}[update]
+    return found
+
+
+_dtype: Any
+_real: Any
+_function: Any
+_draw: Any
+_DTYPES: Final[dict[Any, DType]] = {np.complex64: C64, np.complex128: C128}
 
 # -- Elementwise ----------------------------------------------------------------------------------
 
@@ -131,6 +148,159 @@ for _shape in _MATRICES:
             complete=_is_larger,
         )
 
+# -- Complex numbers ------------------------------------------------------------------------------
+
+
+def complexes(*shape: int, dtype: Any = np.complex64) -> Array:
+    return np.asarray(RANDOM.normal(size=shape) + 1j * RANDOM.normal(size=shape)).astype(dtype)
+
+
+for _real, _dtype in ((np.float32, np.complex64), (np.float64, np.complex128)):
+    _tolerance = 1e-5 if _dtype is np.complex64 else 1e-12
+    _z = complexes(3, 4, dtype=_dtype)
+    compare("Complex.FromParts", lambda re, im: re + 1j * im, floats(3, 4, dtype=_real),
+            floats(1, 4, dtype=_real))  # fmt: skip
+    compare("Complex.Real", np.real, _z)
+    compare("Complex.Imaginary", np.imag, _z)
+    compare("Complex.Abs", np.abs, _z, tolerance=_tolerance)
+    compare("Complex.Angle", np.angle, _z, tolerance=_tolerance)
+    compare("Complex.Conjugate", np.conj, _z)
+    compare("Complex.Negative", np.negative, _z)
+    compare("Complex.IntoComplex", lambda x: x.astype(complex), floats(5, dtype=_real),
+            out=(TensorSpec((5,), _DTYPES[_dtype]),))  # fmt: skip
+compare("Complex.IntoComplex", lambda x: x.astype(complex), np.array([True, False]),
+        out=(TensorSpec((2,), C64),))  # fmt: skip
+compare("Complex.IntoComplex", lambda x: x.astype(complex), floats(4, dtype=np.float16),
+        out=(TensorSpec((4,), C64),))  # fmt: skip
+compare("Complex.Negative", lambda x: -x, np.array([np.inf + 1j, complex(1, -np.inf)]))
+
+# -- Fourier transforms ---------------------------------------------------------------------------
+
+_FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
+    "Fft": np.fft.fftn,
+    "InverseFft": np.fft.ifftn,
+    "RealFft": np.fft.rfftn,
+    "InverseRealFft": np.fft.irfftn,
+}
+
+
+def transformed(name: str) -> Callable[..., Array]:
+    def reference(x: Array, axes: Any, sizes: Any, norm: str) -> Array:
+        return np.asarray(_FUNCTIONS[name](x, s=sizes, axes=axes, norm=norm.lower()))
+
+    return reference
+
+
+for _name in _FUNCTIONS:
+    for _double in (False, True):
+        _draw = floats if _name == "RealFft" else complexes
+        for _axes, _sizes, _norm in (
+            ((1,), (6,), "Backward"),
+            ((0, 2), (3, 5), "Ortho"),
+            ((2, 0), (9, 2), "Forward"),  # padded and truncated
+            ((0, 1, 2), (1, 7, 4), "Backward"),
+            ((2,), (101,), "Backward"),  # a prime length
+        ):
+            _dtype = (
+                [np.float32, np.float64] if _name == "RealFft" else [np.complex64, np.complex128]
+            )
+            _x = _draw(3, 6, 5).astype(_dtype[_double])
+            compare(f"Fourier.{_name}", transformed(_name), _x,
+                    axes=_axes, sizes=_sizes, norm=_norm,
+                    tolerance=1e-11 if _double else 2e-5)  # fmt: skip
+
+# -- Burn's operations on complex numbers ---------------------------------------------------------
+
+for _dtype in (np.complex64, np.complex128):
+    _tolerance = 2e-4 if _dtype is np.complex64 else 1e-11
+    _z, _w = complexes(3, 4, dtype=_dtype), complexes(1, 4, dtype=_dtype)
+    for _name, _function in (
+        *(("Exp", np.exp), ("Log", np.log), ("Log1p", np.log1p), ("Sqrt", np.sqrt)),
+        *(("Recip", np.reciprocal), ("Cos", np.cos), ("Cosh", np.cosh), ("Sin", np.sin)),
+        *(("Sinh", np.sinh), ("Tan", np.tan), ("Tanh", np.tanh), ("ArcCos", np.arccos)),
+        *(("ArcCosh", np.arccosh), ("ArcSin", np.arcsin), ("ArcSinh", np.arcsinh)),
+        *(("ArcTan", np.arctan), ("ArcTanh", np.arctanh), ("IsNan", np.isnan)),
+        ("IsInf", np.isinf),
+    ):
+        compare(f"Float.{_name}", _function, _z, tolerance=_tolerance)
+    compare("Float.IsNan", np.isnan, np.array([complex(np.nan, 1), complex(np.inf, 0), 1j]))
+    compare("Float.IsInf", np.isinf, np.array([complex(np.nan, 1), complex(0, -np.inf), 1j]))
+    compare("Float.Powf", np.power, _z, _w, tolerance=_tolerance)
+    for _exponent in (2.0, 3.0, -1.0, 1.0, 0.5):
+        compare("Float.PowfScalar", lambda x, rhs: x**rhs, _z, rhs=_exponent, tolerance=_tolerance)
+    compare("Float.Matmul", np.matmul, complexes(2, 3, 4, dtype=_dtype), complexes(1, 4, 5,
+            dtype=_dtype), tolerance=_tolerance)  # fmt: skip
+    for _name, _function in (
+        *(("Add", np.add), ("Sub", np.subtract), ("Mul", np.multiply), ("Div", np.divide)),
+    ):
+        compare(f"Numeric.{_name}", _function, _z, _w, tolerance=_tolerance)
+        compare(f"Numeric.{_name}Scalar", lambda x, rhs, _f=_function: _f(x, rhs), _z, rhs=1.5,
+                tolerance=_tolerance)  # fmt: skip
+    compare("Numeric.Full", lambda value: np.full((2, 3), value, complex), value=2.5,
+            out=(TensorSpec((2, 3), _DTYPES[_dtype]),))  # fmt: skip
+    for _name, _function in (("Sum", np.sum), ("Mean", np.mean), ("Prod", np.prod)):
+        compare(f"Numeric.{_name}", lambda x, _f=_function: _f(x).reshape(1), _z,
+                tolerance=_tolerance)  # fmt: skip
+        compare(f"Numeric.{_name}Dim", lambda x, axis, accumulator_len, _f=_function: _f(x, axis,
+                keepdims=True), _z, axis=1, accumulator_len=1, tolerance=_tolerance)  # fmt: skip
+    compare("Numeric.CumSum", np.cumsum, _z, axis=1, tolerance=_tolerance)
+    compare("Numeric.CumProd", np.cumprod, _z, axis=0, tolerance=_tolerance)
+    compare("Numeric.Powi", np.power, _z, np.array([[3, -2, 0, 1]]), tolerance=_tolerance)
+    compare("Numeric.PowiScalar", lambda x, rhs: x**rhs, _z, rhs=-3, tolerance=_tolerance)
+    # Powers that a float32 exponent cannot hold.
+    compare("Numeric.PowiScalar", lambda x, rhs: x**rhs, np.array([1j, -1, 0.5], _dtype),
+            rhs=2**24 + 1, tolerance=1e-3)  # fmt: skip
+
+    _mask, _places = np.array([[True, False, True, False]]), np.array([2, 0])
+    _u = complexes(2, 4, dtype=_dtype)
+    _spec = TensorSpec((4, 3), _DTYPES[_dtype])
+    compare("Base.Reshape", lambda x: x.reshape(4, 3), _z, out=(_spec,))
+    compare("Base.SwapDims", lambda x, dim1, dim2: x.swapaxes(dim1, dim2), _z, dim1=0, dim2=1)
+    compare("Base.Permute", np.transpose, _z, axes=(1, 0))
+    compare("Base.Flip", lambda x, axes: np.flip(x, axes), _z, axes=(0, 1))
+    compare("Base.Expand", lambda x: np.broadcast_to(x, (4, 4)), _w,
+            out=(TensorSpec((4, 4), _DTYPES[_dtype]),))  # fmt: skip
+    compare("Base.Unfold", lambda x, dim, size, step: np.stack([x[:, 0:2], x[:, 2:4]], 1), _z,
+            dim=1, size=2, step=2)  # fmt: skip
+    compare("Base.Slice", lambda x, ranges: x[1:, ::2], _z,
+            ranges=(Slice(1, None, 1), Slice(0, None, 2)))  # fmt: skip
+    compare("Base.SliceAssign", lambda x, y, ranges: np.concatenate([x[:1], y]), _z, _u,
+            ranges=(Slice(1, None, 1), Slice(0, None, 1)))  # fmt: skip
+    compare("Base.Select", lambda x, i, dim: np.take(x, i, dim), _z, _places, dim=0)
+    for _update in ("Assign", "Add", "Mul"):
+        compare("Base.SelectAssign", updated, _z, _places, _u, dim=0, update=_update,
+                tolerance=_tolerance)  # fmt: skip
+        compare("Base.ScatterNd", lambda x, i, y, reduction: updated(x, i[:, 0], y, 0, reduction),
+                _z, _places[:, None], _u, reduction=_update, tolerance=_tolerance)  # fmt: skip
+        compare("Base.Scatter", lambda x, i, y, dim, update: updated(x, i[:, 0], y, dim, update),
+                _z, np.repeat(_places[:, None], 4, 1), _u, dim=0, update=_update,
+                tolerance=_tolerance)  # fmt: skip
+    compare("Base.MaskWhere", lambda x, m, y: np.where(m, y, x), _z, _mask, _w)
+    compare("Base.MaskFill", lambda x, m, value: np.where(m, value, x), _z, _mask, value=2.5)
+    compare("Base.Gather", lambda x, i, dim: np.take_along_axis(x, i, dim), _z,
+            np.array([[1, 0, 2, 2]]), dim=0)  # fmt: skip
+    compare("Base.GatherNd", lambda x, i: x[i[:, 0], i[:, 1]], _z, np.array([[0, 1], [2, 3]]))
+    compare("Base.Equal", np.equal, _z, _z[:1])
+    compare("Base.EqualElem", lambda x, rhs: x == rhs, np.array([2, 2j, 3], _dtype), rhs=2.0)
+    compare("Base.NotEqual", np.not_equal, _z, _z[:1])
+    compare("Base.NotEqualElem", lambda x, rhs: x != rhs, np.array([2, 2j, 3], _dtype), rhs=2.0)
+    _sparse = np.array([[0, 1j], [0, 0], [2, 1j]], _dtype)
+    for _name, _function in (("All", np.all), ("Any", np.any)):
+        compare(f"Base.{_name}", lambda x, _f=_function: _f(x).reshape(1), _sparse)
+        compare(f"Base.{_name}Dim", lambda x, axis, accumulator_len, _f=_function: _f(x, axis,
+                keepdims=True), _sparse, axis=1, accumulator_len=1)  # fmt: skip
+    compare("Numeric.SumDims", lambda x, axes: x.sum(tuple(axes), keepdims=True), _z, axes=(0, 1),
+            tolerance=_tolerance)  # fmt: skip
+    compare("Numeric.Pad", lambda x, padding, mode: np.pad(x, padding, constant_values=2), _z,
+            padding=((1, 0), (0, 2)), mode=("Constant", Scalar("Float", 2.0)))  # fmt: skip
+    compare("Base.RepeatDim", lambda x, dim, times: np.repeat(x, times, dim), _w, dim=0, times=3)
+    compare("Base.Cat", lambda x, y, dim: np.concatenate([x, y], dim), _z, _w, dim=0)
+    compare("Base.Cast", lambda x: x.astype(np.complex64), _z, out=(TensorSpec((3, 4), C64),))
+    compare("Base.Cast", lambda x: x, _z, out=(TensorSpec((3, 4), C128),))
+    compare("Base.Empty", lambda: np.zeros((2, 3), complex), out=(TensorSpec((2, 3), C64),))
+    compare("Base.Ones", lambda: np.ones((2, 3), complex), out=(TensorSpec((2, 3), C64),))
+    compare("Base.Zeros", lambda: np.zeros((2, 3), complex), out=(TensorSpec((2, 3), C64),))
+
 
 # -- Searches -------------------------------------------------------------------------------------
 
@@ -205,7 +375,8 @@ def doubled(array: Array) -> Array:
 
 @pytest.mark.parametrize("name, case", CASES)
 def test_the_kernel_agrees_with_numpy(name: str, case: Comparison) -> None:
-    found = compute(name, *case.tensors, out=case.out, **case.parameters)
+    tensors = [[*case.tensors]] if name == "Base.Cat" else case.tensors
+    found = compute(name, *tensors, out=case.out, **case.parameters)
     expected = case.reference(*map(doubled, case.tensors), **case.parameters)
 
     found, expected = (one if isinstance(one, tuple) else (one,) for one in (found, expected))
@@ -220,3 +391,18 @@ def test_every_extension_row_is_compared() -> None:
     extensions = {str(row) for row in TABLE.values() if row.lifetime == EXTENSION}
 
     assert extensions <= set(COMPARISONS)
+
+
+def test_every_row_that_complex_numbers_have_is_compared_with_complex_tensors() -> None:
+    kinds = [kind for kind in KINDS.values() if kind.categories == COMPLEX]
+    rows = {str(row) for row in TABLE.values() for kind in kinds if kind.has(row)}
+    compared = {
+        name
+        for name, cases in COMPARISONS.items()
+        for case in cases
+        if any(tensor.dtype.kind == "c" for tensor in case.tensors)
+        or any(spec.dtype.is_complex for spec in case.out)
+    }
+
+    assert rows
+    assert rows <= compared

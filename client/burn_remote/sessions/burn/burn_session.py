@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from burn_remote.runner.operation_graph import CodePosition, Graph
-from burn_remote.runner.pending import Pending
+from burn_remote.runner.pending import Pending, completed
 from burn_remote.sessions.burn.burn_connection import BurnConnection, DialRoute
 from burn_remote.sessions.burn.burn_responses import BurnResponses
 from burn_remote.sessions.burn.flush_policy import FlushPolicy
@@ -40,6 +40,7 @@ from burn_remote_protocol.messages import (
     Seed,
     Sync,
 )
+from burn_remote_protocol.operations.releases import check_dtype
 from burn_remote_protocol.operations.row import Row, Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
@@ -219,7 +220,9 @@ class BurnSession:
         return self._replies.take_failures()
 
     def dtype_usage(self, dtype: DType) -> Pending[DTypeUsage]:
-        """Ask what the device supports for a dtype."""
+        """Ask what the device supports for a dtype; nothing for complex ones, without asking."""
+        if dtype.is_complex:
+            return completed(self, DTypeUsage(0))
         return self._ask(lambda request: QueryDType(request, dtype))
 
     def _ask(
@@ -295,6 +298,7 @@ class BurnSession:
 
     def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
         """Have the server fetch an exposed tensor from the server at ``address``."""
+        check_dtype(spec.dtype, self._release.vocabulary)
         with self._policy.lock:
             self._connection.raise_error()
             self._outgoing.task(Fetch(transfer, address, tensor, None), made=tensor)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgpack
 
 from burn_remote.runner.operation_graph import CodePosition, Graph
-from burn_remote.runner.pending import Pending
+from burn_remote.runner.pending import Pending, completed
 from burn_remote.sessions.lifetime import (
     BATCH_BYTES,
     BATCH_TASKS,
@@ -76,6 +76,7 @@ from burn_remote_protocol.operations.extensions import (
     EXTENSIONS_FIELD,
     announces,
     check_announced,
+    check_announced_dtype,
 )
 from burn_remote_protocol.operations.row import Operation, Row, Signature
 from burn_remote_protocol.session_states import Handover
@@ -276,6 +277,7 @@ class NativeSession:
 
     def upload(self, tensor: int, data: TensorData) -> None:
         """Send a tensor's elements; see ``Session.upload``."""
+        check_announced_dtype(data.dtype, self._extensions, self._connection.address)
         view = memoryview(data.bytes).cast("B")
         with self._lock:
             self.check_open()
@@ -332,6 +334,8 @@ class NativeSession:
 
     def dtype_usage(self, dtype: DType) -> Pending[DTypeUsage]:
         """Ask what the device supports for a dtype."""
+        if dtype.is_complex and "BaseComplex" not in self._extensions:
+            return completed(self, DTypeUsage(0))
         return self._ask(lambda request: QueryDType(request, dtype))
 
     def _ask(
@@ -385,6 +389,7 @@ class NativeSession:
 
     def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
         """Have the server fetch an exposed tensor from the server at ``address``."""
+        check_announced_dtype(spec.dtype, self._extensions, self._connection.address)
         self._enqueue(Fetch(transfer, address, tensor, spec))
 
     # -- files of the server ------------------------------------------------------------------

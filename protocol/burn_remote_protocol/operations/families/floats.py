@@ -17,7 +17,7 @@ from burn_remote_protocol.operations.fields import (
 )
 from burn_remote_protocol.operations.releases import SINCE_BURN_0_22
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.checks import FLOATS
+from burn_remote_protocol.operations.rules.checks import FLOATS, INEXACT
 from burn_remote_protocol.operations.rules.elementwise_rules import (
     broadcast,
     compare_scalar,
@@ -37,9 +37,9 @@ from burn_remote_protocol.operations.shared_fields import (
     UNARY,
 )
 
-EXP: Final = Row("Float", "Exp", UNARY, same(FLOATS), estimates.elementwise(10))
-LOG: Final = Row("Float", "Log", UNARY, same(FLOATS), estimates.elementwise(10))
-LOG1P: Final = Row("Float", "Log1p", UNARY, same(FLOATS), estimates.elementwise(15))
+EXP: Final = Row("Float", "Exp", UNARY, same(INEXACT), estimates.elementwise(10))
+LOG: Final = Row("Float", "Log", UNARY, same(INEXACT), estimates.elementwise(10))
+LOG1P: Final = Row("Float", "Log1p", UNARY, same(INEXACT), estimates.elementwise(15))
 ERF: Final = Row(
     "Float",
     "Erf",
@@ -48,21 +48,21 @@ ERF: Final = Row(
     estimates.elementwise(60, 16, call_cost=20_000, converts=True),
 )
 POWF_SCALAR: Final = Row(
-    "Float", "PowfScalar", SCALAR, same(FLOATS), estimates.elementwise(40, converts=True)
+    "Float", "PowfScalar", SCALAR, same(INEXACT), estimates.elementwise(40, converts=True)
 )
-SQRT: Final = Row("Float", "Sqrt", UNARY, same(FLOATS), estimates.elementwise(4))
-COS: Final = Row("Float", "Cos", UNARY, same(FLOATS), estimates.elementwise(25))
-COSH: Final = Row("Float", "Cosh", UNARY, same(FLOATS), estimates.elementwise(25))
-SIN: Final = Row("Float", "Sin", UNARY, same(FLOATS), estimates.elementwise(25))
-SINH: Final = Row("Float", "Sinh", UNARY, same(FLOATS), estimates.elementwise(25))
-TAN: Final = Row("Float", "Tan", UNARY, same(FLOATS), estimates.elementwise(25))
-TANH: Final = Row("Float", "Tanh", UNARY, same(FLOATS), estimates.elementwise(25))
-ARC_COS: Final = Row("Float", "ArcCos", UNARY, same(FLOATS), estimates.elementwise(25))
-ARC_COSH: Final = Row("Float", "ArcCosh", UNARY, same(FLOATS), estimates.elementwise(25))
-ARC_SIN: Final = Row("Float", "ArcSin", UNARY, same(FLOATS), estimates.elementwise(25))
-ARC_SINH: Final = Row("Float", "ArcSinh", UNARY, same(FLOATS), estimates.elementwise(25))
-ARC_TAN: Final = Row("Float", "ArcTan", UNARY, same(FLOATS), estimates.elementwise(25))
-ARC_TANH: Final = Row("Float", "ArcTanh", UNARY, same(FLOATS), estimates.elementwise(25))
+SQRT: Final = Row("Float", "Sqrt", UNARY, same(INEXACT), estimates.elementwise(4))
+COS: Final = Row("Float", "Cos", UNARY, same(INEXACT), estimates.elementwise(25))
+COSH: Final = Row("Float", "Cosh", UNARY, same(INEXACT), estimates.elementwise(25))
+SIN: Final = Row("Float", "Sin", UNARY, same(INEXACT), estimates.elementwise(25))
+SINH: Final = Row("Float", "Sinh", UNARY, same(INEXACT), estimates.elementwise(25))
+TAN: Final = Row("Float", "Tan", UNARY, same(INEXACT), estimates.elementwise(25))
+TANH: Final = Row("Float", "Tanh", UNARY, same(INEXACT), estimates.elementwise(25))
+ARC_COS: Final = Row("Float", "ArcCos", UNARY, same(INEXACT), estimates.elementwise(25))
+ARC_COSH: Final = Row("Float", "ArcCosh", UNARY, same(INEXACT), estimates.elementwise(25))
+ARC_SIN: Final = Row("Float", "ArcSin", UNARY, same(INEXACT), estimates.elementwise(25))
+ARC_SINH: Final = Row("Float", "ArcSinh", UNARY, same(INEXACT), estimates.elementwise(25))
+ARC_TAN: Final = Row("Float", "ArcTan", UNARY, same(INEXACT), estimates.elementwise(25))
+ARC_TANH: Final = Row("Float", "ArcTanh", UNARY, same(INEXACT), estimates.elementwise(25))
 ARC_TAN2: Final = Row("Float", "ArcTan2", BINARY, broadcast(FLOATS), estimates.elementwise(40))
 ROUND: Final = Row("Float", "Round", UNARY, same(FLOATS), estimates.elementwise(4))
 FLOOR: Final = Row("Float", "Floor", UNARY, same(FLOATS), estimates.elementwise(2))
@@ -71,7 +71,7 @@ TRUNC: Final = Row("Float", "Trunc", UNARY, same(FLOATS), estimates.elementwise(
 INTO_INT: Final = Row(
     "Float", "IntoInt", UNARY, into_int(FLOATS), estimates.elementwise(10, 12, call_cost=4_000)
 )
-MATMUL: Final = Row("Float", "Matmul", BINARY, matmul(FLOATS), estimates.MATMUL)
+MATMUL: Final = Row("Float", "Matmul", BINARY, matmul(INEXACT), estimates.MATMUL)
 CROSS: Final = Row(
     "Float",
     "Cross",
@@ -86,9 +86,9 @@ RANDOM: Final = Row(
     created(FLOATS),
     estimates.elementwise(20, 16, call_cost=5_000),
 )
-RECIP: Final = Row("Float", "Recip", UNARY, same(FLOATS), estimates.elementwise(3))
-IS_NAN: Final = Row("Float", "IsNan", UNARY, compare_scalar(FLOATS), estimates.elementwise(2))
-IS_INF: Final = Row("Float", "IsInf", UNARY, compare_scalar(FLOATS), estimates.elementwise(2))
+RECIP: Final = Row("Float", "Recip", UNARY, same(INEXACT), estimates.elementwise(3))
+IS_NAN: Final = Row("Float", "IsNan", UNARY, compare_scalar(INEXACT), estimates.elementwise(2))
+IS_INF: Final = Row("Float", "IsInf", UNARY, compare_scalar(INEXACT), estimates.elementwise(2))
 QUANTIZE: Final = Row(
     "Float",
     "Quantize",
@@ -119,7 +119,7 @@ GRID_SAMPLE2D: Final = Row(
     grid_sample,
     estimates.GRID_SAMPLE,
 )
-POWF: Final = Row("Float", "Powf", BINARY, broadcast(FLOATS), estimates.elementwise(40))
+POWF: Final = Row("Float", "Powf", BINARY, broadcast(INEXACT), estimates.elementwise(40))
 
 HYPOT: Final = Row(
     "Float", "Hypot", BINARY, broadcast(FLOATS), estimates.elementwise(15), SINCE_BURN_0_22

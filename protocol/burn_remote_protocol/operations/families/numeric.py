@@ -17,7 +17,7 @@ from burn_remote_protocol.operations.fields import (
 )
 from burn_remote_protocol.operations.releases import SINCE_BURN_0_22
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.checks import INTEGERS, NUMBERS
+from burn_remote_protocol.operations.rules.checks import ARITHMETIC, INTEGERS, NUMBERS
 from burn_remote_protocol.operations.rules.elementwise_rules import (
     broadcast,
     compare,
@@ -51,49 +51,51 @@ from burn_remote_protocol.operations.shared_fields import (
     UNARY,
 )
 
-ADD: Final = Row("Numeric", "Add", BINARY, broadcast(NUMBERS), estimates.elementwise(2))
+ADD: Final = Row("Numeric", "Add", BINARY, broadcast(ARITHMETIC), estimates.elementwise(2))
 ADD_SCALAR: Final = Row(
-    "Numeric", "AddScalar", SCALAR, same(NUMBERS), estimates.elementwise(2, converts=True)
+    "Numeric", "AddScalar", SCALAR, same(ARITHMETIC), estimates.elementwise(2, converts=True)
 )
-SUB: Final = Row("Numeric", "Sub", BINARY, broadcast(NUMBERS), estimates.elementwise(2))
+SUB: Final = Row("Numeric", "Sub", BINARY, broadcast(ARITHMETIC), estimates.elementwise(2))
 SUB_SCALAR: Final = Row(
-    "Numeric", "SubScalar", SCALAR, same(NUMBERS), estimates.elementwise(2, converts=True)
+    "Numeric", "SubScalar", SCALAR, same(ARITHMETIC), estimates.elementwise(2, converts=True)
 )
-DIV: Final = Row("Numeric", "Div", BINARY, broadcast(NUMBERS), estimates.elementwise(8, integers=9))
+DIV: Final = Row(
+    "Numeric", "Div", BINARY, broadcast(ARITHMETIC), estimates.elementwise(8, integers=9)
+)
 DIV_SCALAR: Final = Row(
     "Numeric",
     "DivScalar",
     SCALAR,
-    same(NUMBERS),
+    same(ARITHMETIC),
     estimates.elementwise(8, integers=9, converts=True),
 )
 REM: Final = Row("Numeric", "Rem", BINARY, broadcast(NUMBERS), estimates.elementwise(40))
 REM_SCALAR: Final = Row(
     "Numeric", "RemScalar", SCALAR, same(NUMBERS), estimates.elementwise(40, converts=True)
 )
-MUL: Final = Row("Numeric", "Mul", BINARY, broadcast(NUMBERS), estimates.elementwise(2))
+MUL: Final = Row("Numeric", "Mul", BINARY, broadcast(ARITHMETIC), estimates.elementwise(2))
 MUL_SCALAR: Final = Row(
-    "Numeric", "MulScalar", SCALAR, same(NUMBERS), estimates.elementwise(2, converts=True)
+    "Numeric", "MulScalar", SCALAR, same(ARITHMETIC), estimates.elementwise(2, converts=True)
 )
 ABS: Final = Row("Numeric", "Abs", UNARY, same(NUMBERS), estimates.elementwise(2))
 FULL: Final = Row(
     "Numeric",
     "Full",
     (tensor_out("out"), scalar("value")),
-    created(NUMBERS),
+    created(ARITHMETIC),
     estimates.elementwise(1),
 )
 MEAN_DIM: Final = Row(
-    "Numeric", "MeanDim", REDUCE_DIM, reduce_axis(NUMBERS), estimates.along_rows(3, 40, 24)
+    "Numeric", "MeanDim", REDUCE_DIM, reduce_axis(ARITHMETIC), estimates.along_rows(3, 40, 24)
 )
-MEAN: Final = Row("Numeric", "Mean", UNARY, reduce_all(NUMBERS), estimates.per_element(2))
-SUM: Final = Row("Numeric", "Sum", UNARY, reduce_all(NUMBERS), estimates.per_element(2))
+MEAN: Final = Row("Numeric", "Mean", UNARY, reduce_all(ARITHMETIC), estimates.per_element(2))
+SUM: Final = Row("Numeric", "Sum", UNARY, reduce_all(ARITHMETIC), estimates.per_element(2))
 SUM_DIM: Final = Row(
-    "Numeric", "SumDim", REDUCE_DIM, reduce_axis(NUMBERS), estimates.along_rows(3, 40)
+    "Numeric", "SumDim", REDUCE_DIM, reduce_axis(ARITHMETIC), estimates.along_rows(3, 40)
 )
-PROD: Final = Row("Numeric", "Prod", UNARY, reduce_all(NUMBERS), estimates.per_element(2))
+PROD: Final = Row("Numeric", "Prod", UNARY, reduce_all(ARITHMETIC), estimates.per_element(2))
 PROD_DIM: Final = Row(
-    "Numeric", "ProdDim", REDUCE_DIM, reduce_axis(NUMBERS), estimates.along_rows(3, 40)
+    "Numeric", "ProdDim", REDUCE_DIM, reduce_axis(ARITHMETIC), estimates.along_rows(3, 40)
 )
 GREATER: Final = Row("Numeric", "Greater", BINARY, compare(NUMBERS), estimates.elementwise(2))
 GREATER_ELEM: Final = Row(
@@ -167,18 +169,20 @@ POWI: Final = Row(
     "Numeric",
     "Powi",
     BINARY,
-    power(NUMBERS),
+    power(ARITHMETIC),
     estimates.elementwise(50, 9, integers=24, converts=True),
 )
 POWI_SCALAR: Final = Row(
     "Numeric",
     "PowiScalar",
     SCALAR,
-    same(NUMBERS),
+    same(ARITHMETIC),
     estimates.elementwise(50, 0, integers=16, converts=True),
 )
-CUM_SUM: Final = Row("Numeric", "CumSum", DIM, along_axis(NUMBERS), estimates.along_rows(8, 80))
-CUM_PROD: Final = Row("Numeric", "CumProd", DIM, along_axis(NUMBERS), estimates.along_rows(8, 80))
+CUM_SUM: Final = Row("Numeric", "CumSum", DIM, along_axis(ARITHMETIC), estimates.along_rows(8, 80))
+CUM_PROD: Final = Row(
+    "Numeric", "CumProd", DIM, along_axis(ARITHMETIC), estimates.along_rows(8, 80)
+)
 CUM_MIN: Final = Row("Numeric", "CumMin", DIM, along_axis(NUMBERS), estimates.along_rows(8, 80))
 CUM_MAX: Final = Row("Numeric", "CumMax", DIM, along_axis(NUMBERS), estimates.along_rows(8, 80))
 
@@ -206,7 +210,7 @@ SUM_DIMS: Final = Row(
     "Numeric",
     "SumDims",
     (tensor_in("input"), tensor_out("out"), usize_list("axes")),
-    reduce_axes(NUMBERS),
+    reduce_axes(ARITHMETIC),
     estimates.per_element(4),
     SINCE_BURN_0_22,
 )
@@ -258,7 +262,7 @@ PAD: Final = Row(
     "Numeric",
     "Pad",
     (tensor_in("input"), tensor_out("out"), padding_pairs("padding"), padding_mode("mode")),
-    padded(NUMBERS),
+    padded(ARITHMETIC),
     estimates.per_element(6, 16, call_cost=20_000),
     SINCE_BURN_0_22,
 )

@@ -12,8 +12,11 @@ from burn_remote_protocol.tensors import Shape, TensorSpec, checked_shape
 
 __all__ = [
     "ANY",
+    "ARITHMETIC",
     "BOOLS",
+    "COMPLEX",
     "FLOATS",
+    "INEXACT",
     "INTEGERS",
     "NUMBERS",
     "QUANTIZED",
@@ -38,7 +41,11 @@ FLOATS: Final[Categories] = frozenset({Category.FLOAT})
 INTEGERS: Final[Categories] = frozenset({Category.INT, Category.UINT})
 BOOLS: Final[Categories] = frozenset({Category.BOOL})
 QUANTIZED: Final[Categories] = frozenset({Category.QUANTIZED})
+COMPLEX: Final[Categories] = frozenset({Category.COMPLEX})
 NUMBERS: Final[Categories] = FLOATS | INTEGERS
+# Those of arithmetic; NUMBERS are real, and therefore ordered.
+ARITHMETIC: Final[Categories] = NUMBERS | COMPLEX
+INEXACT: Final[Categories] = FLOATS | COMPLEX
 ANY: Final[Categories] = frozenset(Category)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from burn_remote_protocol.errors import DTypeMismatch
 from burn_remote_protocol.operations.row import Call
 from burn_remote_protocol.operations.rules.checks import (
     INTEGERS,
@@ -40,9 +41,15 @@ def select(call: Call) -> Outputs:
     return (result(_selected(tensor, call.parameters["dim"], indices), tensor.dtype),)
 
 
+def _check_update(tensor: TensorSpec, update: str | None) -> None:
+    if update in ("Min", "Max") and tensor.dtype.is_complex:
+        raise DTypeMismatch(f"{tensor} has no order, so it has no update {update}")
+
+
 def select_assign(call: Call) -> Outputs:
     """Keep the shape; the value has the shape of the selection."""
     tensor, indices, value = call.inputs
+    _check_update(tensor, call.parameters.get("update"))
     check_same_dtype(tensor, value=value)
     check_shape("value", value, _selected(tensor, call.parameters["dim"], indices))
     return (tensor,)
@@ -68,6 +75,7 @@ def scatter(call: Call) -> Outputs:
     """Keep the shape; the value has one element for each index."""
     tensor, indices, value = call.inputs
     _check_indices_along(tensor, call.parameters["dim"], indices)
+    _check_update(tensor, call.parameters.get("update"))
     check_same_dtype(tensor, value=value)
     check_shape("value", value, indices.shape)
     return (tensor,)
@@ -92,6 +100,7 @@ def gather_nd(call: Call) -> Outputs:
 def scatter_nd(call: Call) -> Outputs:
     """Keep the shape; the values have the shape of the selection."""
     data, indices, values = call.inputs
+    _check_update(data, call.parameters.get("reduction"))
     check_same_dtype(data, values=values)
     check_shape("values", values, _picked(data, indices))
     return (data,)

@@ -151,7 +151,7 @@ class ArraySession(BackendSession):
         # NumPy returns scalars, not arrays, for results without dimensions.
         if signature.output_count != 1 or not signature.outputs[0].shape:
             return ()
-        if signature.row is CUSTOM or is_quantized(signature):
+        if signature.row is CUSTOM or is_quantized(signature) or _is_complex(signature):
             return ()
         entry = self._found(signature)
         calls = self._direct_calls(signature, entry, numbers)
@@ -160,7 +160,7 @@ class ArraySession(BackendSession):
         return (ElementwiseCall(self.bind(signature), (), self.bind_into(signature)),)
 
     def bind_row_reduction(self, signature: Signature) -> RowReduction | None:
-        if signature.row is CUSTOM or is_quantized(signature):
+        if signature.row is CUSTOM or is_quantized(signature) or _is_complex(signature):
             return None
         if not self._found(signature).reduces_rows:
             return None
@@ -210,6 +210,12 @@ class ArraySession(BackendSession):
             return as_array(run(*tensors))
 
         return run_to_array
+
+
+def _is_complex(signature: Signature) -> bool:
+    """Whether a tensor has complex numbers: no fused block computes with them."""
+    specs = [*[use.spec for use in signature.input_uses], *signature.outputs]
+    return any(spec.dtype.is_complex for spec in specs)
 
 
 def _declared_outputs(signature: Signature) -> Any:

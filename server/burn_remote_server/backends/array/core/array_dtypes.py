@@ -12,6 +12,8 @@ from burn_remote_protocol.dtypes import (
     BOOL,
     BOOL_U8,
     BOOL_U32,
+    C64,
+    C128,
     F16,
     F32,
     F64,
@@ -40,6 +42,7 @@ _ARRAY_DTYPES: Final[dict[DType, Any]] = {
     BF16: BFLOAT16,
     I64: np.dtype("<i8"), I32: np.dtype("<i4"), I16: np.dtype("<i2"), I8: np.dtype("i1"),
     U64: np.dtype("<u8"), U32: np.dtype("<u4"), U16: np.dtype("<u2"), U8: np.dtype("u1"),
+    C128: np.dtype("<c16"), C64: np.dtype("<c8"),
     BOOL: np.dtype("?"), BOOL_U8: np.dtype("?"), BOOL_U32: np.dtype("?"),
 }  # fmt: skip
 

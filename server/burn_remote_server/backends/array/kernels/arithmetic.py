@@ -175,7 +175,12 @@ _FLOAT64: Any = np.dtype(np.float64)
 _UNSIGNED: Any = np.dtype(np.uint64)
 
 # Bits of the largest integers that each floating-point dtype represents exactly.
-_EXACT_EXPONENT_BITS = {np.dtype(np.float32): 24, _FLOAT64: 53}
+_EXACT_EXPONENT_BITS = {
+    np.dtype(np.float32): 24,
+    _FLOAT64: 53,
+    np.dtype(np.complex64): 24,
+    np.dtype(np.complex128): 53,
+}
 
 
 class NumericPowers(KernelFamily):
@@ -219,6 +224,9 @@ class NumericPowers(KernelFamily):
         the integer.
         """
         xp = self.xp
+        if lhs.dtype.kind == "c":
+            # Powers this large are 0, infinite or NaN, or of numbers next to the unit circle.
+            return xp.power(lhs.astype(np.complex128), rhs.astype(np.complex128)).astype(lhs.dtype)
         size = xp.power(xp.absolute(lhs.astype(_FLOAT64)), rhs.astype(_FLOAT64))
         is_negative = xp.signbit(lhs) & ((rhs & rhs.dtype.type(1)) != 0)
         return xp.where(is_negative, -size, size).astype(lhs.dtype)

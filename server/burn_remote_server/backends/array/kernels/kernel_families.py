@@ -17,6 +17,7 @@ from burn_remote_server.backends.array.kernels.casting import (
     FloatCasting,
     IntCasting,
 )
+from burn_remote_server.backends.array.kernels.complex_kernels import ComplexFunctions
 from burn_remote_server.backends.array.kernels.creation import BaseCreation, NumericCreation
 from burn_remote_server.backends.array.kernels.elementwise_kernels import ElementwiseExtensions
 from burn_remote_server.backends.array.kernels.float_functions import FloatFunctions
@@ -70,6 +71,7 @@ from burn_remote_server.backends.array.kernels.reduction import (
     NumericReduction,
 )
 from burn_remote_server.backends.array.kernels.searching import SearchKernels
+from burn_remote_server.backends.array.kernels.transforms import FourierTransforms
 
 __all__ = ["MODULE_FAMILIES", "module_families", "random_families", "shared_families"]
 
@@ -109,6 +111,8 @@ def shared_families(xp: Any) -> list[KernelFamily]:
         ElementwiseExtensions(xp),
         MatrixKernels(xp),
         SearchKernels(xp),
+        ComplexFunctions(xp),
+        FourierTransforms(xp),
         *module_families(xp),
     ]
 
