@@ -22,6 +22,7 @@ from burn_remote.functions import (
     logic,
     manipulation,
     namespace_information,
+    numpy_protocols,
     quantization,
     repetition,
     searching,
@@ -29,6 +30,7 @@ from burn_remote.functions import (
     statistics,
 )
 from burn_remote.functions.device_class import checked_device
+from burn_remote.functions.iteration import iterated
 from burn_remote.functions.value import TensorValue, is_tensor
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 
@@ -148,11 +150,12 @@ class Tensor(TensorValue):
     def __iter__(self) -> Iterator[Tensor]:
         """Iterate over the first axis without waiting.
 
+        A program that reads the elements one by one is warned once that each costs a round trip.
         Raises ``TypeError`` for a 0-d tensor.
         """
         if not self.shape:
             raise TypeError("a 0-d tensor cannot be iterated over; item() returns its element")
-        return (self[position] for position in range(len(self)))
+        return iterated(self)
 
     @explained
     def to(self, device: AnyDevice) -> Tensor:
@@ -177,6 +180,8 @@ class Tensor(TensorValue):
         return self.to(device)
 
     __array_namespace__ = namespace_information.array_namespace
+    __array_ufunc__ = numpy_protocols.array_ufunc
+    __array_function__ = numpy_protocols.array_function
 
     astype = casting.astype
     dequantize = casting.dequantize

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from burn_remote.arguments.arrays import Array, array_from, numpy_dtype
 from burn_remote.autodiff.nodes import TrackedHandle
-from burn_remote.diagnostics.foreign_names import attribute_advice, numpy_equivalent
+from burn_remote.diagnostics.foreign_names import attribute_advice
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.printing import html_text, plain_text
 from burn_remote.runner.interface import TensorHandle
@@ -22,7 +22,7 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.tensors import TensorData
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     import numpy as np
     from typing_extensions import TypeIs
@@ -49,16 +49,12 @@ class TensorValue:
     """Base class of ``Tensor``: an immutable array on a device, possibly not yet computed.
 
     Attributes and ``repr`` never wait for the server. These do: ``numpy``, ``item``, ``tolist``,
-    ``f"{x:.3f}"``, ``bool()``, ``int()``, ``float()``, ``complex()``, use as an index,
-    ``numpy.asarray(x)``, and NumPy functions without an equivalent here, such as
-    ``numpy.median(x)``. NumPy functions that burn_remote has too, and all elementwise ones
-    (``numpy.exp(x)``), raise ``TypeError``.
+    ``f"{x:.3f}"``, ``bool()``, ``int()``, ``float()``, ``complex()``, use as an index, and
+    ``numpy.asarray(x)``. Functions of NumPy compute on the device (``numpy.exp(x)``), or raise
+    ``TypeError`` if there is no such function here (``functions/numpy_protocols.py``).
     """
 
     __slots__ = ("__weakref__", "handle")
-
-    # Makes NumPy return NotImplemented for ``array * tensor`` instead of reading the tensor.
-    __array_ufunc__ = None
 
     def __init__(self, handle: TensorHandle) -> None:
         self.handle = handle
@@ -226,37 +222,6 @@ class TensorValue:
             raise ValueError("copy=False is impossible: the elements are copied from the server")
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
-
-    def __array_function__(
-        self,
-        function: Callable[..., Any],
-        types: object,
-        arguments: tuple[Any, ...],
-        options: Mapping[str, Any],
-    ) -> Any:
-        """Apply a NumPy function. Raises ``TypeError`` if burn_remote has an equivalent."""
-        name = function.__name__
-        instead: str | None
-        if hasattr(type(self), name):
-            instead = f"x.{name}(…)" if callable(getattr(type(self), name)) else f"x.{name}"
-        else:
-            instead = numpy_equivalent(name)
-        if instead is not None:
-            called = f"{function.__module__}.{name}"
-            raise TypeError(
-                f"{called} would compute in this process, not on the device; write {instead}, or "
-                f"pass x.numpy() to {called}"
-            )
-        return function(*map(_read, arguments), **{key: _read(one) for key, one in options.items()})
-
-
-def _read(argument: Any) -> Any:
-    """Replace tensors by arrays in an argument of a NumPy function, also in lists and tuples."""
-    if isinstance(argument, TensorValue):
-        return argument.numpy()
-    if isinstance(argument, list | tuple):
-        return type(argument)(map(_read, argument))
-    return argument
 
 
 def is_tensor(value: object) -> TypeIs[Tensor]:

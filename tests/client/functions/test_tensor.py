@@ -113,42 +113,8 @@ def test_numpy_operations_never_read_a_tensor(device: RecordingDevice) -> None:
     assert isinstance(np.float32(2) * x, br.Tensor)
     with pytest.raises(TypeError, match=r"burn_remote\.tensor"):
         np.ones(2) * x
-    with pytest.raises(TypeError):
-        np.exp(x)
+    assert isinstance(np.exp(x), br.Tensor)
     assert device.runner.reads == []
-
-
-def test_a_numpy_function_that_is_also_a_method_is_refused_with_advice(
-    device: RecordingDevice,
-) -> None:
-    x = br.zeros((2,), device=device)
-    with pytest.raises(TypeError, match=r"write x\.sum\(…\)"):
-        np.sum(x)
-    with pytest.raises(TypeError, match=r"write x\.shape, or"):
-        np.shape(x)
-    assert device.runner.reads == []
-
-
-def test_a_numpy_function_with_an_equivalent_is_refused_with_advice(
-    device: RecordingDevice,
-) -> None:
-    x = br.zeros((2,), device=device)
-    with pytest.raises(TypeError, match=r"numpy\.where .* write burn_remote\.where\(…\)"):
-        np.where(x > 0, x, 0)
-    with pytest.raises(TypeError, match=r"write burn_remote\.concat\(\[x, y\]\)"):
-        np.concatenate([x, x])
-    with pytest.raises(TypeError, match=r"numpy\.linalg\.norm .* burn_remote\.vector_norm"):
-        np.linalg.norm(x)
-    assert device.runner.reads == []
-
-
-def test_other_numpy_functions_read_the_tensors_in_their_arguments(
-    device: RecordingDevice,
-) -> None:
-    x = br.zeros((2,), device=device)
-    thread = answer_soon(device, np.array([1, 2], np.float32), br.float32)
-    assert np.median(x) == 1.5
-    thread.join(5)
 
 
 def test_a_foreign_method_name_gives_our_equivalent(device: RecordingDevice) -> None:

@@ -1,0 +1,229 @@
+"""NumPy's functions on tensors: ``numpy.exp(x)``, ``numpy.concatenate([x, y])``.
+
+NumPy hands a call over to the tensors among its arguments (NEP 13 and NEP 18). The tables below
+give the function of ``burn_remote`` that computes it on the device. Any other function raises
+``TypeError`` and says what to write: nothing is read silently.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn
+
+import numpy as np
+
+from burn_remote.arguments.axes import normal_axis
+from burn_remote.diagnostics.foreign_names import numpy_equivalent
+from burn_remote.functions import (
+    linear_algebra,
+    logic,
+    manipulation,
+    repetition,
+    searching,
+    statistics,
+)
+from burn_remote.functions.casting import distinct
+from burn_remote.functions.gathering import take
+from burn_remote.functions.value import is_tensor
+from burn_remote_protocol.errors import ArgumentMismatch
+
+__all__ = ["array_function", "array_ufunc"]
+
+# NumPy's ufunc -> our function, where the names differ.
+_UFUNCS: Final = {
+    "absolute": "abs",
+    "arccos": "acos",
+    "arccosh": "acosh",
+    "arcsin": "asin",
+    "arcsinh": "asinh",
+    "arctan": "atan",
+    "arctan2": "atan2",
+    "arctanh": "atanh",
+    "conjugate": "conj",
+    "fabs": "abs",
+    "invert": "bitwise_invert",
+    "left_shift": "bitwise_left_shift",
+    "power": "pow",
+    "right_shift": "bitwise_right_shift",
+}
+# Ufuncs of the same name and meaning here.
+_SAME_UFUNCS: Final = frozenset({
+    "add", "bitwise_and", "bitwise_or", "bitwise_xor", "ceil", "copysign", "cos", "cosh", "divide",
+    "equal", "exp", "exp2", "expm1", "floor", "floor_divide", "greater", "greater_equal", "hypot",
+    "isfinite", "isinf", "isnan", "less", "less_equal", "log", "log10", "log1p", "log2",
+    "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "matmul", "maximum",
+    "minimum", "multiply", "negative", "nextafter", "not_equal", "positive", "reciprocal",
+    "remainder", "sign", "signbit", "sin", "sinh", "sqrt", "square", "subtract", "tan", "tanh",
+    "trunc", "vecdot",
+})  # fmt: skip
+
+
+def _dot(a: Any, b: Any, /) -> Any:
+    if a.ndim == 0 or b.ndim == 0:
+        return a * b
+    if b.ndim <= 2:
+        return linear_algebra.matmul(a, b) if a.ndim <= 2 else _last_with(a, b, -min(b.ndim, 2))
+    return _last_with(a, b, -2)
+
+
+def _last_with(a: Any, b: Any, axis: int) -> Any:
+    place = normal_axis(axis, b.ndim)
+    return linear_algebra.tensordot(a, b, axes=((a.ndim - 1,), (place,)))
+
+
+def _stacked(axis: int) -> Callable[..., Any]:
+    """Return ``vstack`` (axis 0) or ``hstack`` (axis 1; of vectors, axis 0)."""
+
+    def join(tensors: Any, /) -> Any:
+        if axis == 0:
+            rows = [x if x.ndim > 1 else manipulation.reshape(x, (1, x.size)) for x in tensors]
+            return manipulation.concat(rows, axis=0)
+        vectors = [manipulation.flatten(x) if x.ndim == 0 else x for x in tensors]
+        return manipulation.concat(vectors, axis=min(1, vectors[0].ndim - 1))
+
+    return join
+
+
+def _flat_if_no_axis(function: Callable[..., Any]) -> Callable[..., Any]:
+    def cumulative(a: Any, /, axis: int | None = None, dtype: Any = None) -> Any:
+        x = manipulation.flatten(a) if axis is None else a
+        return function(x, axis=axis or 0, dtype=dtype)
+
+    return cumulative
+
+
+def _array_equal(a1: Any, a2: Any, /) -> bool:
+    return a1.shape == a2.shape and bool(statistics.all(logic.equal(a1, a2)))
+
+
+# Functions whose arguments NumPy orders differently, or that only NumPy has.
+_ADAPTED: Final[dict[str, Callable[..., Any]]] = {
+    "array_equal": _array_equal,
+    "copy": lambda a, /: distinct(a),
+    "cumprod": _flat_if_no_axis(statistics.cumulative_prod),
+    "cumsum": _flat_if_no_axis(statistics.cumulative_sum),
+    "diff": lambda a, /, n=1, axis=-1: repetition.diff(a, axis, n),
+    "dot": _dot,
+    "hstack": _stacked(1),
+    "ndim": lambda a, /: a.ndim,
+    "outer": lambda a, b, /: linear_algebra.outer(manipulation.flatten(a), manipulation.flatten(b)),
+    "ravel": lambda a, /: manipulation.flatten(a),
+    "repeat": lambda a, repeats, /, axis=None: repetition.repeat(a, repeats, axis=axis),
+    "shape": lambda a, /: a.shape,
+    "size": lambda a, /, axis=None: a.size if axis is None else a.shape[axis],
+    "sort": lambda a, /, axis=-1: searching.sort(a, axis),
+    "take": lambda a, indices, /, axis=None: take(
+        manipulation.flatten(a) if axis is None else a, indices, axis=axis or 0
+    ),
+    "tensordot": lambda a, b, /, axes=2: linear_algebra.tensordot(a, b, axes=axes),
+    "vstack": _stacked(0),
+}
+
+# NumPy's function -> our function; a name of numpy.linalg and numpy.fft has that namespace here.
+_FUNCTIONS: Final = {
+    **{name: name for name in (
+        "all", "any", "argmax", "argmin", "argsort", "bincount", "broadcast_arrays",
+        "broadcast_to", "clip", "count_nonzero", "cross", "cumulative_prod", "cumulative_sum",
+        "einsum", "empty_like", "expand_dims", "flip", "full_like", "kron", "matrix_transpose",
+        "max", "mean", "meshgrid", "min", "moveaxis", "nonzero", "ones_like", "permute_dims",
+        "prod", "reshape", "roll", "searchsorted", "split", "squeeze", "stack", "std", "sum",
+        "swapaxes", "take_along_axis", "tile", "trace", "transpose", "tril", "triu", "unique_all",
+        "unique_counts", "unique_inverse", "unique_values", "unstack", "var", "where",
+        "zeros_like",
+    )},
+    "amax": "max",
+    "amin": "min",
+    "concatenate": "concat",
+    "concat": "concat",
+    "round": "round",
+    "around": "round",
+}  # fmt: skip
+_NAMESPACES: Final = {"numpy.linalg": "linalg", "numpy.fft": "fft"}
+
+# Arguments that change nothing if they have these values, which libraries pass explicitly.
+_DEFAULTS: Final[Mapping[str, tuple[Any, ...]]] = {
+    "casting": ("same_kind",),
+    "copy": (None,),
+    "decimals": (0,),
+    "dtype": (None,),
+    "initial": (getattr(np, "_NoValue", None),),
+    "kind": (None,),
+    "mode": ("raise",),
+    "order": (None, "C", "K"),
+    "out": (None,),
+    "subok": (True,),
+    "where": (True,),
+}
+
+
+def array_ufunc(x: Any, ufunc: Any, method: str, /, *inputs: Any, **options: Any) -> Any:
+    """Compute a ufunc on the device.
+
+    Raises ``TypeError`` for a ufunc, a method such as ``reduce``, or an option that is not in the
+    table, and ``ArgumentMismatch`` for arrays among the operands.
+    """
+    name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
+    known = ufunc.__name__ in _UFUNCS or name in _SAME_UFUNCS
+    function = vars(_package()).get(name) if known else None
+    if method != "__call__" or function is None:
+        called = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+        _refuse(f"numpy.{called}", None)
+    if any(isinstance(one, np.ndarray) for one in inputs):
+        raise ArgumentMismatch(
+            "an array cannot be an operand; send it to the tensor's device first: "
+            "burn_remote.tensor(array, device=x.device)"
+        )
+    return function(*inputs, **_without_defaults(f"numpy.{name}", options))
+
+
+def array_function(
+    x: Any,
+    function: Callable[..., Any],
+    types: object,
+    arguments: tuple[Any, ...],
+    options: Mapping[str, Any],
+) -> Any:
+    """Compute a function of NumPy on the device. Raises ``TypeError`` if it is not in the table."""
+    name, module = function.__name__, function.__module__
+    called = f"{module}.{name}"
+    remaining = _without_defaults(called, options)
+    if module == "numpy" and name in _ADAPTED:
+        return _ADAPTED[name](*arguments, **remaining)
+    if module == "numpy" and name in _FUNCTIONS:
+        ours = vars(_package()).get(_FUNCTIONS[name])
+    else:
+        namespace = vars(_package()).get(_NAMESPACES.get(module, ""))
+        ours = name in getattr(namespace, "__all__", ()) and getattr(namespace, name)
+    if not ours:
+        _refuse(called, x)
+    return ours(*arguments, **remaining)
+
+
+def _without_defaults(called: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    remaining = {}
+    for name, value in options.items():
+        if any(value is default or value == default for default in _DEFAULTS.get(name, ())):
+            continue
+        if name in ("out", "where", "order", "casting", "subok"):
+            raise TypeError(
+                f"{called} with {name}= is not computed on the device; a tensor's elements are "
+                "never written, and where() chooses elements"
+            )
+        remaining[name] = value
+    return remaining
+
+
+def _refuse(called: str, x: Any) -> NoReturn:
+    name = called.rpartition(".")[2]
+    instead = numpy_equivalent(name)
+    if x is not None and is_tensor(x) and callable(getattr(type(x), name, None)):
+        instead = f"x.{name}(…)"
+    way = f"write {instead}, or pass" if instead else "pass"
+    raise TypeError(
+        f"{called} is not computed on the device, and would read the tensor; {way} x.numpy() to it"
+    )
+
+
+def _package() -> Any:
+    return sys.modules[__name__.partition(".")[0]]

@@ -1,0 +1,118 @@
+"""NumPy's functions on tensors: computed on the device as NumPy does, or refused."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import burn_remote as br
+from burn_remote.functions import iteration
+from burn_remote.functions.iteration import RoundTripWarning
+
+COMPUTED: dict[str, Callable[[Any], Any]] = {
+    "absolute": lambda x: np.absolute(-x),
+    "all": lambda x: np.all(x > 0),
+    "arctan2": lambda x: np.arctan2(x, x + 1),
+    "argmax": lambda x: np.argmax(x, axis=0),
+    "broadcast_to": lambda x: np.broadcast_to(x, (2, 2, 3)),
+    "clip": lambda x: np.clip(x, 2, 3),
+    "concatenate": lambda x: np.concatenate((x, x), axis=1),
+    "cumsum": lambda x: np.cumsum(x),
+    "cumsum along an axis": lambda x: np.cumsum(x, axis=1),
+    "diff": lambda x: np.diff(x, 1, 0),
+    "dot": lambda x: np.dot(x, x.T),
+    "dot of more axes": lambda x: np.dot(x.reshape(1, 2, 3), x[0]),
+    "dot with a number of axes": lambda x: np.dot(x, np.stack([x.T, x.T])),
+    "einsum": lambda x: np.einsum("ij,kj->ik", x, x),
+    "exp": lambda x: np.exp(x),
+    "full_like": lambda x: np.full_like(x, 2),
+    "hstack": lambda x: np.hstack([x, x]),
+    "hstack of vectors": lambda x: np.hstack([x[0], x[1]]),
+    "invert": lambda x: np.invert(x > 2),
+    "less": lambda x: np.less(x, 2),
+    "linalg.inv": lambda x: np.linalg.inv(x @ x.T + 1),
+    "linalg.svd": lambda x: np.linalg.svd(x, full_matrices=False)[1],
+    "matmul": lambda x: np.matmul(x, x.T),
+    "max": lambda x: np.max(x, axis=1, keepdims=True),
+    "mean": lambda x: np.mean(x, 0),
+    "outer": lambda x: np.outer(x, x),
+    "power": lambda x: np.power(x, 2),
+    "repeat": lambda x: np.repeat(x, 2, 1),
+    "reshape": lambda x: np.reshape(x, (3, 2)),
+    "round": lambda x: np.round(x),
+    "scalar": lambda x: np.float32(2) * x,
+    "shape": lambda x: np.zeros(np.shape(x)),
+    "sort": lambda x: np.sort(x, axis=0),
+    "split": lambda x: np.split(x, 3, axis=1)[0],
+    "squeeze": lambda x: np.squeeze(x[None]),
+    "std": lambda x: np.std(x, ddof=1),
+    "sum": lambda x: np.sum(x, axis=1, keepdims=True),
+    "take": lambda x: np.take(x, [0, 1], axis=1),
+    "tensordot": lambda x: np.tensordot(x, x, 2),
+    "transpose": lambda x: np.transpose(x),
+    "vstack": lambda x: np.vstack([x[0], x[1]]),
+    "where": lambda x: np.where(x > 2, x, 0),
+    "zeros_like": lambda x: np.zeros_like(x),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_numpys_functions_compute_on_the_device(device: br.LocalDevice, name: str) -> None:
+    array = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
+    x = br.tensor(array, device=device)
+    requests = device.traffic.requests
+    result = COMPUTED[name](x)
+    assert device.traffic.requests == requests
+    expected = COMPUTED[name](array)
+    assert np.shape(result) == np.shape(expected)
+    np.testing.assert_allclose(np.asarray(result), expected, rtol=1e-4, atol=1e-5)
+
+
+REFUSED: dict[str, tuple[Callable[[br.Tensor], object], str]] = {
+    "no function here": (lambda x: np.median(x), r"numpy\.median .*; pass x\.numpy\(\) to it"),
+    "another name": (lambda x: np.linalg.norm(x), r"write burn_remote\.vector_norm\(x\), or pass"),
+    "a reduction of a ufunc": (lambda x: np.add.reduce(x), r"numpy\.add\.reduce is not computed"),
+    "an output": (lambda x: np.add(x, x, out=np.zeros(2)), "out= is not computed on the device"),
+    "a ufunc without a row": (lambda x: np.spacing(x), r"numpy\.spacing is not computed"),
+    "an array": (lambda x: np.ones(2) * x, r"burn_remote\.tensor\(array, device=x\.device\)"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_functions_of_numpy_are_refused(device: br.LocalDevice, name: str) -> None:
+    call, text = REFUSED[name]
+    x = br.zeros((2,), device=device)
+    requests = device.traffic.requests
+    with pytest.raises(TypeError, match=text):
+        call(x)
+    assert device.traffic.requests == requests
+
+
+def test_comparing_whole_arrays_reads_one_bool(device: br.LocalDevice) -> None:
+    x = br.ones((2, 3), device=device)
+    requests = device.traffic.requests
+    assert np.array_equal(x, x)
+    assert not np.array_equal(x, x + 1)
+    assert device.traffic.requests - requests == 2
+    assert not np.array_equal(x, x[0])
+
+
+def test_reading_element_after_element_warns_once(
+    device: br.LocalDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(iteration, "_warned", False)
+    x = br.arange(iteration.EXAMINED + 4, device=device)
+    with pytest.warns(RoundTripWarning, match=r"int64\[20\] .*x\.tolist\(\)"):
+        listed = [int(element) for element in x]
+    assert listed == list(range(20))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [int(element) for element in x] == listed
+
+
+def test_iterating_without_reading_does_not_warn(device: br.LocalDevice) -> None:
+    assert len([element + 1 for element in br.arange(40, device=device)]) == 40
