@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, cast, final
 
 from burn_remote.arguments.containers import rebuilt
-from burn_remote.autodiff.nodes import Node, Source, TrackedHandle, plain, saved_handle
+from burn_remote.autodiff.nodes import Node, Source, TrackedHandle, Visit, plain, saved_handle
 from burn_remote.autodiff.pausing import enable_grad, is_recording, refusing_random_numbers
 from burn_remote.autodiff.saved_containers import restored, saved_tree, tensors_in
 from burn_remote.autodiff.tracking import record, relabeled, track
@@ -107,15 +107,9 @@ class _Recomputation:
                     "which was assigned since the first call; pass its value as an argument"
                 )
 
-    def apply(
-        self,
-        node: Node,
-        grads: Sequence[Any],
-        kind: type[Any],
-        is_wanted: tuple[bool, ...],
-        is_recorded: bool,
-    ) -> Sequence[Any]:
+    def apply(self, node: Node, visit: Visit) -> Sequence[Any]:
         """Return the gradient of each input; see ``Recipe.apply``."""
+        grads, kind, is_wanted, is_recorded = visit
         self._check_captured()
         sources: list[Source | None] = []
         inputs: list[Any] = []

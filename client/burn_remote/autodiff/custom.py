@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast, final
 
 from burn_remote.arguments.containers import is_container, mapped, rebuilt
-from burn_remote.autodiff.nodes import Node, TrackedHandle, plain, saved_handle
+from burn_remote.autodiff.nodes import Node, TrackedHandle, Visit, plain, saved_handle
 from burn_remote.autodiff.pausing import enable_grad, is_recording, refusing_random_numbers
 from burn_remote.autodiff.saved_containers import Saved, restored, saved_tree, tensors_in
 from burn_remote.autodiff.tracking import record
@@ -153,15 +153,9 @@ class _Call:
         inputs = ", ".join(map(str, self.specs))
         return f"{self._name}({inputs} -> {', '.join(map(str, self._outputs))})"
 
-    def apply(
-        self,
-        node: Node,
-        grads: Sequence[Any],
-        kind: type[Any],
-        is_wanted: tuple[bool, ...],
-        is_recorded: bool,
-    ) -> Sequence[Any]:
+    def apply(self, node: Node, visit: Visit) -> Sequence[Any]:
         """Return the gradient of each input; see ``Recipe.apply``."""
+        grads, kind, _, is_recorded = visit
         residuals = self._restored(node.saved or (), node, kind, is_recorded)
         like = next(one for one in grads if one is not None)
         arrived = [

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, final
 
 from burn_remote.runner.interface import RunnerClient, TensorHandle
 from burn_remote_protocol.dtypes import Category
@@ -25,6 +25,7 @@ __all__ = [
     "Recipe",
     "Source",
     "TrackedHandle",
+    "Visit",
     "node_of",
     "orders",
     "plain",
@@ -107,6 +108,20 @@ class Branch:
 Source = Leaf | Node | Branch
 
 
+class Visit(NamedTuple):
+    """The visit of a node by a walk from the results to the leaves.
+
+    ``grads`` has the gradients of the outputs, ``None`` where there is none; ``kind`` is the class
+    of tensors. ``is_wanted`` says for each input whether its gradient is needed. ``is_recorded``:
+    the operations are recorded, for gradients of these gradients.
+    """
+
+    grads: Sequence[Any]
+    kind: type[Any]
+    is_wanted: tuple[bool, ...]
+    is_recorded: bool
+
+
 class Recipe(Protocol):
     """How gradients pass one kind of recorded operation."""
 
@@ -124,19 +139,8 @@ class Recipe(Protocol):
         """Return the name of the operation, with the shapes of its tensors."""
         ...
 
-    def apply(
-        self,
-        node: Node,
-        grads: Sequence[Any],
-        kind: type[Any],
-        is_wanted: tuple[bool, ...],
-        is_recorded: bool,
-    ) -> Sequence[Any]:
-        """Return the gradient of each input; ``None`` where there is none or it is not wanted.
-
-        ``grads`` has the gradients of the outputs, ``kind`` is the class of tensors.
-        ``is_recorded``: the operations are recorded, for gradients of these gradients.
-        """
+    def apply(self, node: Node, visit: Visit) -> Sequence[Any]:
+        """Return the gradient of each input; ``None`` where there is none or it is not wanted."""
         ...
 
 

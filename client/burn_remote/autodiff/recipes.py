@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
 
 from burn_remote.arguments.traced_numbers import TracedScalar
-from burn_remote.autodiff.nodes import TRACKED, Node, Recipe, saved_handle
+from burn_remote.autodiff.nodes import TRACKED, Node, Recipe, Visit, saved_handle
 from burn_remote.autodiff.rules import (
     GRADIENT,
     GRADIENT_SPEC,
@@ -108,15 +108,9 @@ class OperationRecipe:
         """Return the row, with the shapes and dtypes of inputs and outputs."""
         return f"{self._signature.row}({self._signature.describe()})"
 
-    def apply(
-        self,
-        node: Node,
-        grads: Sequence[Any],
-        kind: type[Any],
-        is_wanted: tuple[bool, ...],
-        is_recorded: bool,
-    ) -> Sequence[Any]:
+    def apply(self, node: Node, visit: Visit) -> Sequence[Any]:
         """Return the gradient of each input; see ``Recipe.apply``."""
+        grads, kind, is_wanted, is_recorded = visit
         if self._refusal is not None:
             raise UsageError(f"no gradient passes {self.describe()}: {self._refusal}")
         saved = node.saved or ()
@@ -248,17 +242,10 @@ class MoveRecipe:
         """Return what was moved."""
         return f"the move of {self.specs[0]} from {self._source.device}"
 
-    def apply(
-        self,
-        node: Node,
-        grads: Sequence[Any],
-        kind: type[Any],
-        is_wanted: tuple[bool, ...],
-        is_recorded: bool,
-    ) -> Sequence[Any]:
+    def apply(self, node: Node, visit: Visit) -> Sequence[Any]:
         """Move the gradient to the device from which the tensor came."""
-        handle = grads[0].handle
-        return (kind(handle.client.move(handle, self._source)),)
+        handle = visit.grads[0].handle
+        return (visit.kind(handle.client.move(handle, self._source)),)
 
 
 @final
@@ -289,21 +276,14 @@ class RetainingRecipe:
         """Return the name of the operation, with the shapes of its tensors."""
         return self._recipe.describe()
 
-    def apply(
-        self,
-        node: Node,
-        grads: Sequence[Any],
-        kind: type[Any],
-        is_wanted: tuple[bool, ...],
-        is_recorded: bool,
-    ) -> Sequence[Any]:
+    def apply(self, node: Node, visit: Visit) -> Sequence[Any]:
         """Keep the gradients of the outputs, and return those of the inputs."""
         for place, before in self.grads.items():
-            arrived = grads[place]
+            arrived = visit.grads[place]
             if arrived is not None:
                 sum_of = arrived if before is None else self._add(before, arrived)
-                self.grads[place] = kind(sum_of.handle)
-        return self._recipe.apply(node, grads, kind, is_wanted, is_recorded)
+                self.grads[place] = visit.kind(sum_of.handle)
+        return self._recipe.apply(node, visit)
 
 
 @final
@@ -321,16 +301,9 @@ class AliasRecipe:
         """Return the tensor."""
         return str(self.specs[0])
 
-    def apply(
-        self,
-        node: Node,
-        grads: Sequence[Any],
-        kind: type[Any],
-        is_wanted: tuple[bool, ...],
-        is_recorded: bool,
-    ) -> Sequence[Any]:
+    def apply(self, node: Node, visit: Visit) -> Sequence[Any]:
         """Return the gradient itself."""
-        return grads
+        return visit.grads
 
 
 def _selecting(

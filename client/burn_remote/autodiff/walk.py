@@ -6,7 +6,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, NoReturn, final
 
-from burn_remote.autodiff.nodes import Branch, Leaf, Node, Recipe, Source, TrackedHandle, node_of
+from burn_remote.autodiff.nodes import (
+    Branch,
+    Leaf,
+    Node,
+    Recipe,
+    Source,
+    TrackedHandle,
+    Visit,
+    node_of,
+)
 from burn_remote.autodiff.pausing import is_recording, set_recording
 from burn_remote.autodiff.recipes import OperationRecipe
 from burn_remote.autodiff.uniform import Uniform, tensor_of
@@ -161,7 +170,8 @@ class Walk:
             found = self._of_uniform(node.recipe, grads, is_wanted)
             if found is None:
                 tensors = [tensor_of(one) for one in grads]
-                found = node.recipe.apply(node, tensors, kind, is_wanted, self._is_recorded)
+                visit = Visit(tensors, kind, is_wanted, self._is_recorded)
+                found = node.recipe.apply(node, visit)
         except BurnRemoteError as error:
             line = _line_of(node, grads).removesuffix(",")
             error.add_note(f"in the gradient of {node.recipe.describe()}{line}")
