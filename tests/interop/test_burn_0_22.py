@@ -18,6 +18,9 @@ CLIENTS = ["burn22-client", "burn22-client-fusion"]
 
 # The CPU backend of Burn 0.22.1 has no such mode: the original's session ends.
 ONLY_HERE = {"interpolate_nearest_exact"}
+# With fusion, Burn 0.22.1's client calls a flip of floats one of integers. The original's session
+# ends; ours names the operation.
+WRONG_WITH_FUSION = {"gradient_pad"}
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +79,8 @@ def test_each_of_50_operations_matches_the_real_server(
         if len(a) != len(b) or not np.allclose(a, b, rtol=1e-3, atol=1e-4, equal_nan=True):
             different[name] = here[name], expected
     assert different == {}
-    assert all("panic" not in here[name] for name in here)
+    failed = {name for name in here if "panic" in here[name]}
+    assert failed == (WRONG_WITH_FUSION if client == "burn22-client-fusion" else set())
 
 
 @pytest.mark.parametrize("client", CLIENTS)

@@ -1,0 +1,96 @@
+"""Compare Burn 0.22.1's client on its own server and on this project's, and our native pair.
+
+    python benchmarks/burn_0_22.py [--rounds 3]         first run tests/interop/build.sh
+
+Burn's clients, plain and with fusion, measure themselves (`burn22-client bench`), on both servers
+in turns. Our client measures the same operations on our server. Prints medians of the rounds, and
+for each measure how many times Burn's own pair it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+import burn_remote as br
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.burn_programs import burn_22_server, burn_client
+from support.servers import server
+
+ADDS = 20_000
+ROUND_TRIPS = 1_000
+ELEMENTS = 8 * 2**18
+
+Figures = dict[str, float]
+
+
+def native(address: str) -> Figures:
+    """Measure our own client, eager, on our server."""
+    with br.RemoteDevice(address) as device:
+        one = br.ones((16, 16), device=device)
+        elements = np.ones(ELEMENTS, np.float32)
+        found: Figures = {}
+        for _ in range(2):  # the first time warms up
+            x = one
+            device.sync()
+            start = time.perf_counter()
+            for _ in range(ADDS):
+                x = x + one
+            device.sync()
+            found["adds_per_second"] = ADDS / (time.perf_counter() - start)
+            seconds = []
+            for _ in range(ROUND_TRIPS):
+                start = time.perf_counter()
+                (one + 1.0).numpy()
+                seconds.append(time.perf_counter() - start)
+            found["add_and_read_p50_us"] = statistics.median(seconds) * 1e6
+            start = time.perf_counter()
+            held = br.tensor(elements, device=device)
+            device.sync()
+            found["upload_gb_per_second"] = elements.nbytes / (time.perf_counter() - start) / 1e9
+            start = time.perf_counter()
+            held.numpy()
+            found["download_gb_per_second"] = elements.nbytes / (time.perf_counter() - start) / 1e9
+        return found
+
+
+def main(rounds: Annotated[int, typer.Option(min=1)] = 3) -> None:
+    """Measure all pairs in turns and print a table of medians."""
+    rows: dict[str, list[Figures]] = {}
+    with contextlib.ExitStack() as stack:
+        real = stack.enter_context(burn_22_server())
+        ours = stack.enter_context(server()).address
+        for _ in range(rounds):
+            for client in ("burn22-client", "burn22-client-fusion"):
+                for name, address in (("real", real), ("ours", ours)):
+                    found: Any = burn_client(
+                        "bench", address, "--repeats", "1", "--timeout", "85", name=client
+                    )
+                    rows.setdefault(f"{client} on {name}", []).append(found["results"])
+            rows.setdefault("our client, native", []).append(native(ours))
+    medians = {
+        name: {key: statistics.median(one[key] for one in all_) for key in all_[0]}
+        for name, all_ in rows.items()
+    }
+    print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, {rounds} rounds")
+    for name, figures in medians.items():
+        base = medians[
+            "burn22-client-fusion on real" if "fusion" in name else "burn22-client on real"
+        ]
+        for key, value in figures.items():
+            print(f"{name:32} {key:38} {value:12,.2f}  {value / base[key]:.2f}")
+    print(json.dumps(medians))
+
+
+if __name__ == "__main__":
+    typer.run(main)
