@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import struct
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -13,6 +14,7 @@ import msgpack
 import numpy as np
 
 from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, GroupSpec
+from burn_remote_protocol.dialects import burn_0_22
 from burn_remote_protocol.dialects.bounded_unpacking import unpack_frozen
 from burn_remote_protocol.dialects.burn_0_21 import (
     Close,
@@ -22,6 +24,9 @@ from burn_remote_protocol.dialects.burn_0_21 import (
     encode_init,
     encode_tasks,
 )
+from burn_remote_protocol.dialects.burn_0_22_operations import recognize_operations
+from burn_remote_protocol.dialects.burn_0_22_responses import decode_opening
+from burn_remote_protocol.dialects.burn_0_22_responses import decode_reply as decode_reply_0_22
 from burn_remote_protocol.dialects.burn_responses import (
     BurnReply,
     decode_data,
@@ -96,6 +101,7 @@ from burn_remote_server.access.peer_authentication import admit_target, prove_to
 from burn_remote_server.backends import open_backends
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.execution.engine import Engine
+from burn_remote_server.execution.registered_graphs import RegisteredGraphs
 from burn_remote_server.hosting.host import new_interpreter
 from burn_remote_server.hosting.local import LocalLink
 from burn_remote_server.settings.server_settings import Settings
@@ -103,7 +109,7 @@ from burn_remote_server.tensors.exposed import Transfers
 from burn_remote_server.tensors.slots import InFlight
 from fuzz.rings import ring, ring_frames
 from support.kernels import signature
-from support.recorded import golden
+from support.recorded import DATA, golden, recordings_0_22, sessions
 from support.scripted import ScriptedLink
 
 __all__ = ["SEEDS", "TARGETS"]
@@ -145,6 +151,52 @@ def burn_frame(data: bytes) -> None:
     for decode in (decode_tasks, decode_init, decode_reply, decode_data, decode_data_request):
         with contextlib.suppress(ProtocolViolation):
             decode(data)
+
+
+def burn_0_22_frame(data: bytes) -> None:
+    """Decode a frame of Burn 0.22, in both directions; recognition agrees with decoding."""
+    for decode in (burn_0_22.decode_init, decode_opening, decode_reply_0_22):
+        with contextlib.suppress(ProtocolViolation):
+            decode(data)
+    recognized = recognize_operations(data)
+    try:
+        messages = burn_0_22.decode_messages(data)
+    except ProtocolViolation:
+        assert recognized is None
+    else:
+        assert recognized is None or recognized == messages
+
+
+BURN_TASKS: Final = (Read, Sync, Seed, QueryDType, Upload, Drop, Expose, Fetch)
+
+
+def burn_0_22_session(data: bytes) -> None:
+    """Feed frames of Burn 0.22 to a session: it executes or refuses them, and frees everything."""
+    outbox = BurnAnswers()
+    interpreter = new_interpreter(_backend(), SETTINGS, outbox)
+    engine = Engine(interpreter, Transfers(), outbox, transfer_domain="burn-0.22")
+    graphs = RegisteredGraphs(
+        interpreter, lambda tensor, error: engine.fail_tensor(tensor, error, "Graph")
+    )
+    try:
+        for frame in split(data):
+            for task in burn_0_22.decode_messages(frame):
+                if isinstance(task, Operation):
+                    interpreter.execute(task)
+                elif isinstance(task, burn_0_22.RunGraph):
+                    graphs.run(task)
+                elif isinstance(task, burn_0_22.Alias):
+                    engine.alias(task.tensor, task.source)
+                elif isinstance(
+                    task, Read | Sync | Seed | QueryDType | Upload | Drop | Expose | Fetch
+                ):
+                    engine.handle(task)
+    except (ProtocolViolation, SessionLost):
+        pass
+    finally:
+        engine.close()
+    quota = interpreter.quota
+    assert (quota.bytes, quota.tensors) == (0, 0), f"{quota.bytes} bytes are left"
 
 
 def burn_session(data: bytes) -> None:
@@ -481,6 +533,22 @@ def _burn_tasks() -> Iterator[list[Any]]:
             yield [*_whole(decoded)]
 
 
+def _burn_0_22_frames() -> Iterator[bytes]:
+    for line in (DATA / "messages-0.22.jsonl").read_text("utf-8").splitlines():
+        message = json.loads(line)
+        payload = bytes.fromhex(message["hex"])
+        yield b"\x91" + payload if message["name"].startswith("RemoteMessage") else payload
+
+
+def _burn_0_22_sessions() -> Iterator[bytes]:
+    for recording in recordings_0_22():
+        for recorded in sessions(recording):
+            frames = [frame for frame in recorded["frames"] if frame["dir"] == "c2s"]
+            payloads = [frame["payload"] for frame in frames if frame["op"] == 2][1:]
+            if sum(map(len, payloads)) < 20_000:
+                yield joined(*payloads)
+
+
 def _burn_sessions() -> Iterator[bytes]:
     for tasks in _burn_tasks():
         yield joined(*(encode_tasks([task], 5) for task in tasks))
@@ -495,6 +563,8 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     "ring": lambda data: ring(split(data)),
     "burn_frame": burn_frame,
     "burn_session": burn_session,
+    "burn_0_22_frame": burn_0_22_frame,
+    "burn_0_22_session": burn_0_22_session,
 }
 
 # Inputs to start from, in addition to those stored in corpus/.
@@ -507,4 +577,6 @@ SEEDS: Final[dict[str, Callable[[], Iterator[bytes]]]] = {
     "ring": lambda: (joined(*frames) for frames in ring_frames()),
     "burn_frame": _burn_frames,
     "burn_session": _burn_sessions,
+    "burn_0_22_frame": _burn_0_22_frames,
+    "burn_0_22_session": _burn_0_22_sessions,
 }
