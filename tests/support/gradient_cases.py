@@ -19,6 +19,7 @@ from burn_remote_protocol.operations.families import (
     base,
     complex_rows,
     convolution_rows,
+    elementwise_rows,
     floats,
     fourier_rows,
     layers,
@@ -746,6 +747,13 @@ case(
     normal(1, 2, 1),
     name="padding-only",
 )
+
+# -- Elementwise ----------------------------------------------------------------------------------
+
+for _row in (elementwise_rows.EXPM1, elementwise_rows.LOG2, elementwise_rows.LOG10):
+    case(_row, unary(_row), between(0.3, 2, 2, 3))
+case(elementwise_rows.COPYSIGN, binary(elementwise_rows.COPYSIGN), distinct(2, 3), distinct(3))
+case(elementwise_rows.LOG_ADD_EXP, binary(elementwise_rows.LOG_ADD_EXP), normal(2, 3), normal(3))
 
 # -- Linear algebra -------------------------------------------------------------------------------
 

@@ -849,6 +849,8 @@ DRAWN: Final[Mapping[str, Make]] = {
     "LinearAlgebra.Svd": _matrices(full_matrices=(False, True)),
     "LinearAlgebra.Svdvals": _matrices(),
     "Float.Hypot": _binary("f"),
+    **{f"Elementwise.{name}": _unary("f") for name in ("Expm1", "Log10", "Log2")},
+    **{f"Elementwise.{name}": _binary("f") for name in ("CopySign", "LogAddExp", "NextAfter")},
     **{
         f"Activation.{name}": _unary("f")
         for name in ("Relu", "Gelu", "Sigmoid", "LogSigmoid")

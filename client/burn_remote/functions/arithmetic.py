@@ -24,7 +24,12 @@ from burn_remote.functions.selection import where
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.dtypes import F32, Category
 from burn_remote_protocol.errors import DTypeMismatch, UsageError
-from burn_remote_protocol.operations.families import complex_rows, floats, numeric
+from burn_remote_protocol.operations.families import (
+    complex_rows,
+    elementwise_rows,
+    floats,
+    numeric,
+)
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
@@ -32,11 +37,14 @@ if TYPE_CHECKING:
 __all__ = [
     "add",
     "atan2",
+    "copysign",
     "divide",
     "floor_divide",
     "hypot",
+    "logaddexp",
     "multiply",
     "negative",
+    "nextafter",
     "pow",
     "reciprocal",
     "reflected_divide",
@@ -66,6 +74,9 @@ _EXACT: Final = frozenset({Category.INT, Category.UINT, Category.BOOL})
 ARC_TAN2: Final = Pair(floats.ARC_TAN2)
 HYPOT: Final = Pair(floats.HYPOT)
 COMPLEX_NEGATIVE: Final = Operator(complex_rows.NEGATIVE)
+COPYSIGN: Final = Pair(elementwise_rows.COPYSIGN)
+LOG_ADD_EXP: Final = Pair(elementwise_rows.LOG_ADD_EXP)
+NEXT_AFTER: Final = Pair(elementwise_rows.NEXT_AFTER)
 FLOOR: Final = Operator(floats.FLOOR)
 TRUNC: Final = Operator(floats.TRUNC)
 
@@ -226,6 +237,33 @@ def hypot(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     servers.
     """
     return HYPOT.apply(x1, x2)
+
+
+def copysign(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return the magnitude of ``x1`` with the sign of ``x2``, also that of -0.0 and NaN.
+
+    Raises ``DTypeMismatch`` unless the tensors are floating-point, ``Unsupported`` on Burn's own
+    servers.
+    """
+    return COPYSIGN.apply(x1, x2)
+
+
+def logaddexp(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return ``log(exp(x1) + exp(x2))``, without overflow of the powers.
+
+    Raises ``DTypeMismatch`` unless the tensors are floating-point, ``Unsupported`` on Burn's own
+    servers.
+    """
+    return LOG_ADD_EXP.apply(x1, x2)
+
+
+def nextafter(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+    """Return the next number of the dtype after ``x1`` in the direction of ``x2``.
+
+    Raises ``DTypeMismatch`` unless the tensors are floating-point, ``Unsupported`` on Burn's own
+    servers. A gradient does not pass.
+    """
+    return NEXT_AFTER.apply(x1, x2)
 
 
 def reflected_subtract(x2: Tensor, x1: Number, /) -> Tensor:

@@ -22,7 +22,12 @@ from burn_remote.functions.own_gradients import gradient_from_argument, gradient
 from burn_remote.functions.selection import mask_fill
 from burn_remote_protocol.dtypes import BOOL, Category
 from burn_remote_protocol.errors import DTypeMismatch
-from burn_remote_protocol.operations.families import complex_rows, floats, numeric
+from burn_remote_protocol.operations.families import (
+    complex_rows,
+    elementwise_rows,
+    floats,
+    numeric,
+)
 from burn_remote_protocol.tensors import TensorSpec
 
 if TYPE_CHECKING:
@@ -94,6 +99,9 @@ RECIP: Final = Operator(floats.RECIP)
 IS_NAN: Final = Operator(floats.IS_NAN)
 IS_INF: Final = Operator(floats.IS_INF)
 POWF: Final = Pair(floats.POWF)
+EXPM1: Final = Operator(elementwise_rows.EXPM1)
+LOG2: Final = Operator(elementwise_rows.LOG2)
+LOG10: Final = Operator(elementwise_rows.LOG10)
 
 
 def abs(x: Tensor, /) -> Tensor:
@@ -181,12 +189,19 @@ def exp2(x: Tensor, /) -> Tensor:
 
 
 @gradient_from_result(lambda result, grad: multiply(grad, add(result, 1)))
+def _expm1(x: Tensor) -> Tensor:
+    return multiply(TANH.unary(divide(x, 2)), add(EXP.unary(x), 1))
+
+
+@preferring(
+    elementwise_rows.EXPM1, lambda x, /: _expm1(x) if x.dtype.is_complex else EXPM1.unary(x)
+)
 def expm1(x: Tensor, /) -> Tensor:
     """Return ``exp(x) - 1`` without cancellation near zero.
 
-    Computed as ``tanh(x / 2) * (exp(x) + 1)``, which is mathematically equal.
+    Burn's own servers compute ``tanh(x / 2) * (exp(x) + 1)``, which is mathematically equal.
     """
-    return multiply(TANH.unary(divide(x, 2)), add(EXP.unary(x), 1))
+    return _expm1(x)
 
 
 def log(x: Tensor, /) -> Tensor:
@@ -199,14 +214,30 @@ def log1p(x: Tensor, /) -> Tensor:
     return LOG1P.unary(x)
 
 
+@preferring(
+    elementwise_rows.LOG2, lambda x, /: _logarithm(x, 2) if x.dtype.is_complex else LOG2.unary(x)
+)
 def log2(x: Tensor, /) -> Tensor:
-    """Return the logarithm to base 2."""
-    return divide(LOG.unary(x), math.log(2))
+    """Return the logarithm to base 2.
+
+    Burn's own servers divide natural logarithms, so those of powers of 2 may not be integers.
+    """
+    return _logarithm(x, 2)
 
 
+@preferring(
+    elementwise_rows.LOG10, lambda x, /: _logarithm(x, 10) if x.dtype.is_complex else LOG10.unary(x)
+)
 def log10(x: Tensor, /) -> Tensor:
-    """Return the logarithm to base 10."""
-    return divide(LOG.unary(x), math.log(10))
+    """Return the logarithm to base 10.
+
+    Burn's own servers divide natural logarithms, so those of powers of 10 may not be integers.
+    """
+    return _logarithm(x, 10)
+
+
+def _logarithm(x: Tensor, base: int) -> Tensor:
+    return divide(LOG.unary(x), math.log(base))
 
 
 def erf(x: Tensor, /) -> Tensor:

@@ -1,1 +1,42 @@
 """Gradients of the extension rows for elementwise functions."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from burn_remote.autodiff.rules import never, rule
+from burn_remote.dispatch.operators import Operator
+from burn_remote.functions.arithmetic import subtract
+from burn_remote.functions.elementwise import exp, sign
+from burn_remote_protocol.operations.families import elementwise_rows, numeric
+
+MUL: Final = Operator(numeric.MUL)
+DIV: Final = Operator(numeric.DIV)
+ADD_SCALAR: Final = Operator(numeric.ADD_SCALAR)
+MUL_SCALAR: Final = Operator(numeric.MUL_SCALAR)
+
+rule(
+    elementwise_rows.EXPM1,
+    input=lambda grad, out: MUL.binary(grad, ADD_SCALAR.scalar(out, 1)),
+)
+rule(
+    elementwise_rows.LOG2,
+    input=lambda grad, input: DIV.binary(grad, MUL_SCALAR.scalar(input, math.log(2))),
+)
+rule(
+    elementwise_rows.LOG10,
+    input=lambda grad, input: DIV.binary(grad, MUL_SCALAR.scalar(input, math.log(10))),
+)
+rule(
+    elementwise_rows.COPYSIGN,
+    # -1 where the sign changed, and 0 at 0, as in PyTorch. The sign that is copied is constant
+    # almost everywhere.
+    lhs=lambda grad, lhs, out: MUL.binary(grad, MUL.binary(sign(lhs.detach()), sign(out.detach()))),
+)
+rule(
+    elementwise_rows.LOG_ADD_EXP,
+    lhs=lambda grad, lhs, out: MUL.binary(grad, exp(subtract(lhs, out))),
+    rhs=lambda grad, rhs, out: MUL.binary(grad, exp(subtract(rhs, out))),
+)
+never("it moves a number by its smallest step", elementwise_rows.NEXT_AFTER)

@@ -47,6 +47,9 @@ FUNCTIONS: Final[dict[str, Callable[[br.Tensor], Any]]] = {
     "pad by the edge": lambda x: F.pad(x, (1, 2, 0, 3), mode="replicate"),
 }
 FLOAT_FUNCTIONS: Final[dict[str, Callable[[br.Tensor], Any]]] = {
+    "expm1": br.expm1,
+    "log2": lambda x: br.log2(abs(x)),
+    "log10": lambda x: br.log10(abs(x)),
     "relu": F.relu,
     "leaky_relu": F.leaky_relu,
     "prelu": lambda x: F.prelu(x, br.full((9,), 0.3, dtype=x.dtype, device=x.device)),
@@ -70,8 +73,9 @@ FLOAT_FUNCTIONS: Final[dict[str, Callable[[br.Tensor], Any]]] = {
     ),
 }  # fmt: skip
 
-# 3 of 4 steps of ``adaptive_avg_pool3d`` divide, in another order than the row.
-ROUNDED_OTHERWISE: Final = {"adaptive_avg_pool3d"}
+# 3 of 4 steps of ``adaptive_avg_pool3d`` divide, in another order than the row. The others have two
+# roundings where the row has one.
+ROUNDED_OTHERWISE: Final = {"adaptive_avg_pool3d", "expm1", "log2", "log10"}
 
 
 @pytest.fixture(scope="module")

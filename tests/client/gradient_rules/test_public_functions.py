@@ -32,6 +32,7 @@ ELSEWHERE: Final = {
     "burn_remote.custom": "needs a server with such an operation; see test_edges",
     "burn_remote.dequantize": "casts a float64 argument to float32; see gradient_cases",
     "Tensor.dequantize": "the same",
+    "burn_remote.nextafter": "refuses a gradient",
     "linalg.cholesky": "reads one triangle of symmetric matrices; see gradient_cases",
     "linalg.eigh": "the same",
     "linalg.eigvalsh": "the same",

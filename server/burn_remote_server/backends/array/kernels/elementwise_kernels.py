@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from burn_remote_server.backends.array.core.kernel_forms import Kernel, KernelFamily
+from burn_remote_server.backends.array.core.kernel_forms import Elementwise, Kernel, KernelFamily
 
 __all__ = ["ElementwiseExtensions"]
 
@@ -16,4 +16,12 @@ class ElementwiseExtensions(KernelFamily):
     is_elementwise = True
 
     def table(self) -> Mapping[str, Kernel]:
-        return {}
+        xp = self.xp
+        return {
+            "CopySign": Elementwise(xp.copysign),
+            "Expm1": Elementwise(xp.expm1),
+            "Log10": Elementwise(xp.log10),
+            "Log2": Elementwise(xp.log2),
+            "LogAddExp": Elementwise(xp.logaddexp),
+            "NextAfter": Elementwise(xp.nextafter),
+        }
