@@ -42,8 +42,9 @@ if TYPE_CHECKING:
 
 __all__ = ["load_npy", "load_npz", "parsed_npy_header", "save_npy", "save_npz"]
 
-# Bytes that are read or written between two reports of progress.
-BLOCK_BYTES: Final = 8 * 1024 * 1024
+# Bytes that are read or written between two reports of progress. A member of an archive is copied
+# a few times on its way, so a larger block would take several times its size.
+BLOCK_BYTES: Final = 1024 * 1024
 
 # NumPy's own bound on a header that it parses as a Python literal.
 MAX_HEADER_BYTES: Final = 10_000

@@ -231,7 +231,7 @@ import resource, sys
 import numpy as np
 import burn_remote as br
 path, kind = sys.argv[1:]
-count, size = 8, 2**24
+count, size = 16, 2**24
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 with br.RemoteDevice(sys.stdin.readline().strip()) as device:
     xs = {str(n): br.ones((size // 4,), device=device) for n in range(count)}
@@ -242,12 +242,12 @@ with br.RemoteDevice(sys.stdin.readline().strip()) as device:
     del xs
     found = br.load(path, device=device)
     print("load", peak() - before)
-    assert float(found["7"].sum()) == size // 4
+    assert float(found["15"].sum()) == size // 4
 """
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
-def test_a_client_holds_a_part_of_a_file_of_128_mib(suffix: str, tmp_path: Path) -> None:
+def test_a_client_holds_a_part_of_a_file_of_256_mib(suffix: str, tmp_path: Path) -> None:
     from support.servers import server
 
     with server() as running:
@@ -260,6 +260,7 @@ def test_a_client_holds_a_part_of_a_file_of_128_mib(suffix: str, tmp_path: Path)
             check=True,
         )
     grown = {line.split()[0]: int(line.split()[1]) for line in run.stdout.splitlines()}
-    # At most 64 MiB that are requested ahead or may have to be sent again, and two tensors.
-    assert grown["save"] < 112 * 2**20
-    assert grown["load"] < 112 * 2**20
+    # 64 MiB that are requested ahead or may have to be sent again, a few tensors of 16 MiB, and
+    # what the allocator keeps: well below the file.
+    assert grown["save"] < 160 * 2**20
+    assert grown["load"] < 160 * 2**20
