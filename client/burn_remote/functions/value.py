@@ -263,8 +263,7 @@ def read_array(handle: TensorHandle) -> Pending[Array]:
     Raises ``DTypeMismatch`` for a quantized tensor, because NumPy has no such dtype.
     """
     numpy_dtype(handle.spec.dtype)
-    arriving = _Arriving(handle.client.read_tensor_async(handle))
-    return arriving.array
+    return _arriving(handle.client.read_tensor_async(handle))
 
 
 def wait_array(handle: TensorHandle) -> Array:
@@ -273,21 +272,29 @@ def wait_array(handle: TensorHandle) -> Array:
     return array_from(handle.client.read_tensor_async(handle).result())
 
 
+def _arriving(data: Pending[TensorData]) -> Pending[Array]:
+    array: Pending[Array]
+    source = _Arriving(data)
+    array = source.array = Pending(source)
+    data.when_done(source.deliver)
+    return array
+
+
 class _Arriving:
     """Source of a pending array: completes it when its data arrive."""
 
     def __init__(self, data: Pending[TensorData]) -> None:
         self._data = data
-        self.array: Pending[Array] = Pending(self)
-        data.when_done(self._deliver)
+        # ``None`` once it is complete: a cycle would keep its elements until a garbage collection.
+        self.array: Pending[Array] | None = None
 
     def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
         """Wait for the data, at most ``timeout_seconds`` (``Source``)."""
         with contextlib.suppress(BurnRemoteError, TimeoutError):
             self._data.result(timeout_seconds)
-        # Another thread may have received the data but not yet called ``_deliver``.
-        if self._data.done() and not self.array.done():
-            self._deliver(self._data)
+        # Another thread may have received the data but not yet called ``deliver``.
+        if self._data.done() and not pending.done():
+            self.deliver(self._data)
 
     def attend(self) -> None:
         """Have the data received even if no thread waits for them (``Source``)."""
@@ -297,9 +304,14 @@ class _Arriving:
         """Return a function that has ``callback`` called in the session's thread (``Source``)."""
         return self._data.deferred(callback)
 
-    def _deliver(self, data: Pending[TensorData]) -> None:
+    def deliver(self, data: Pending[TensorData]) -> None:
+        """Complete the array with the data, which are here."""
+        array = self.array
+        if array is None:  # another thread has completed it
+            return
         try:
-            self.array.complete(array_from(data.result()))
+            array.complete(array_from(data.result()))
         except Exception as error:  # also MemoryError: the waiting caller must get it
             # Its traceback refers to this frame, and so to the caller's.
-            self.array.fail(error.with_traceback(None))
+            array.fail(error.with_traceback(None))
+        self.array = None
