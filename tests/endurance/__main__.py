@@ -81,7 +81,11 @@ def run_groups(given: argparse.Namespace) -> None:
     rounds = fault_rounds(given.kills, given.stops, given.bound_seconds, given.seed)
     for number, seen in enumerate(rounds):
         if number % 10 == 0:
-            say(f"round {number}: {len(seen.kill_seconds)} kills, {len(seen.stop_seconds)} stops")
+            memory = ", ".join(f"{each.resident_bytes / MIB:.0f}" for each in seen.now)
+            say(
+                f"round {number}: {len(seen.kill_seconds)} kills, {len(seen.stop_seconds)} stops, "
+                f"resident MiB {memory}"
+            )
     for what, times in (
         ("killed: all others raised", seen.kill_seconds),
         (f"stopped, bound {given.bound_seconds:g} s: all others raised", seen.stop_seconds),
