@@ -459,8 +459,13 @@ class Member:
         for job in unsettled:
             self._fail_job(job, self._broken or farewell)
         if self.size > 1:
+            # The thread that reported a failure may not have told it yet, and this member's leave
+            # must not come before its reason.
+            broken = self._broken or farewell
+            self._sender.tell(broken)
             self._sender.finish(farewell, self.spec.bound_seconds)
             if self._incoming is not None:
+                self._incoming.tell(broken)
                 self._incoming.tell(farewell)
                 self._incoming.close()
         self._ended()
