@@ -15,7 +15,7 @@ from burn_remote.arguments.arrays import AnyDType, as_dtype, numpy_dtype
 from burn_remote.arguments.numbers import bounds_of, is_number
 from burn_remote.arguments.promotion import promoted, promoted_with_number
 from burn_remote.functions.value import is_tensor
-from burn_remote_protocol.dtypes import Category, DType
+from burn_remote_protocol.dtypes import REAL_DTYPES, Category, DType
 from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, UsageError
 
 if TYPE_CHECKING:
@@ -57,17 +57,19 @@ _KINDS: Final = {
     "unsigned integer": frozenset({Category.UINT}),
     "integral": _INTEGERS,
     "real floating": frozenset({Category.FLOAT}),
-    "complex floating": frozenset(),
-    "numeric": _REAL,
+    "complex floating": frozenset({Category.COMPLEX}),
+    "numeric": _REAL | {Category.COMPLEX},
 }
 
 
 def finfo(type: AnyDType | Tensor, /) -> FloatInfo:
     """Return the limits of a floating-point dtype, or of a tensor's dtype.
 
-    Raises ``DTypeMismatch`` for any other dtype.
+    Those of a complex dtype are the limits of its parts. Raises ``DTypeMismatch`` for any other
+    dtype.
     """
     dtype = _dtype_of(type)
+    dtype = REAL_DTYPES.get(dtype, dtype)
     if not dtype.is_floating:
         raise DTypeMismatch(f"finfo describes floating-point dtypes; for {dtype}, use iinfo")
     limits: Any = ml_dtypes.finfo  # NumPy's, and those of bfloat16

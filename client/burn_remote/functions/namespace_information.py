@@ -29,6 +29,7 @@ _VERSIONS: Final = ("2021.12", "2022.12", "2023.12", API_VERSION)
 _STANDARD: Final = (
     dtypes.BOOL, dtypes.I8, dtypes.I16, dtypes.I32, dtypes.I64,
     dtypes.U8, dtypes.U16, dtypes.U32, dtypes.U64, dtypes.F32, dtypes.F64,
+    dtypes.C64, dtypes.C128,
 )  # fmt: skip
 
 
@@ -58,6 +59,7 @@ class NamespaceInfo:
         """Return the dtypes of results for which the program gives none, by kind."""
         return {
             "real floating": dtypes.F32,
+            "complex floating": dtypes.C64,
             "integral": dtypes.I64,
             "indexing": dtypes.I64,
         }

@@ -36,7 +36,7 @@ from burn_remote_protocol.messages import (
     Upload,
 )
 from burn_remote_protocol.operations.encoding import decode_operation, decode_tensor_data
-from burn_remote_protocol.operations.releases import Vocabulary
+from burn_remote_protocol.operations.releases import Vocabulary, check_dtype
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.operations.wire_values import (
     ARRAYS,
@@ -362,7 +362,9 @@ def _operation(wire: Any) -> tuple[Message, ...]:
 
 def _upload(wire: Any) -> tuple[Message, ...]:
     _, tensor, data = sequence(wire, 3, "a stream, an id and the data of a tensor")
-    return (Upload(_wrapped(tensor, "a tensor"), decode_tensor_data(data)),)
+    upload = Upload(_wrapped(tensor, "a tensor"), decode_tensor_data(data))
+    check_dtype(upload.data.dtype, Vocabulary.BURN_0_22)
+    return (upload,)
 
 
 def _alias(wire: Any) -> tuple[Message, ...]:
@@ -386,9 +388,13 @@ def _sync(wire: Any) -> tuple[Message, ...]:
     return (Sync(_unsigned(request, "a request")),)
 
 
+def _known_dtype(wire: Any) -> DType:
+    return check_dtype(DType.from_wire(wire), Vocabulary.BURN_0_22)
+
+
 def _dtype_usage(wire: Any) -> tuple[Message, ...]:
     request, dtype = sequence(wire, 2, "a request and a dtype")
-    return (QueryDType(_unsigned(request, "a request"), DType.from_wire(dtype)),)
+    return (QueryDType(_unsigned(request, "a request"), _known_dtype(dtype)),)
 
 
 def _expose(wire: Any) -> tuple[Message, ...]:

@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from burn_remote_protocol.errors import Unsupported
-from burn_remote_protocol.operations.encoding import encode_operation
-from burn_remote_protocol.operations.families import floats
+from burn_remote_protocol.dtypes import C64
+from burn_remote_protocol.errors import ProtocolViolation, Unsupported
+from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
+from burn_remote_protocol.operations.families import floats, session
 from burn_remote_protocol.operations.releases import EVERYWHERE, Lifetime, Vocabulary
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.operations.table import sign
 from burn_remote_protocol.operations.wire_values import TensorUse
-from burn_remote_protocol.tensors import TensorStatus
+from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from support.specs import f32
 
 OLD, NEW, NATIVE = Vocabulary.BURN_0_21, Vocabulary.BURN_0_22, Vocabulary.NATIVE
@@ -42,3 +43,18 @@ def test_an_operation_that_a_dialect_cannot_say_is_refused_by_name() -> None:
     assert encode_operation(operation)
     with pytest.raises(Unsupported, match=r"Float\.Sinc is not an operation of Burn 0\.21"):
         encode_operation(operation, OLD)
+
+
+@pytest.mark.parametrize("vocabulary", [OLD, NEW])
+def test_burns_dialects_neither_write_nor_read_complex_tensors(vocabulary: Vocabulary) -> None:
+    spec = TensorSpec((2,), C64)
+    use, out = TensorUse(spec, TensorStatus.READ_ONLY), TensorUse(spec, TensorStatus.NOT_INIT)
+    operation = Operation(sign(floats.EXP, use, out), (1, 2))
+    custom = Operation(sign(session.CUSTOM, "name", (use,), (out,)), (1, 2))
+
+    assert decode_operation(encode_operation(operation)) == operation
+    for each in (operation, custom):
+        with pytest.raises(Unsupported, match="has no complex64"):
+            encode_operation(each, vocabulary)
+    with pytest.raises(ProtocolViolation, match="a kind of operation"):
+        decode_operation(encode_operation(operation), vocabulary)
