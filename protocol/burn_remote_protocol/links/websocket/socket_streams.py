@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import errno
 import os
 import select
 import socket
@@ -293,7 +294,10 @@ class TlsStream:
 
 def _ready_for(sock: socket.socket, event: int, timeout_seconds: float | None) -> bool:
     poll = select.poll()
-    poll.register(sock, event)
+    try:
+        poll.register(sock, event)
+    except ValueError:  # another thread has closed the socket meanwhile
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
     return bool(poll.poll(_milliseconds(timeout_seconds)))
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Iterator
 
 import pytest
 
+from burn_remote_protocol.links.websocket import socket_streams
 from burn_remote_protocol.links.websocket.frame_writer import OutgoingBuffer
 from burn_remote_protocol.links.websocket.socket_streams import PlainStream, WatchResult
 from support.link_ends import in_thread
@@ -20,6 +22,14 @@ def ends() -> Iterator[tuple[PlainStream, socket.socket]]:
     yield stream, far
     stream.close()
     far.close()
+
+
+def test_waiting_for_a_socket_that_another_thread_closed_is_an_error_of_the_system() -> None:
+    near, far = socket.socketpair()
+    far.close()
+    near.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        socket_streams._ready_for(near, select.POLLOUT, 0)
 
 
 def test_a_read_appends_what_arrived(ends: tuple[PlainStream, socket.socket]) -> None:
