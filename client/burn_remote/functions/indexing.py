@@ -21,6 +21,7 @@ from burn_remote.functions.gathering import (
 )
 from burn_remote.functions.index_parser import Selection, selection_of
 from burn_remote.functions.manipulation import broadcast_to, concat, moveaxis
+from burn_remote.functions.nonzero_elements import boolean_mask
 from burn_remote.functions.selection import mask_fill, maximum, minimum, where
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.dtypes import I64
@@ -44,9 +45,12 @@ def get_item(x: Tensor, index: Any, /) -> Tensor:
     An index consists of integers, slices with any step, ``...``, ``None``, lists, arrays and
     tensors of integers, and NumPy masks. Negative indices count from the end. A tensor of indices
     is checked on the device: reading the result raises ``OperationFailed`` if an index is out of
-    range. Raises ``ShapeMismatch``, ``DTypeMismatch``, and ``UsageError`` for a mask that is a
-    tensor.
+    range. A mask that is a tensor of bools selects as many elements as are true: such a call waits
+    for one round trip, because only the device knows their number (``boolean_mask``). Raises
+    ``ShapeMismatch``, ``DTypeMismatch``, and ``UsageError`` for a mask beside other indices.
     """
+    if is_tensor(index) and index.handle.spec.dtype.is_bool and index.handle.spec.shape:
+        return boolean_mask(x, index)
     selection = selection_of(index, x.shape)
     given = x
     if selection.ranges:

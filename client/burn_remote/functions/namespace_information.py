@@ -42,8 +42,8 @@ class NamespaceInfo:
     def capabilities(self) -> dict[str, Any]:
         """Return which optional features there are, and the largest number of axes."""
         return {
-            "boolean indexing": False,
-            "data-dependent shapes": False,
+            "boolean indexing": True,
+            "data-dependent shapes": True,
             "max dimensions": MAX_RANK,
         }
 

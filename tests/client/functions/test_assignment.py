@@ -204,3 +204,24 @@ def test_python_converts_tensors_by_its_protocols(device: br.Device) -> None:
     assert (int(x[0]), float(x[1]), bool(x[0]), complex(x[1])) == (3, 4.0, True, 4 + 0j)
     assert (len(x), [int(one) for one in x], "abcde"[x[0] :]) == (2, [3, 4], "de")
     assert list(range(10))[operator.index(x[1])] == 4
+
+
+@given(data=st.data())
+def test_masks_select_what_numpy_selects(device: br.Device, data: st.DataObject) -> None:
+    shape = data.draw(npst.array_shapes(max_dims=3, max_side=4))
+    axes = data.draw(st.integers(1, len(shape)))
+    expected = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    mask = data.draw(npst.arrays(np.bool_, shape[:axes]))
+    x, selector = br.tensor(expected, device=device), br.tensor(mask, device=device)
+    assert np.array_equal(x[selector].numpy(), expected[mask])
+    x[selector] *= 3
+    expected[mask] *= 3
+    assert np.array_equal(x.numpy(), expected)
+
+
+def test_selecting_by_a_mask_takes_one_round_trip(device: br.LocalDevice) -> None:
+    x = br.arange(10, device=device)
+    requests = device.traffic.requests
+    selected = x[x > 6]
+    assert device.traffic.requests - requests == 1
+    assert selected.numpy().tolist() == [7, 8, 9]

@@ -46,6 +46,11 @@ def test_limits_of_integers_are_numpys(name: str) -> None:
     assert (ours.bits, ours.max, ours.min) == (theirs.bits, theirs.max, theirs.min)
 
 
+def test_limits_of_complex_numbers_are_those_of_their_parts() -> None:
+    assert br.finfo(br.complex64) == br.finfo(br.float32)
+    assert br.finfo(br.complex128) == br.finfo(br.float64)
+
+
 def test_limits_of_the_wrong_kind_are_refused() -> None:
     with pytest.raises(br.DTypeMismatch, match="for int8, use iinfo"):
         br.finfo(br.int8)
@@ -53,7 +58,7 @@ def test_limits_of_the_wrong_kind_are_refused() -> None:
         br.iinfo(br.float32)
 
 
-@pytest.mark.parametrize("name", ["bool", *NUMERIC])
+@pytest.mark.parametrize("name", ["bool", *NUMERIC, "complex64", "complex128"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds_of_dtypes_are_the_standards(name: str, kind: str) -> None:
     assert br.isdtype(getattr(br, name), kind) == strict.isdtype(getattr(strict, name), kind)
@@ -119,7 +124,9 @@ def test_the_inspection_gives_devices_and_dtypes(
     assert info.default_dtypes(device=device)["indexing"] is br.int64
     assert set(info.dtypes(kind="unsigned integer")) == {"uint8", "uint16", "uint32", "uint64"}
     assert info.dtypes(kind=("bool", "real floating"))["float64"] is br.float64
-    assert set(NUMERIC) < set(info.dtypes())
+    assert {*NUMERIC, "complex64", "complex128"} < set(info.dtypes())
+    assert info.default_dtypes()["complex floating"] is br.complex64
+    assert info.capabilities()["boolean indexing"]
     assert info.capabilities()["max dimensions"] == 32
 
 
