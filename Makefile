@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ORACLE := .venv-oracle
 
-.PHONY: help setup demo test coverage lint types fuzz endurance attack costs bench bench-graphs bench-training compare bench-modules conformance docs examples interop test-oracle test-gpu docker-demo docker-faults docker-clean clean
+.PHONY: help setup demo test coverage lint types fuzz endurance attack costs bench bench-graphs bench-training compare bench-modules conformance docs examples interop array-api test-oracle test-gpu docker-demo docker-faults docker-clean clean
 .DEFAULT_GOAL := help
 
 help:            ## List the targets
@@ -95,6 +95,20 @@ examples: $(READY)  ## Test the examples that need published weights (91 MB)
 interop: $(READY)  ## Build the real Burn 0.21 and 0.22 programs (needs cargo) and test against them
 	@tests/interop/build.sh
 	@$(BIN)/python -m pytest tests/interop -m interop
+
+# The suite is on no package index. ARRAY_API_TESTS names a checkout with its submodule; without it, the commit
+# that docs/conformance.md names is cloned.
+ARRAY_API_TESTS ?= $(VENV)/array-api-tests
+ARRAY_API_COMMIT := 55fcc60179efa2680ddd6cd926ddf17b83530e2b
+$(VENV)/array-api-tests:
+	@git clone --quiet https://github.com/data-apis/array-api-tests $@
+	@git -C $@ checkout --quiet $(ARRAY_API_COMMIT)
+	@git -C $@ submodule update --quiet --init
+
+array-api: $(READY) | $(ARRAY_API_TESTS)  ## Run the array API standard's own tests (ARRAY_API_TESTS=/path/to/checkout)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group array-api
+	@cd $(ARRAY_API_TESTS) && PYTHONPATH=$(CURDIR)/tests/support ARRAY_API_TESTS_VERSION=2024.12 ARRAY_API_TESTS_MODULE=burn_remote \
+		$(CURDIR)/$(BIN)/python -m pytest -p array_api_device -q --max-examples 5 --disable-deadline array_api_tests
 
 test-gpu: $(READY)  ## Test the GPU backend (needs a CUDA device and CuPy)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" tests/gpu/run.sh

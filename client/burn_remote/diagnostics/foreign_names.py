@@ -440,6 +440,7 @@ RENAMED_KEYWORDS: Final = (
     ("dims", "axis", ""),
     ("end", "stop", ""),
     ("fill_value", "value", ""),
+    ("value", "fill_value", ""),
     ("index", "indices", ""),
     ("input", "x", ""),
     ("keepdim", "keepdims", ""),

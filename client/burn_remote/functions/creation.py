@@ -189,7 +189,7 @@ def empty(
 @explained
 def full(
     shape: int | Sequence[int],
-    value: Number,
+    fill_value: Number,
     *,
     dtype: AnyDType | None = None,
     device: AnyDevice | None = None,
@@ -199,8 +199,8 @@ def full(
 
     Raises ``DTypeMismatch`` if ``dtype`` cannot hold the number.
     """
-    spec = _spec(shape, dtype_of_number(value) if dtype is None else dtype)
-    return new_tensor(filled(_client(device), spec, value), requires_grad)
+    spec = _spec(shape, dtype_of_number(fill_value) if dtype is None else dtype)
+    return new_tensor(filled(_client(device), spec, fill_value), requires_grad)
 
 
 @explained
@@ -245,15 +245,15 @@ def empty_like(
 @explained
 def full_like(
     x: Tensor,
-    value: Number,
     /,
+    fill_value: Number,
     *,
     dtype: AnyDType | None = None,
     device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Return a tensor filled with one number, with the shape, dtype and device of ``x``."""
-    return new_tensor(filled(*_like(x, dtype, device), value), requires_grad)
+    return new_tensor(filled(*_like(x, dtype, device), fill_value), requires_grad)
 
 
 @explained

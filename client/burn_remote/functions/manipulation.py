@@ -58,11 +58,13 @@ CAT: Final = Operator(base.CAT)
 
 
 @explained
-def reshape(x: Tensor, /, shape: int | Sequence[int], *sizes: int) -> Tensor:
+def reshape(
+    x: Tensor, /, shape: int | Sequence[int], *sizes: int, copy: bool | None = None
+) -> Tensor:
     """Return the elements, in C order, in another shape.
 
     One size may be -1 and is then inferred. ``x.reshape(2, -1)`` is the same as
-    ``x.reshape((2, -1))``.
+    ``x.reshape((2, -1))``. ``copy`` changes nothing, because elements are never written.
     """
     target = normal_shape((shape, *sizes) if sizes else shape)  # type: ignore[arg-type]
     if -1 in target:
