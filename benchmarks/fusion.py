@@ -46,7 +46,6 @@ from burn_remote_server.fusion.array.kernel_compiler import opened_compiler
 from burn_remote_server.fusion.backend import FusionBackend
 from burn_remote_server.fusion.opening import with_fusion
 from burn_remote_server.programs.graphs import GraphPlan
-from burn_remote_server.tensors import plans
 from burn_remote_server.tensors.plans import Plan
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -251,7 +250,7 @@ def compared(runs: list[Callable[[], object]], repeats: int = REPEATS) -> list[f
 def forced_fusers() -> Iterator[None]:
     """Let fusers take also what they would leave, because it is not faster."""
     with (
-        patch.object(plans, "FUSED_BYTES", 0),
+        patch.object(elementwise.ElementwiseFuser, "least_bytes", 0),
         patch.object(elementwise, "BLOCKS_PAY", ((0, 0),)),
         patch.object(elementwise, "MIXED_PAY", ((0, 0),)),
         patch.object(elementwise, "KERNELS_PAY", ((0, 0),)),

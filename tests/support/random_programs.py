@@ -25,10 +25,11 @@ from burn_remote_protocol.messages import Define, DefineGraph, Drop
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
+from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
+from burn_remote_server.fusion.backend import Fusion
 from burn_remote_server.fusion.opening import with_fusion
 from burn_remote_server.programs import graphs
-from burn_remote_server.tensors import plans
 from support.compiled_kernels import compiled_at_once
 from support.engines import EngineSession
 from support.kernels import Array, signature
@@ -303,7 +304,8 @@ def _outcomes(session: EngineSession, tensors: list[int]) -> list[Outcome]:
     found: list[Outcome] = []
     for tensor in tensors:
         try:
-            found.append(session.tensors.array(tensor))
+            array = session.tensors.array(tensor)
+            found.append(array.get() if hasattr(array, "get") else array)  # from a GPU
         except OperationFailed as error:
             found.append((type(error).__name__, error.reason, error.operation))
     return found
@@ -311,6 +313,7 @@ def _outcomes(session: EngineSession, tensors: list[int]) -> list[Outcome]:
 
 def _session(program: RandomProgram, backend: Any, *, dying: bool = False) -> EngineSession:
     session = EngineSession(backend=backend)
+    session.interpreter.session.activate()
     session.run(*(Define(number, each) for number, each in enumerate(program.signatures)))
     _store_inputs(session, program, dying=dying)
     return session
@@ -318,13 +321,18 @@ def _session(program: RandomProgram, backend: Any, *, dying: bool = False) -> En
 
 def _store_inputs(session: EngineSession, program: RandomProgram, *, dying: bool) -> None:
     """Store the inputs from tensor 1 on; those that will die own their memory."""
+    backend: Any = session.interpreter.backend
+    backend = backend.inner if isinstance(backend, Fusion) else backend
     for slot, array in enumerate(program.arrays):
-        session.tensors.store(slot + 1, array.copy(order="K") if dying else array)
+        given = array.copy(order="K") if dying else array
+        if not isinstance(backend, NumpyBackend):
+            given = backend.array_module.asarray(given)
+        session.tensors.store(slot + 1, given)
 
 
-def run_eagerly(program: RandomProgram) -> list[Outcome]:
-    """Return the outputs of the operations one by one."""
-    session = _session(program, NumpyBackend())
+def run_eagerly(program: RandomProgram, backend: Backend | None = None) -> list[Outcome]:
+    """Return the outputs of the operations one by one, on the NumPy backend or another one."""
+    session = _session(program, backend or NumpyBackend())
     made = program.input_count + 1
     for (number, *slots), signed in zip(program.steps, program.signatures, strict=True):
         outputs = [*range(made, made + signed.output_count)]
@@ -334,14 +342,19 @@ def run_eagerly(program: RandomProgram) -> list[Outcome]:
 
 
 def run_graph(
-    program: RandomProgram, *, fused: bool, compiles: bool = False, dying: bool = False
+    program: RandomProgram,
+    *,
+    fused: bool,
+    compiles: bool = False,
+    dying: bool = False,
+    backend: Backend | None = None,
 ) -> tuple[list[Outcome], graphs.GraphPlan]:
     """Return the outputs of the program as one graph, and the graph.
 
-    ``dying``: the program's inputs are dropped after the call.
+    ``dying``: the program's inputs are dropped after the call. ``backend`` is used as it is.
     """
-    fusing: Any = NumpyBackend()
-    if fused:
+    fusing: Any = backend or NumpyBackend()
+    if fused and backend is None:
         fusing = with_fusion(fusing, compiles=compiles)
     session = _session(program, fusing, dying=dying)
     session.run(DefineGraph(GRAPH, program.input_count, tuple(program.steps), program.outputs))
@@ -358,13 +371,14 @@ def run_stream(
     compiles: bool = False,
     repeats: int = 3,
     dying: bool = False,
+    backend: Backend | None = None,
 ) -> tuple[list[Outcome], EngineSession]:
     """Return the outputs of the program as one batch, sent several times, and the session.
 
     All other results are dropped after their last use; so are the program's inputs if ``dying``.
     """
-    fusing: Any = NumpyBackend()
-    if fused:
+    fusing: Any = backend or NumpyBackend()
+    if fused and backend is None:
         fusing = with_fusion(fusing, compiles=compiles)
     session = _session(program, fusing, dying=dying)
     count = program.input_count
@@ -401,7 +415,7 @@ def forced_fusion(block_elements: int = 64) -> Iterator[None]:
     """Let arrays of every size be fused, in small blocks."""
     with (
         forced_reuse(),
-        patch.object(plans, "FUSED_BYTES", 0),
+        patch.object(elementwise.ElementwiseFuser, "least_bytes", 0),
         patch.object(elementwise, "BLOCKS_PAY", ((0, 0),)),
         patch.object(elementwise, "MIXED_PAY", ((0, 0),)),
         patch.object(elementwise, "KERNELS_PAY", ((0, 0),)),

@@ -121,7 +121,13 @@ class Optimization(NumOperations):
 
 
 class OperationFuser(NumOperations):
-    """Collects operations and builds an optimization of them."""
+    """Collects operations and builds an optimization of them.
+
+    ``least_bytes``: no run begins with an operation whose result is smaller, nor with a reduction
+    of a smaller tensor.
+    """
+
+    least_bytes: ClassVar[int]
 
     @abstractmethod
     def fuse(self, operation: StreamOperation) -> None:

@@ -11,15 +11,28 @@ from burn_remote_server.fusion.backend import Fusion, FusionRuntime
 __all__ = ["with_fusion"]
 
 
-def _numpy_runtime(compiles: bool) -> FusionRuntime:
+def _numpy_runtime(backend: Backend, compiles: bool) -> FusionRuntime:
     from burn_remote_server.fusion.array.kernel_compiler import opened_compiler
     from burn_remote_server.fusion.array.runtime import NumpyFusionRuntime
 
     return NumpyFusionRuntime(opened_compiler() if compiles else None)
 
 
+def _cupy_runtime(backend: Backend, compiles: bool) -> FusionRuntime | None:
+    if not compiles:
+        return None  # without kernels, a run on a GPU saves nothing
+    from burn_remote_server.backends.cupy.backend import CupyBackend
+    from burn_remote_server.fusion.cuda.runtime import CupyFusionRuntime
+
+    assert isinstance(backend, CupyBackend)
+    return CupyFusionRuntime(backend.index)
+
+
 # Imported on demand, as the backends are.
-_RUNTIMES: Final[dict[str, Callable[[bool], FusionRuntime]]] = {"numpy": _numpy_runtime}
+_RUNTIMES: Final[dict[str, Callable[[Backend, bool], FusionRuntime | None]]] = {
+    "numpy": _numpy_runtime,
+    "cupy": _cupy_runtime,
+}
 
 
 def with_fusion(backend: Backend, *, compiles: bool = True) -> Backend:
@@ -27,5 +40,6 @@ def with_fusion(backend: Backend, *, compiles: bool = True) -> Backend:
 
     ``compiles``: runs of operations are compiled, if the packages for it are installed.
     """
-    runtime = _RUNTIMES.get(backend.name)
-    return backend if runtime is None else Fusion(backend, runtime(compiles))
+    open_runtime = _RUNTIMES.get(backend.name)
+    runtime = None if open_runtime is None else open_runtime(backend, compiles)
+    return backend if runtime is None else Fusion(backend, runtime)

@@ -42,9 +42,6 @@ logger = get_logger(__name__)
 # and clear new pages.
 REUSED_BYTES: Final = 256 * 1024
 
-# Fusers take no smaller tensors. Binding a smaller operation for them would only take time.
-FUSED_BYTES: Final = 256 * 1024
-
 # Memory of a plan with its signature: 1 to 4 KiB, measured. ``signature_bytes`` has what a plan of
 # many tensors or dimensions takes besides.
 PLAN_BYTES: Final = 4096
@@ -185,11 +182,13 @@ class Plan:
             return
         (out,) = self.signature.outputs
         is_column = len(out.shape) > 1 and out.shape[-1] == 1
+        # Binding a smaller operation for fusers would only take time.
+        least = min((fuser.least_bytes for fuser in fusers), default=0)
         calls: tuple[ElementwiseCall, ...] = ()
         reduction: RowReduction | None = None
-        if is_column or self.output_bytes >= FUSED_BYTES:
+        if is_column or self.output_bytes >= least:
             calls = session.bind_elementwise(self.signature)
-        if not calls and self._largest_input_bytes() >= FUSED_BYTES:
+        if not calls and self._largest_input_bytes() >= least:
             reduction = session.bind_row_reduction(self.signature)
         self.is_fusible = begins_run(self._alone(calls, reduction), fusers)
         self.joins_windows = self.is_fusible or (is_column and bool(calls))

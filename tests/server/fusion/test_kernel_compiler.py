@@ -13,6 +13,7 @@ import pytest
 import burn_remote_server.fusion.array.kernel_compiler as kernel_compiler
 from burn_remote_protocol.messages import DefineGraph
 from burn_remote_server.backends.numpy.backend import NumpyBackend
+from burn_remote_server.fusion import background_compiler
 from burn_remote_server.fusion.opening import with_fusion
 from support.engines import EngineSession
 from support.fused_sessions import ADD, TWICE, fused_session
@@ -64,7 +65,7 @@ def test_the_least_recently_used_kernels_are_evicted(
     compiler: kernel_compiler.KernelCompiler,
 ) -> None:
     first, second, third = sources(3)
-    with patch.object(kernel_compiler, "MAX_KERNELS", 2):
+    with patch.object(background_compiler, "MAX_KERNELS", 2):
         for source in (first, second, first, third):
             compiler.found(source, ("one",))
             compiler.wait()
@@ -77,9 +78,9 @@ def test_the_least_recently_used_kernels_are_evicted(
 def test_no_more_sources_wait_than_the_limit(compiler: kernel_compiler.KernelCompiler) -> None:
     with compiler._lock:
         compiler._worker = busy = threading.Thread()
-    for source in sources(2 * kernel_compiler.MAX_WAITING):
+    for source in sources(2 * background_compiler.MAX_WAITING):
         assert compiler.found(source, ("one",)) is None
-    assert len(compiler._waiting) == kernel_compiler.MAX_WAITING
+    assert len(compiler._waiting) == background_compiler.MAX_WAITING
     assert compiler._worker is busy
     compiler._worker = None
 

@@ -127,6 +127,11 @@ class CupyBackend(ArrayBackend):
             self._shared = {**self._shared, **kernel_table(cuda_families())}
 
     @property
+    def index(self) -> int:
+        """The number of the GPU in this process."""
+        return self._gpu.index
+
+    @property
     def device_count(self) -> int:
         return int(cupy.cuda.runtime.getDeviceCount())
 

@@ -12,9 +12,9 @@ from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.fusion.array.block_program import BlockProgram, Operand
 from burn_remote_server.fusion.array.exact_operations import ExactStep, exact_steps
 from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler
-from burn_remote_server.fusion.array.optimization_state import state_of
 from burn_remote_server.fusion.array.schedules import Instruction, Width
 from burn_remote_server.fusion.fuser import Optimization, OptimizationState, StreamOperation
+from burn_remote_server.fusion.optimization_state import state_of
 
 __all__ = ["BlockOptimization", "bytes_saved", "gives", "is_exact", "reused_inputs"]
 

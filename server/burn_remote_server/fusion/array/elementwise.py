@@ -62,6 +62,9 @@ class ElementwiseOptimization(BlockOptimization):
 class ElementwiseFuser(OperationFuser):
     """Collects element-wise operations with results of one shape."""
 
+    # A quarter of the smallest run that pays, because bools take a byte.
+    least_bytes: ClassVar[int] = 256 * KI
+
     def __init__(self, compiler: KernelCompiler | None = None) -> None:
         self._compiler: Final = compiler
         self._operations: list[StreamOperation] = []

@@ -43,6 +43,8 @@ class ReduceOptimization(BlockOptimization):
 class ReduceFuser(OperationFuser):
     """Collects row reductions of arrays of one shape, and element-wise operations around them."""
 
+    least_bytes: ClassVar[int] = 256 * 1024
+
     def __init__(self, compiler: KernelCompiler | None = None) -> None:
         self._compiler: Final = compiler
         self._operations: list[StreamOperation] = []

@@ -15,11 +15,11 @@ from burn_remote_server.backends.interface import Backend
 from burn_remote_server.fusion.array.block_optimization import BlockOptimization
 from burn_remote_server.fusion.array.elementwise import ElementwiseFuser, ElementwiseOptimization
 from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler
-from burn_remote_server.fusion.array.optimization_state import operations_of
 from burn_remote_server.fusion.array.reduce import ReduceFuser, ReduceOptimization
 from burn_remote_server.fusion.backend import FusionRuntime
 from burn_remote_server.fusion.counts import KernelCounts
 from burn_remote_server.fusion.fuser import OperationFuser, Optimization, OptimizationState
+from burn_remote_server.fusion.optimization_state import operations_of
 
 __all__ = ["NumpyFusionRuntime"]
 

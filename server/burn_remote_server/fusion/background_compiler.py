@@ -1,0 +1,103 @@
+"""Compilation of kernels beside the sessions.
+
+A thread compiles, and ends when nothing waits. Until a kernel is compiled, and whenever it was
+evicted, programs run without it. So memory and time are bounded.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from typing import Final, Generic, TypeVar
+
+from burn_remote_server.fusion.counts import KernelCounts
+from burn_remote_server.telemetry.logs import get_logger
+
+__all__ = ["BackgroundCompiler"]
+
+logger = get_logger(__name__)
+
+# Compiled sources of a compiler, some 100 KB each with their machine code.
+MAX_KERNELS: Final = 256
+# Sources that wait. LLVM takes 10 to 60 ms for each, and NVIDIA's compiler 150 to 280 ms, so an
+# exiting process waits for about a second, or four.
+MAX_WAITING: Final = 16
+
+Compiled = TypeVar("Compiled")
+
+
+class BackgroundCompiler(ABC, Generic[Compiled]):
+    """Compiled sources, the least recently used of which are evicted. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # ``None`` for a source that could not be compiled.
+        self._compiled: OrderedDict[str, Compiled | None] = OrderedDict()
+        self._waiting: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        self._worker: threading.Thread | None = None
+        self._counts = KernelCounts()
+        os.register_at_fork(after_in_child=self._forked)
+
+    @abstractmethod
+    def _compile(self, source: str, names: tuple[str, ...]) -> Compiled:
+        """Return the functions with these names of a source. Called by one thread at a time."""
+
+    @property
+    def counts(self) -> KernelCounts:
+        """What this compiler has done so far."""
+        return self._counts
+
+    def __len__(self) -> int:
+        return len(self._compiled)
+
+    def found(self, source: str, names: tuple[str, ...]) -> Compiled | None:
+        """Return the functions with these names, or start to compile them and return ``None``."""
+        with self._lock:
+            if source in self._compiled:
+                self._compiled.move_to_end(source)
+                return self._compiled[source]
+            if source not in self._waiting and len(self._waiting) < MAX_WAITING:
+                self._waiting[source] = names
+                if self._worker is None:
+                    self._worker = threading.Thread(target=self._work, name="kernel-compiler")
+                    self._worker.start()
+        return None
+
+    def _forked(self) -> None:
+        # The parent's worker may have held any lock, also the compiler's: compile nothing more.
+        self._lock = threading.Lock()
+        self._worker = None
+        self._waiting = OrderedDict((str(place), ()) for place in range(MAX_WAITING))
+
+    def wait(self) -> None:
+        """Wait until nothing waits for its compilation."""
+        worker = self._worker
+        if worker is not None:
+            worker.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._worker = None
+                    return
+                source, names = next(iter(self._waiting.items()))
+            started = time.perf_counter()
+            kernels = None
+            try:
+                kernels = self._compile(source, names)
+            except Exception:  # a bug: the programs run without the kernel
+                logger.exception("kernel_not_compiled", functions=len(names))
+            seconds = time.perf_counter() - started
+            logger.debug("kernel_compiled", functions=len(names), seconds=round(seconds, 4))
+            with self._lock:
+                del self._waiting[source]
+                self._compiled[source] = kernels
+                compiled, evicted, spent = self._counts
+                if len(self._compiled) > MAX_KERNELS:
+                    self._compiled.popitem(last=False)
+                    evicted += 1
+                self._counts = KernelCounts(compiled + 1, evicted, spent + seconds)

@@ -1,0 +1,1 @@
+"""Fusion on GPUs: a run of element-wise operations becomes one CUDA kernel."""

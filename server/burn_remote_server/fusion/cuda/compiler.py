@@ -1,0 +1,31 @@
+"""Compilation of kernels by NVRTC, NVIDIA's compiler at run time.
+
+CuPy keeps compiled kernels on disk by their content, in ``CUPY_CACHE_DIR``, so another process
+finds them there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import cupy
+
+from burn_remote_server.fusion.background_compiler import BackgroundCompiler
+
+__all__ = ["CudaCompiler"]
+
+# A product and a sum must be rounded one after the other, as in single operations.
+OPTIONS: Final = ("--std=c++17", "--fmad=false")
+
+
+class CudaCompiler(BackgroundCompiler[Any]):
+    """Compiled kernels of one GPU."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__()
+        self._device: Final = cupy.cuda.Device(index)
+
+    def _compile(self, source: str, names: tuple[str, ...]) -> Any:
+        (name,) = names
+        with self._device:
+            return cupy.RawModule(code=source, options=OPTIONS).get_function(name)

@@ -1,0 +1,150 @@
+"""The fuser of element-wise operations on a GPU: they run as one kernel.
+
+A small operation on a GPU costs the launch of its kernel, some 10 µs of the server's time; a large
+one costs the memory traffic of its operands. A fused run pays both once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final
+
+import cupy
+
+from burn_remote_protocol.tensors import Shape
+from burn_remote_server.backends.array.core.array_dtypes import array_dtype
+from burn_remote_server.fusion.background_compiler import BackgroundCompiler
+from burn_remote_server.fusion.cuda.expressions import expression_of
+from burn_remote_server.fusion.cuda.kernel_source import FUNCTION, KernelStep, kernel_source
+from burn_remote_server.fusion.fuser import (
+    FuserProperties,
+    FuserStatus,
+    OperationFuser,
+    Optimization,
+    OptimizationState,
+    StreamOperation,
+)
+from burn_remote_server.fusion.optimization_state import state_of
+
+__all__ = ["CudaElementwiseFuser", "CudaElementwiseOptimization"]
+
+# Threads of a block, and the most blocks: enough to fill the largest GPUs several times.
+THREADS: Final = 256
+MAX_BLOCKS: Final = 4096
+
+Compiler = BackgroundCompiler[Callable[..., None]]
+
+
+class CudaElementwiseOptimization(Optimization):
+    """Element-wise operations with results of one shape, as one kernel."""
+
+    name: ClassVar[str] = "cuda_elementwise"
+
+    def __init__(
+        self, shape: Shape, operations: Sequence[StreamOperation], compiler: Compiler
+    ) -> None:
+        self._shape: Final = shape
+        self._operations: Final = tuple(operations)
+        self._compiler: Final = compiler
+        made = {each.outputs[0]: place for place, each in enumerate(operations)}
+        dying = frozenset[int]().union(*[each.dying for each in operations])
+        inputs: dict[int, tuple[Shape, Any]] = {}
+        for each in operations:
+            for tensor, use in zip(each.inputs, each.signature.input_uses, strict=True):
+                if tensor not in made:
+                    inputs[tensor] = use.spec.shape, array_dtype(use.spec.dtype)
+        self._inputs: Final = tuple(inputs)
+        self._expected: Final = tuple(inputs.values())
+        self._outputs: Final = tuple(tensor for tensor in made if tensor not in dying)
+        value = {tensor: place for place, tensor in enumerate(inputs)}
+        value |= {tensor: len(inputs) + place for tensor, place in made.items()}
+        steps = []
+        for each in operations:
+            expression = expression_of(each.signature)
+            assert expression is not None  # the fuser accepted it
+            steps.append(KernelStep(expression, tuple(value[tensor] for tensor in each.inputs)))
+        self._numbers: Final = tuple(number for step in steps for number in step.expression.numbers)
+        kept = [value[tensor] for tensor in self._outputs]
+        self._dtypes: Final = [steps[place - len(inputs)].expression.dtype for place in kept]
+        self._source: Final = kernel_source(shape, self._expected, steps, kept)
+        blocks = -(-math.prod(shape) // THREADS)
+        self._grid: Final = (min(blocks, MAX_BLOCKS),)
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        return self._inputs
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        return self._outputs
+
+    def execute(self, inputs: Sequence[Any], reusable: Sequence[int] = ()) -> list[Any] | None:
+        # Inputs are never overwritten: CuPy's pool reuses freed memory without a system call.
+        kernel = self._compiler.found(self._source, (FUNCTION,))
+        if kernel is None:
+            return None
+        for array, (shape, dtype) in zip(inputs, self._expected, strict=True):
+            if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
+                return None
+        outputs = [cupy.empty(self._shape, dtype) for dtype in self._dtypes]
+        kernel(self._grid, (THREADS,), (*inputs, *self._numbers, *outputs))
+        return outputs
+
+    def to_state(self) -> OptimizationState:
+        return state_of(self.name, self._shape, self._operations)
+
+
+class CudaElementwiseFuser(OperationFuser):
+    """Collects element-wise operations with results of one shape."""
+
+    least_bytes: ClassVar[int] = 1
+
+    def __init__(self, compiler: Compiler) -> None:
+        self._compiler: Final = compiler
+        self._operations: list[StreamOperation] = []
+        self._shape: Shape | None = None
+        self._status = FuserStatus.OPEN
+
+    def fuse(self, operation: StreamOperation) -> None:
+        if self._accepts(operation):
+            self._shape = operation.signature.outputs[0].shape
+            self._operations.append(operation)
+        else:
+            self._status = FuserStatus.CLOSED
+
+    def _accepts(self, operation: StreamOperation) -> bool:
+        if operation.numbers or not operation.calls or len(operation.outputs) != 1:
+            return False
+        (out,) = operation.signature.outputs
+        if self._shape not in (None, out.shape) or not math.prod(out.shape):
+            return False
+        return expression_of(operation.signature) is not None
+
+    def finish(self) -> Optimization:
+        assert self._shape is not None
+        return CudaElementwiseOptimization(self._shape, self._operations, self._compiler)
+
+    def reset(self) -> None:
+        self._operations = []
+        self._shape = None
+        self._status = FuserStatus.OPEN
+
+    def status(self) -> FuserStatus:
+        return self._status
+
+    def properties(self) -> FuserProperties:
+        # Each operation but the first saves a launch, which costs more than anything else here.
+        return FuserProperties(len(self._operations), ready=len(self._operations) > 1)
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    def clone_dyn(self) -> OperationFuser:
+        clone = CudaElementwiseFuser(self._compiler)
+        clone._operations = [*self._operations]
+        clone._shape, clone._status = self._shape, self._status
+        return clone

@@ -1,0 +1,49 @@
+"""The fusion of the CuPy backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import cupy
+
+from burn_remote_protocol.dtypes import DType
+from burn_remote_protocol.errors import UsageError
+from burn_remote_server.backends.array.core.array_dtypes import array_dtype
+from burn_remote_server.backends.array.kernels.casting import conversion
+from burn_remote_server.backends.interface import Backend
+from burn_remote_server.fusion.backend import FusionRuntime
+from burn_remote_server.fusion.counts import KernelCounts
+from burn_remote_server.fusion.cuda.compiler import CudaCompiler
+from burn_remote_server.fusion.cuda.elementwise import (
+    CudaElementwiseFuser,
+    CudaElementwiseOptimization,
+)
+from burn_remote_server.fusion.fuser import OperationFuser, Optimization, OptimizationState
+from burn_remote_server.fusion.optimization_state import operations_of
+
+__all__ = ["CupyFusionRuntime"]
+
+
+class CupyFusionRuntime(FusionRuntime):
+    """The fusers of one GPU."""
+
+    def __init__(self, index: int) -> None:
+        self.compiler: Final = CudaCompiler(index)
+
+    def fusers(self, device: Backend) -> Sequence[OperationFuser]:
+        return (CudaElementwiseFuser(self.compiler),)
+
+    def from_state(self, device: Backend, state: OptimizationState) -> Optimization:
+        known = CudaElementwiseOptimization.name
+        if state["name"] != known:
+            raise UsageError(f"unknown optimization {state['name']!r}; this runtime has {known}")
+        operations = operations_of(state, device.open_session())
+        return CudaElementwiseOptimization(tuple(state["shape"]), operations, self.compiler)
+
+    @property
+    def kernel_counts(self) -> KernelCounts:
+        return self.compiler.counts
+
+    def cast_float(self, array: Any, dtype: DType) -> Any:
+        return conversion(cupy, array.dtype, array_dtype(dtype))(array)
