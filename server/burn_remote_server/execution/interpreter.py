@@ -103,6 +103,7 @@ class Interpreter:
         self._report = report
         self.numbered: dict[int, Any] = {}  # ``Plan`` or ``GraphPlan``
         self.counts: Final = FusionCounts()
+        self._fusers: Final = backend.fusers() if isinstance(backend, FusionBackend) else ()
         self.fusion: Final = self._stream_fusion()
         self._graphs: Final = GraphRunner(
             backend, quota, self.tensors, report, self.check_stopped, self.counts
@@ -169,12 +170,14 @@ class Interpreter:
             or too_costly(plan.cost, self._max_operation_cost)
         )
         plan.wrap(lambda run: self._limited(run, (plan,)))
-        if self.fusion is not None:
-            plan.let_fuse(self.session, self.fusion.fusers)
+        if self._fusers:
+            plan.let_fuse(self.session, self._fusers, opens_windows=self.fusion is not None)
         return plan
 
     def _stream_fusion(self) -> StreamFusion | None:
         if not isinstance(self.backend, FusionBackend):
+            return None
+        if not self.backend.fusion_runtime.fuses_streams:
             return None
         return StreamFusion(
             self.backend,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from burn_remote_protocol.collectives import Reduction
 from burn_remote_protocol.dtypes import F32, DType, DTypeUsage
@@ -19,7 +19,12 @@ __all__ = ["Fusion", "FusionBackend", "FusionRuntime"]
 
 
 class FusionRuntime(ABC):
-    """The fusers of a kind of device."""
+    """The fusers of a kind of device.
+
+    ``fuses_streams``: the operations of a stream are fused too, not only those of graphs.
+    """
+
+    fuses_streams: ClassVar[bool] = True
 
     @abstractmethod
     def fusers(self, device: Backend) -> Sequence[OperationFuser]:

@@ -172,8 +172,14 @@ class Plan:
         self.is_bare = run is self.run
         self.run, self.run_into = run, wrapper(self.run_into)
 
-    def let_fuse(self, session: BackendSession, fusers: Sequence[OperationFuser]) -> None:
-        """Let the operation be fused if the fusers take it.
+    def let_fuse(
+        self,
+        session: BackendSession,
+        fusers: Sequence[OperationFuser],
+        *,
+        opens_windows: bool = True,
+    ) -> None:
+        """Let the operation be fused if the fusers take it: in graphs, and in windows of a stream.
 
         They decide which operations begin a window. Element-wise operations on the results of
         reductions are small, so they only join one.
@@ -190,8 +196,9 @@ class Plan:
             calls = session.bind_elementwise(self.signature)
         if not calls and self._largest_input_bytes() >= least:
             reduction = session.bind_row_reduction(self.signature)
-        self.is_fusible = begins_run(self._alone(calls, reduction), fusers)
-        self.joins_windows = self.is_fusible or (is_column and bool(calls))
+        begins = begins_run(self._alone(calls, reduction), fusers)
+        self.is_fusible = begins and opens_windows
+        self.joins_windows = begins or (is_column and bool(calls))
         if not self.joins_windows:
             return
         self.calls, self.reduction = calls, reduction

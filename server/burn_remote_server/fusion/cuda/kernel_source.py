@@ -23,10 +23,10 @@ FUNCTION: Final = "burn_remote_fused"
 # NaN in either operand gives NaN, as CuPy's ``maximum`` and ``minimum`` define it.
 _PREAMBLE: Final = """
 template <typename T> __device__ inline T burn_max(T a, T b) {
-    return isnan(a) | isnan(b) ? T(NAN) : T(max(a, b));
+    return isnan(a) | isnan(b) ? T(__int_as_float(0x7fc00000)) : T(max(a, b));
 }
 template <typename T> __device__ inline T burn_min(T a, T b) {
-    return isnan(a) | isnan(b) ? T(NAN) : T(min(a, b));
+    return isnan(a) | isnan(b) ? T(__int_as_float(0x7fc00000)) : T(min(a, b));
 }
 """
 
