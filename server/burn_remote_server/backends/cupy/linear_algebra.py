@@ -8,11 +8,12 @@ from typing import Any
 import cupy
 import cupyx
 
+from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import LOW_PRECISION
 from burn_remote_server.backends.array.core.kernel_forms import ArraySpec, Parameters, Run
 from burn_remote_server.backends.array.kernels.linear_algebra import FloatLinearAlgebra
-from burn_remote_server.backends.array.kernels.matrix_kernels import MatrixKernels
+from burn_remote_server.backends.array.kernels.matrix_kernels import NO_CONVERGENCE, MatrixKernels
 from burn_remote_server.backends.cupy.products import matmul
 
 __all__ = ["CudaLinearAlgebra", "CudaMatrixKernels"]
@@ -36,6 +37,13 @@ class CudaMatrixKernels(MatrixKernels):
         """Return a context in which CuPy raises ``LinAlgError``; by default it returns NaN."""
         state: contextlib.AbstractContextManager[Any] = cupyx.errstate(linalg="raise")
         return state
+
+    def svdvals(self, input: Any, *, out: TensorSpec) -> Any:
+        """Return the descending singular values; without vectors, CuPy does not report failures."""
+        values = super().svdvals(input, out=out)
+        if bool(cupy.isnan(values).any()):
+            raise UsageError(NO_CONVERGENCE)
+        return values
 
     def solve(self, lhs: Any, rhs: Any, *, out: TensorSpec) -> Any:
         """Return x of A x = B; CuPy itself does not broadcast batches."""

@@ -19,11 +19,11 @@ from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.array.core.kernel_forms import Array, Kernel, KernelFamily
 from burn_remote_server.backends.array.kernels.blas_threads import on_one_thread, pays_for_threads
 
-__all__ = ["MatrixKernels"]
+__all__ = ["NO_CONVERGENCE", "MatrixKernels"]
 
 _SINGULAR: Final = "a matrix is singular, so it has no inverse; burn_remote.linalg.pinv has one"
 _NOT_DEFINITE: Final = "a matrix is not positive definite, so it has no Cholesky factor"
-_NO_CONVERGENCE: Final = "the iteration did not converge; a matrix may have elements that are NaN"
+NO_CONVERGENCE: Final = "the iteration did not converge; a matrix may have elements that are NaN"
 
 
 class MatrixKernels(KernelFamily):
@@ -65,13 +65,13 @@ class MatrixKernels(KernelFamily):
         """Return ascending eigenvalues and the eigenvectors in the columns of a matrix."""
         if not tensor.size:
             return self._all_empty(out)
-        return tuple(self._computed(self.xp.linalg.eigh, _NO_CONVERGENCE, tensor))
+        return tuple(self._computed(self.xp.linalg.eigh, NO_CONVERGENCE, tensor))
 
     def eigvalsh(self, input: Array, *, out: TensorSpec) -> Array:
         """Return ascending eigenvalues."""
         if not input.size:
             return self._empty(out)
-        return self._computed(self.xp.linalg.eigvalsh, _NO_CONVERGENCE, input)
+        return self._computed(self.xp.linalg.eigvalsh, NO_CONVERGENCE, input)
 
     def inv(self, input: Array, *, out: TensorSpec) -> Array:
         """Return the inverses."""
@@ -87,7 +87,7 @@ class MatrixKernels(KernelFamily):
             return self._all_empty(out)
         mode = "complete" if complete else "reduced"
         function = self.xp.linalg.qr
-        return tuple(self._computed(function, _NO_CONVERGENCE, tensor, mode=mode))
+        return tuple(self._computed(function, NO_CONVERGENCE, tensor, mode=mode))
 
     def solve(self, lhs: Array, rhs: Array, *, out: TensorSpec) -> Array:
         """Return x of A x = B; batches broadcast."""
@@ -102,13 +102,13 @@ class MatrixKernels(KernelFamily):
         if not any(spec.size for spec in out):
             return self._all_empty(out)
         function = self.xp.linalg.svd
-        return tuple(self._computed(function, _NO_CONVERGENCE, tensor, full_matrices=full_matrices))
+        return tuple(self._computed(function, NO_CONVERGENCE, tensor, full_matrices=full_matrices))
 
     def svdvals(self, input: Array, *, out: TensorSpec) -> Array:
         """Return the descending singular values."""
         if not out.size:
             return self._empty(out)
-        return self._computed(self.xp.linalg.svd, _NO_CONVERGENCE, input, compute_uv=False)
+        return self._computed(self.xp.linalg.svd, NO_CONVERGENCE, input, compute_uv=False)
 
     def raising(self) -> contextlib.AbstractContextManager[Any]:
         """Return a context in which the array module raises ``LinAlgError``; NumPy always does."""
