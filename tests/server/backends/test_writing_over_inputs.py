@@ -144,7 +144,7 @@ def test_only_elementwise_rows_reuse_memory() -> None:
 
     assert {"Base.MaskFill", "Numeric.Clamp", "Float.Erf", "Numeric.Add"} <= names
     dtypes = {case.dtype for found in REUSING.values() for case, _, _ in found}
-    assert len({array_dtype(dtype) for dtype in dtypes}) == 13
+    assert len({array_dtype(dtype) for dtype in dtypes}) == 15
 
 
 def test_every_recorded_operation_that_reuses_memory_is_covered() -> None:

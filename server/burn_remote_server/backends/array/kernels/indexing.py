@@ -279,7 +279,9 @@ class BaseMasking(KernelFamily):
 
     def _functions(self, number: Array) -> tuple[Run, Run]:
         """Return the functions that fill with a number: a new array, and ``out``."""
-        if self.xp is np and number.dtype.kind != "b" and not any(number.tobytes()):
+        # No integer is as wide as complex128.
+        has_bits = number.dtype.kind != "b" and number.dtype.itemsize in _SIGNED
+        if self.xp is np and has_bits and not any(number.tobytes()):
             return self._erase, self._erase_into
         return self._fill, self._fill_into
 
