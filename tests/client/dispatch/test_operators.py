@@ -85,7 +85,7 @@ def test_different_devices_of_equal_names_are_distinguished() -> None:
 def test_outputs_of_a_list_operation_have_the_declared_specs(device: RecordingDevice) -> None:
     x = br.ones((2,), device=device)
     specs = (br.TensorSpec((3,), br.int8), br.TensorSpec((), br.float64))
-    outputs = Operator(session.CUSTOM).apply_lists([x, x], ("name",), specs)
+    outputs = Operator(session.CUSTOM).apply_lists([x, x], ("name", ()), specs)
     assert tuple(out.handle.spec for out in outputs) == specs
 
 

@@ -39,6 +39,7 @@ from burn_remote_protocol.messages import (
     Upload,
     Welcome,
 )
+from burn_remote_protocol.operations.extensions import ANNOUNCED
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.array.session import ArraySession
 from burn_remote_server.backends.numpy.backend import NumpyBackend
@@ -107,7 +108,7 @@ def test_the_welcome_names_the_device_and_its_limits() -> None:
     link.send(encode_frame(Hello((*VERSIONS, 99))))
     welcome = hear(link)
     assert welcome.version == max(VERSIONS)
-    assert welcome.device == {"index": 0, "backend": "numpy"}
+    assert welcome.device == {"index": 0, "backend": "numpy", "extensions": ANNOUNCED}
     assert welcome.limits["chunk_bytes"] == CHUNK_BYTES
     assert link.detects_corruption
     link.close()

@@ -49,7 +49,9 @@ def test_an_operation_without_a_kernel_is_unsupported() -> None:
     session = new_session()
 
     with pytest.raises(Unsupported, match=r"of Distributed\.AllReduce: Burn's IR says neither"):
-        session.bind(signature("Distributed.AllReduce", TensorSpec((2,), F32)))
+        session.bind(
+            signature("Distributed.AllReduce", TensorSpec((2,), F32), op="Sum", device_ids=())
+        )
 
 
 @on_host

@@ -49,6 +49,7 @@ from burn_remote_protocol.messages import (
     Upload,
     Welcome,
 )
+from burn_remote_protocol.operations.extensions import ANNOUNCED
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.array.session import ArraySession
 from burn_remote_server.backends.numpy.backend import NumpyBackend
@@ -139,7 +140,9 @@ async def test_the_welcome_has_the_session_the_device_and_the_limits() -> None:
             "name",
             "memory_bytes",
             "memory_used_bytes",
+            "extensions",
         }
+        assert welcome.device["extensions"] == ANNOUNCED
         limits = {
             "chunk_bytes": CHUNK_BYTES,
             "message_bytes": 64 * 2**20,
