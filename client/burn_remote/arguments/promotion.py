@@ -107,10 +107,16 @@ def promoted(*operands: DType) -> DType:
         found = common if dtype is common else _PROMOTED.get((common, dtype))
         if found is None:
             raise DTypeMismatch(
-                f"{common} and {dtype} have no common dtype; convert one with x.astype(dtype)"
+                f"{common} and {dtype} have no common dtype; {_advice(dtype, common)}"
             )
         common = found
     return common
+
+
+def _advice(*operands: DType) -> str:
+    if any(one.category is Category.QUANTIZED for one in operands):
+        return "dequantize the quantized tensor first with x.dequantize()"
+    return "convert one with x.astype(dtype)"
 
 
 def promoted_with_number(dtype: DType, number: Any) -> DType:
