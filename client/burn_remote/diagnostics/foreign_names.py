@@ -134,7 +134,6 @@ FUNCTIONS: Final = {
     "double": "burn_remote.float64",
     "dropout": "burn_remote.functional.dropout(x)",
     "embedding": "burn_remote.functional.embedding(indices, weight)",
-    "fft": "burn_remote.functional.rfft(x)",
     "float": "burn_remote.float32",
     "from_numpy": "burn_remote.tensor(array)",
     "gelu": "burn_remote.functional.gelu(x)",
@@ -459,7 +458,7 @@ RENAMED_KEYWORDS: Final = (
     ("split_size_or_sections", "sections", " (the number of parts, or the positions to split at)"),
     ("src", "value", ""),
     ("steps", "num", ""),
-    ("timeout", "connect_timeout_seconds", ""),
+    ("timeout", "connect_timeout_seconds", " (the time to connect, not to compute)"),
     ("unbiased", "correction", "0 for False, correction=1 for True"),
 )
 
