@@ -15,8 +15,11 @@ README = (ROOT / "README.md").read_text("utf-8")
 
 
 def printed_by_the_program_in(text: str) -> str:
-    """Return what the text's only Python program prints; a warning would be an error."""
-    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    """Return what the text's only Python program prints; a warning would be an error.
+
+    An indented block, as in a list, is an excerpt of a program and is not run.
+    """
+    (program,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     with server() as running:
         pasted = program.replace("ws://127.0.0.1:3000", running.address)
         run = subprocess.run(
