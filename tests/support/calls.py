@@ -510,6 +510,8 @@ EXPLICIT: Final[dict[str, Callable[[], tuple[Any, ...]]]] = {
     "gradients.conv_bias_backward": lambda: (f(1, 3, 9), f(4), f(1, 4, 7)),
     "gradients.conv_weight_backward": lambda: (f(1, 3, 9), f(4, 3, 3), f(1, 4, 7)),
     "gradients.conv_x_backward": lambda: (f(1, 3, 9), f(4, 3, 3), f(1, 4, 7)),
+    "gradients.conv_transpose_bias_backward": lambda: (f(1, 3, 5), f(4), f(1, 4, 7)),
+    "gradients.conv_transpose_weight_backward": lambda: (f(1, 3, 5), f(3, 4, 3), f(1, 4, 7)),
     "gradients.ctc_loss_backward": lambda: (f(5, 2, 4), i(2, 3), i(2), i(2), f(2)),
     "gradients.deform_conv2d_backward": lambda: (
         *(f(1, 3, 5, 5), f(1, 18, 3, 3), f(4, 3, 3, 3)),
@@ -523,6 +525,7 @@ EXPLICIT: Final[dict[str, Callable[[], tuple[Any, ...]]]] = {
     "Tensor.gather": lambda: (f(2, 3), 1, i(2, 1)),
     "Tensor.gather_nd": lambda: (f(2, 3), i(4, 2)),
     "Tensor.mask_fill": lambda: (f(4), b(4), 0),
+    "Tensor.masked_fill": lambda: (f(4), b(4), 0),
     "Tensor.permute_dims": lambda: (f(2, 3), (1, 0)),
     "Tensor.scatter": lambda: (f(2, 3), 1, i(2, 1), f(2, 1)),
     "Tensor.scatter_nd": lambda: (f(2, 3), i(4, 2), f(4)),

@@ -25,6 +25,7 @@ CONSTANT: Final = frozenset(
     {
         *("burn_remote.empty_like", "burn_remote.full_like", "burn_remote.ones_like"),
         *("burn_remote.zeros_like", "Tensor.detach", "functional.running_statistics"),
+        "burn_remote.imag",  # of real numbers: zeros
     }
 )
 # Functions that are compared with finite differences elsewhere, and why.
