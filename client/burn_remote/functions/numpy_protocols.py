@@ -58,6 +58,12 @@ _SAME_UFUNCS: Final = frozenset({
     "trunc", "vecdot",
 })  # fmt: skip
 
+# Ufuncs of comparison operators. For ``numpy.float32(0.3) < x``, NumPy passes them the scalar as an
+# array of no axes; the ufuncs of other operators get the scalar itself.
+_COMPARISONS: Final = frozenset({
+    "equal", "greater", "greater_equal", "less", "less_equal", "not_equal",
+})  # fmt: skip
+
 
 def _dot(a: Any, b: Any, /) -> Any:
     if a.ndim == 0 or b.ndim == 0:
@@ -161,7 +167,8 @@ def array_ufunc(x: Any, ufunc: Any, method: str, /, *inputs: Any, **options: Any
     """Compute a ufunc on the device.
 
     Raises ``TypeError`` for a ufunc, a method such as ``reduce``, or an option that is not in the
-    table, and ``ArgumentMismatch`` for arrays among the operands.
+    table, and ``ArgumentMismatch`` for arrays among the operands. In comparisons, an array of no
+    axes counts as a scalar.
     """
     name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
     known = ufunc.__name__ in _UFUNCS or name in _SAME_UFUNCS
@@ -169,6 +176,10 @@ def array_ufunc(x: Any, ufunc: Any, method: str, /, *inputs: Any, **options: Any
     if method != "__call__" or function is None:
         called = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
         _refuse(f"numpy.{called}", None)
+    if ufunc.__name__ in _COMPARISONS:
+        inputs = tuple(
+            one[()] if isinstance(one, np.ndarray) and one.ndim == 0 else one for one in inputs
+        )
     if any(isinstance(one, np.ndarray) for one in inputs):
         raise ArgumentMismatch(
             "an array cannot be an operand; send it to the tensor's device first: "

@@ -45,6 +45,9 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
     "reshape": lambda x: np.reshape(x, (3, 2)),
     "round": lambda x: np.round(x),
     "scalar": lambda x: np.float32(2) * x,
+    "scalar compared": lambda x: np.float32(2.5) < x,
+    "scalar compared, float64": lambda x: np.float64(2.0) == x,
+    "scalar compared, integer": lambda x: np.int8(2) >= x,
     "shape": lambda x: np.zeros(np.shape(x)),
     "sort": lambda x: np.sort(x, axis=0),
     "split": lambda x: np.split(x, 3, axis=1)[0],
@@ -78,6 +81,10 @@ REFUSED: dict[str, tuple[Callable[[br.Tensor], object], str]] = {
     "a reduction of a ufunc": (lambda x: np.add.reduce(x), r"numpy\.add\.reduce is not computed"),
     "an output": (lambda x: np.add(x, x, out=np.zeros(2)), "out= is not computed on the device"),
     "a ufunc without a row": (lambda x: np.spacing(x), r"numpy\.spacing is not computed"),
+    "an array compared": (
+        lambda x: np.ones(2) < x,
+        r"burn_remote\.tensor\(array, device=x\.device",
+    ),
     "an array": (lambda x: np.ones(2) * x, r"burn_remote\.tensor\(array, device=x\.device\)"),
 }
 
