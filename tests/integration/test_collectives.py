@@ -16,7 +16,7 @@ import burn_remote as br
 from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, GroupSpec, Reduction
 from burn_remote_protocol.tensors import TensorSpec
 from support.access import PEERS, certificate
-from support.faults import faulty_proxy, random_cuts
+from support.faults import bytes_to_open, faulty_proxy, random_cuts
 from support.groups import Group, group_of
 from support.servers import RunningServer, server
 from support.waiting import wait_until
@@ -445,7 +445,11 @@ def test_a_group_can_be_left_and_formed_again_many_times(servers: list[RunningSe
 def test_each_collective_runs_once_although_clients_resume(servers: list[RunningServer]) -> None:
     with contextlib.ExitStack() as stack:
         proxies = [
-            stack.enter_context(faulty_proxy(each.port, random_cuts(12, 500, 2_000)))
+            stack.enter_context(
+                faulty_proxy(
+                    each.port, random_cuts(12, 100, 1_500, after_bytes=bytes_to_open(each.port))
+                )
+            )
             for each in servers[:2]
         ]
         group = stack.enter_context(group_of(*[each.address for each in proxies]))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
-from support.faults import faulty_proxy, random_cuts
+from support.faults import bytes_to_open, faulty_proxy, random_cuts
 from support.servers import RunningServer, server
 
 
@@ -34,7 +34,10 @@ def test_a_stream_of_graphs_through_cuts_runs_each_once(first_server: RunningSer
     with br.RemoteDevice(first_server.address) as device:
         undisturbed = counted(device)
     with (
-        faulty_proxy(first_server.port, random_cuts(30, 500, 3_000)) as proxy,
+        faulty_proxy(
+            first_server.port,
+            random_cuts(30, 100, 2_500, after_bytes=bytes_to_open(first_server.port)),
+        ) as proxy,
         br.RemoteDevice(proxy.address) as device,
     ):
         assert counted(device) == undisturbed

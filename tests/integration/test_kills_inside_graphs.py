@@ -90,10 +90,9 @@ def test_a_cut_anywhere_in_a_definition_of_a_graph_changes_nothing(
             return data
 
         with (
-            faulty_proxy(first_server.port, lambda: next(cuts, None)) as proxy,
+            faulty_proxy(first_server.port, lambda: next(cuts, None), change=count) as proxy,
             br.RemoteDevice(proxy.address) as device,
         ):
-            proxy.change = count
             x = device.tensor(np.arange(4, dtype=np.float32))
             device.sync()
             before = carried

@@ -10,7 +10,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["FaultyProxy", "faulty_proxy"]
+import burn_remote as br
+
+__all__ = ["FaultyProxy", "bytes_to_open", "faulty_proxy", "random_cuts"]
 
 # Returns the number of bytes, of both directions, after which a connection is cut; None for never.
 Plan = Callable[[], int | None]
@@ -20,11 +22,18 @@ class FaultyProxy:
     """Forwards bytes until a connection's plan cuts it. Counts connections and cuts.
 
     At most ``piece_bytes`` bytes are forwarded at once. A cut is an orderly end of the stream for
-    both ends, or a reset if ``resets`` is true.
+    both ends, or a reset if ``resets`` is true. ``change`` is called with the forwarded bytes, and
+    whether they go to the server, and may change them.
     """
 
     def __init__(
-        self, target_port: int, plan: Plan, *, piece_bytes: int = 65_536, resets: bool = False
+        self,
+        target_port: int,
+        plan: Plan,
+        *,
+        piece_bytes: int = 65_536,
+        resets: bool = False,
+        change: Callable[[bytes, bool], bytes] = lambda data, goes_up: data,
     ) -> None:
         self.connections = 0
         self.cuts = 0
@@ -35,8 +44,7 @@ class FaultyProxy:
         self._resets = resets
         # Called at each cut before the connection is closed, for example to kill a process.
         self.at_cut: Callable[[], None] = lambda: None
-        # Called with the forwarded bytes, and whether they go to the server; may change them.
-        self.change: Callable[[bytes, bool], bytes] = lambda data, goes_up: data
+        self.change = change
         # While cleared, connections are accepted but nothing is forwarded, as in a dead network.
         self.open = threading.Event()
         self.open.set()
@@ -163,8 +171,27 @@ def faulty_proxy(
         proxy.close()
 
 
-def random_cuts(count: int, low: int, high: int, seed: int = 0) -> Plan:
-    """Cut the first ``count`` connections after a random number of bytes each."""
+def random_cuts(count: int, low: int, high: int, seed: int = 0, *, after_bytes: int = 0) -> Plan:
+    """Cut the first ``count`` connections after ``after_bytes`` and a random number of bytes."""
     rng = random.Random(seed)
-    left = iter([rng.randrange(low, high) for _ in range(count)])
+    left = iter([after_bytes + rng.randrange(low, high) for _ in range(count)])
     return lambda: next(left, None)
+
+
+def bytes_to_open(target_port: int) -> int:
+    """Return how many bytes of both directions open a session on a server.
+
+    A client does not retry a cut before that. The number grows with the operations and limits that
+    a server announces; resuming takes about 30 bytes more.
+    """
+    sizes: list[int] = []
+
+    def measured(data: bytes, goes_up: bool) -> bytes:
+        sizes.append(len(data))
+        return data
+
+    with (
+        faulty_proxy(target_port, change=measured) as proxy,
+        br.RemoteDevice(proxy.address),
+    ):
+        return sum(sizes)

@@ -28,7 +28,7 @@ from burn_remote.sessions.native.patterns import (
     MIN_STEPS,
 )
 from burn_remote_protocol.errors import ClosedDevice, ConnectionLost
-from support.faults import faulty_proxy, random_cuts
+from support.faults import bytes_to_open, faulty_proxy, random_cuts
 from support.interrupts import InterruptAt
 from support.servers import server
 
@@ -356,9 +356,9 @@ def test_a_failure_at_any_place_names_its_line_and_poisons_the_same(
 
 def test_failures_that_nobody_read_are_all_reported(device: br.Device) -> None:
     def run(device: br.Device, index: int) -> Outcome:
-        x, places = device.tensor(np.ones((2, 3), np.float32)), device.tensor(np.array([index]))
+        x, places = device.tensor(np.ones((2, 3), np.float32)), device.tensor(np.array([[index]]))
         for _ in range(20):
-            x.take(places, axis=0)
+            x.gather(0, places)  # one operation
         return outcome(device.sync)
 
     for _ in range(3):
@@ -664,7 +664,10 @@ def test_a_stream_through_cuts_runs_each_operation_once() -> None:
         with br.RemoteDevice(running.address, automatic_graphs=False) as device:
             expected = run(device, is_checked=False)
         with (
-            faulty_proxy(running.port, random_cuts(20, 500, 3_000)) as proxy,
+            faulty_proxy(
+                running.port,
+                random_cuts(20, 100, 2_500, after_bytes=bytes_to_open(running.port)),
+            ) as proxy,
             br.RemoteDevice(proxy.address, automatic_graphs=True) as device,
         ):
             assert run(device, is_checked=True) == expected
