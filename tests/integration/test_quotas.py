@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import cast
 
 import numpy as np
 import pytest
@@ -159,7 +160,24 @@ def test_a_session_over_the_limit_is_refused_and_the_others_continue() -> None:
         device.sync()
 
 
-def test_a_message_over_the_limit_ends_only_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_over_the_limit_ends_only_its_session() -> None:
+    with (
+        server("--max-message-bytes", "1MiB") as running,
+        br.RemoteDevice(running.address) as good,
+        br.RemoteDevice(running.address, dialect="native") as bad,
+    ):
+        assert isinstance(bad.session, NativeSession)
+        for _ in range(2):  # the second error is the one that ended the session
+            with pytest.raises(LimitExceeded, match=r"max_message_bytes.*allowed 1,048,576"):
+                bad.session._connection.send(b"\x02" + bytes(2**21))
+        with pytest.raises(LimitExceeded, match="max_message_bytes"):
+            bad.sync()
+        good.sync()
+
+
+def test_a_client_that_ignores_the_limit_of_messages_loses_only_its_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # The client resumes and sends the message again, each time after a longer pause.
     monkeypatch.setattr(session_states, "MAX_FRUITLESS_RESUMES", 5)
     with (
@@ -168,8 +186,10 @@ def test_a_message_over_the_limit_ends_only_its_session(monkeypatch: pytest.Monk
         br.RemoteDevice(running.address, dialect="native") as bad,
     ):
         assert isinstance(bad.session, NativeSession)
+        limits = cast("dict[str, int]", bad.session._connection.welcome.limits)
+        assert limits.pop("message_bytes") == 2**20
         bad.session._connection.send(b"\x02" + bytes(2**21))
-        with pytest.raises((ProtocolViolation, LimitExceeded, br.ConnectionLost)):
+        with pytest.raises((ProtocolViolation, br.ConnectionLost)):
             bad.sync()
         good.sync()
 
