@@ -60,6 +60,15 @@ def test_floating_point_functions_match_numpy(
         same(function(br.tensor(piece, device=device)), expected(piece), 1e-12)
 
 
+@pytest.mark.parametrize("dtype", [br.float64, br.float32, br.float16, br.bfloat16], ids=str)
+def test_the_signs_of_both_zeros_are_positive_zeros(device: br.Device, dtype: br.DType) -> None:
+    x = br.tensor([-0.0, 0.0], dtype=dtype, device=device)
+
+    for found in (br.sign(x), br.compile(br.sign)(x)):
+        assert found.dtype == dtype
+        assert not np.signbit(found.numpy().astype(np.float64)).any()
+
+
 @pytest.mark.parametrize("dtype", [np.int64, np.int8, np.uint8])
 def test_functions_of_integers_match_numpy(device: br.Device, dtype: Any) -> None:
     a = np.array([0, 1, 5, -3 if dtype != np.uint8 else 3]).astype(dtype)

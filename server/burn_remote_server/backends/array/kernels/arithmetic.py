@@ -33,6 +33,16 @@ from burn_remote_server.backends.interface import ElementwiseCall
 __all__ = ["FloatPowers", "NumericArithmetic", "NumericPowers", "truncated_quotient"]
 
 
+class Widened(Elementwise):
+    """A function that receives low-precision tensors as ``float32``.
+
+    The sign of -0 is 0 in NumPy's dtypes, but -0 in bfloat16, a dtype of ml_dtypes.
+    """
+
+    def keeps_precision(self, first: ArraySpec, parameters: Parameters) -> bool:
+        return False
+
+
 class NumericArithmetic(KernelFamily):
     """Arithmetic of floating-point numbers and integers, with broadcasting."""
 
@@ -63,7 +73,7 @@ class NumericArithmetic(KernelFamily):
             "ClampMin": Prepared(self.prepare_least, self.prepare_least, self.least_calls),
             "ClampMax": Prepared(self.prepare_most, self.prepare_most, self.most_calls),
             "Neg": Prepared(self.prepare_negative, self.prepare_negative, self.negative_calls),
-            "Sign": Elementwise(xp.sign),
+            "Sign": Widened(xp.sign),
         }
 
     def integer_quotient(self, lhs: Array, rhs: Array) -> Array:
