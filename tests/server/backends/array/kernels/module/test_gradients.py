@@ -12,6 +12,7 @@ from burn_remote_protocol.dtypes import I64
 from burn_remote_protocol.operations.table import TABLE
 from burn_remote_protocol.tensors import TensorSpec
 from support.gradients import numeric_gradient
+from support.kernels import compute
 from support.module_kernels import Array, normal, run, spec_of
 
 
@@ -44,6 +45,20 @@ def convolution(rank: int, takes: tuple[int, ...], of: int, bare: bool = False) 
     }
     tensors = (normal(1, 2, 4, *sizes), normal(2, 2, 2, *kernel), normal(3, 2))
     return Case(f"Conv{rank}d", tensors, takes, (of,), parameters, {} if bare else None)
+
+
+def transposed(rank: int, takes: tuple[int, ...], of: int, bare: bool = False) -> Case:
+    sizes, kernel = axes(rank, 4, 3, 2), axes(rank, 3, 2, 2)
+    parameters = {
+        "stride": axes(rank, 2, 1, 1),
+        "padding": axes(rank, 1, 0, 1),
+        "padding_out": axes(rank, 1, 0, 0),
+        "dilation": axes(rank, 1, 2, 1),
+        "groups": 2,
+    }
+    tensors = (normal(1, 2, 4, *sizes), normal(2, 4, 3, *kernel), normal(3, 6))
+    given: dict[str, Any] | None = {} if bare else None
+    return Case(f"ConvTranspose{rank}d", tensors, takes, (of,), parameters, given)
 
 
 def pooling(kind: str, rank: int, parameters: dict[str, Any]) -> Case:
@@ -93,6 +108,13 @@ CASES: Final[dict[str, Case]] = {
     **{f"Conv{rank}dXBackward": convolution(rank, (0, 1, -1), 0) for rank in (1, 2, 3)},
     **{f"Conv{rank}dWeightBackward": convolution(rank, (0, 1, -1), 1) for rank in (1, 2, 3)},
     **{f"Conv{rank}dBiasBackward": convolution(rank, (0, 2, -1), 2, True) for rank in (1, 2, 3)},
+    **{
+        f"ConvTranspose{rank}dWeightBackward": transposed(rank, (0, 1, -1), 1) for rank in (1, 2, 3)
+    },
+    **{
+        f"ConvTranspose{rank}dBiasBackward": transposed(rank, (0, 2, -1), 2, True)
+        for rank in (1, 2, 3)
+    },
     "LinearXBackward": Case("Linear", LINEAR, (1, -1), (0,)),
     "LinearWeightBackward": Case("Linear", LINEAR, (0, -1), (1,)),
     "LinearBiasBackward": Case("Linear", LINEAR, (-1,), (2,)),
@@ -107,10 +129,29 @@ CASES: Final[dict[str, Case]] = {
     "AdaptiveAvgPool2dBackward": Case(
         "AdaptiveAvgPool2d", (normal(1, 2, 3, 5, 4),), (0, -1), (0,), {"output_size": (3, 6)}, {}
     ),
+    "AdaptiveAvgPool3dBackward": Case(
+        "AdaptiveAvgPool3d",
+        (normal(1, 2, 2, 4, 3, 5),),
+        (0, -1),
+        (0,),
+        {"output_size": (2, 3, 7)},
+        {},
+    ),
     "InterpolateBackward": resizing("Bicubic"),
+    "InterpolateBackward exact": resizing("NearestExact"),
     "InterpolateBackward nearest": resizing("Nearest"),
     "InterpolateBackward bilinear": resizing("Bilinear"),
     "InterpolateBackward lanczos": resizing("Lanczos3"),
+}
+
+
+# The backward variants of activations: the forward variant, and whether they take its result
+# rather than its input.
+ACTIVATIONS: Final = {
+    "ReluBackward": ("Relu", True),
+    "GeluBackward": ("Gelu", False),
+    "SigmoidBackward": ("Sigmoid", True),
+    "LogSigmoidBackward": ("LogSigmoid", False),
 }
 
 
@@ -151,6 +192,20 @@ def test_the_gradient_of_maxima_goes_to_their_positions(rank: int) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-7)
 
 
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+def test_the_gradient_of_an_activation_agrees_with_finite_differences(name: str) -> None:
+    forward, takes_result = ACTIVATIONS[name]
+    x, grad = normal(1, 4, 6), normal(9, 4, 6)
+
+    def result(x: Array) -> Array:
+        found: Array = compute(f"Activation.{forward}", x)
+        return found
+
+    found = compute(f"Activation.{name}", result(x) if takes_result else x, grad)
+
+    np.testing.assert_allclose(found, numeric_gradient(result, x, grad), rtol=1e-6, atol=1e-7)
+
+
 def test_the_gradient_of_the_ctc_loss_includes_that_of_the_log_softmax() -> None:
     logits, *rest = CTC
     grad = normal(9, 2)
@@ -172,4 +227,5 @@ def normalized(logits: Array) -> Array:
 def test_every_backward_variant_is_covered() -> None:
     tested = {name.split()[0] for name in CASES}
     tested |= {f"MaxPool{rank}dWithIndicesBackward" for rank in (1, 2)} | {"CtcLossBackward"}
+    tested |= ACTIVATIONS.keys()
     assert tested == {name for _, name in TABLE if name.endswith("Backward")}
