@@ -113,7 +113,73 @@ def not_recorded() -> list[Sample]:
     return [
         Sample(signature("Numeric.ArgTopK", spec_of(x), axis=1, accumulator_len=2, out=out), (x,)),
         Sample(signature("Module.CtcLossBackward", *map(spec_of, ctc), blank=0), ctc),
+        *of_burn_0_22(rng),
     ]
+
+
+def of_burn_0_22(rng: np.random.Generator) -> list[Sample]:
+    """Return samples of the rows that Burn 0.22 added; the recorded programs are of Burn 0.21."""
+
+    def normal(*shape: int) -> Any:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    found: list[Sample] = []
+
+    def add(name: str, *tensors: Any, **options: Any) -> None:
+        specs = [None if tensor is None else spec_of(tensor) for tensor in tensors]
+        found.append(Sample(signature(name, *specs, **options), tensors))
+
+    x, y = normal(4, 6), normal(4, 6)
+    for name in ("Relu", "Gelu", "Sigmoid", "LogSigmoid"):
+        add(f"Activation.{name}", x)
+    add("Activation.ReluBackward", np.maximum(x, 0), y)
+    add("Activation.GeluBackward", x, y)
+    add("Activation.SigmoidBackward", 1 / (1 + np.exp(-x)), y)
+    add("Activation.LogSigmoidBackward", x, y)
+    add("Activation.LeakyRelu", x, rhs=0.1)
+    add("Activation.PRelu", x, normal(1, 6))
+    add("Activation.HardSigmoid", x, alpha=0.2, beta=0.5)
+    for name in ("Softmax", "LogSoftmax", "Softmin"):
+        add(f"Activation.{name}", x, axis=1)
+    for name in ("All", "Any"):
+        add(f"Base.{name}", x)
+        add(f"Base.{name}Dim", np.maximum(x, 0), axis=1, accumulator_len=1)
+    add("Base.NotEqual", x, np.where(y > 0, x, y))
+    add("Base.NotEqualElem", np.where(y > 0, x, np.float32(0.1)), rhs=0.1)
+    add("Float.Hypot", x, y)
+    for name in ("Neg", "Sign"):
+        add(f"Numeric.{name}", x)
+    for name in ("ClampMin", "ClampMax"):
+        add(f"Numeric.{name}", x, rhs=0.1)
+    add("Numeric.Pad", x, padding=((1, 0), (2, 3)), mode=("Constant", Scalar.of(0.1)))
+    add("Numeric.Pad", x, padding=((1, 0), (2, 3)), mode=("Reflect",))
+    add("Numeric.SumDims", normal(4, 30, 5), axes=(0, 1))
+    order: dict[str, Any] = {"dim": 1, "descending": True}
+    add("Numeric.Sort", x, **order)
+    add("Numeric.SortWithIndices", x, **order)
+    add("Numeric.ArgSort", x, out=TensorSpec(x.shape, I64), **order)
+    largest = (TensorSpec((4, 2), F32), TensorSpec((4, 2), I64))
+    add("Numeric.TopKWithIndices", x, dim=1, k=2, out=largest)
+    add("Module.LayerNorm", x, normal(6), normal(6), epsilon=1e-3)
+    add("Module.LayerNorm", x, normal(6), None, epsilon=1e-3)
+    add("Module.BatchNorm", x, *(normal(6) for _ in range(3)), np.abs(normal(6)), epsilon=1e-3)
+    add(
+        "Module.Unfold4d", normal(2, 3, 6, 5), kernel_size=(3, 2), stride=(2, 1), padding=(1, 1),
+        dilation=(1, 2),
+    )  # fmt: skip
+    add("Module.AdaptiveAvgPool3d", normal(2, 3, 5, 4, 7), output_size=(2, 3, 7))
+    add("Module.AdaptiveAvgPool3dBackward", normal(2, 3, 5, 4, 7), normal(2, 3, 2, 3, 7))
+    for rank in (1, 2, 3):
+        sizes, outputs = (3, 4, 5)[:rank], (5, 6, 7)[:rank]
+        layer = f"Module.ConvTranspose{rank}d"
+        image, grad = normal(2, 4, *sizes), normal(2, 6, *outputs)
+        ones, none = (1,) * rank, (0,) * rank
+        add(
+            f"{layer}WeightBackward", image, normal(4, 3, *(3,) * rank), grad, stride=ones,
+            padding=none, padding_out=none, dilation=ones, groups=2,
+        )  # fmt: skip
+        add(f"{layer}BiasBackward", image, normal(6), grad)
+    return found
 
 
 # Operations whose results are random (tests/client/test_init.py) or undefined.
