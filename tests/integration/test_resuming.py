@@ -28,7 +28,7 @@ from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.links.transports import connect
 from burn_remote_protocol.messages import Hello, Refused, Reply, Resume, Sync, Welcome
 from burn_remote_protocol.session_states import REPLAY_BYTES
-from support.faults import FaultyProxy, faulty_proxy, random_cuts
+from support.faults import FaultyProxy, bytes_to_open, faulty_proxy, random_cuts
 from support.servers import RunningServer, server
 from support.waiting import wait_until
 
@@ -56,7 +56,10 @@ def test_training_through_fifty_cuts_gives_bit_identical_weights(
     with br.RemoteDevice(first_server.address) as device:
         undisturbed = trained(device)
     with (
-        faulty_proxy(first_server.port, random_cuts(50, 2_000, 60_000)) as proxy,
+        faulty_proxy(
+            first_server.port,
+            random_cuts(50, 100, 58_000, after_bytes=bytes_to_open(first_server.port)),
+        ) as proxy,
         br.RemoteDevice(proxy.address) as device,
     ):
         disturbed = trained(device)
@@ -70,7 +73,7 @@ def test_training_through_resets_and_single_byte_reads_gives_the_same_weights(
 ) -> None:
     with br.RemoteDevice(first_server.address) as device:
         undisturbed = trained(device, steps=4)
-    cuts = random_cuts(5, 2_000, 20_000)
+    cuts = random_cuts(5, 100, 18_000, after_bytes=bytes_to_open(first_server.port))
     with (
         faulty_proxy(first_server.port, cuts, piece_bytes=1, resets=True) as proxy,
         br.RemoteDevice(proxy.address) as device,
