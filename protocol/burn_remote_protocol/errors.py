@@ -62,6 +62,7 @@ __all__ = [
     "Unsupported",
     "UsageError",
     "VersionMismatch",
+    "detached",
     "error_from_wire",
     "error_to_wire",
     "fresh",
@@ -106,6 +107,7 @@ class BurnRemoteError(Exception):
 
 
 E = TypeVar("E", bound=BurnRemoteError)
+Kept = TypeVar("Kept", bound=Exception)
 
 
 class ProtocolViolation(BurnRemoteError):
@@ -364,6 +366,17 @@ def fresh(error: E) -> E:
         again.__notes__ = [*again.__notes__]
     again.__cause__ = error.__cause__
     return again
+
+
+def detached(error: Kept) -> Kept:
+    """Return an error that was caught and is kept, without references to frames.
+
+    Its traceback has frames, and so has that of the exception that was being handled when it was
+    raised. They would keep alive whatever those functions and their callers refer to: arrays, and
+    in a local session the tensors of the program.
+    """
+    error.__context__ = None
+    return error.with_traceback(None)
 
 
 def error_to_wire(error: BurnRemoteError) -> list[Any]:

@@ -248,6 +248,24 @@ def test_a_failure_that_was_caught_keeps_no_tensor_alive(
             gc.enable()
 
 
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_a_tensor_computed_from_a_failed_one_is_dropped_after_a_read_of_it(
+    is_compiled: bool,
+) -> None:
+    def negative(x: br.Tensor) -> br.Tensor:
+        return -x
+
+    function = br.compile(negative) if is_compiled else negative
+    with br.LocalDevice() as device:
+        result = function(failing(device))
+        alive = weakref.ref(result)
+        with pytest.raises(br.OperationFailed, match="index 99"):
+            result.numpy()
+        del result
+        gc.collect()
+        assert alive() is None
+
+
 def test_a_draining_server_finishes_the_queue_and_announces_its_end() -> None:
     with server() as running:
         device = br.RemoteDevice(running.address)

@@ -33,6 +33,7 @@ from burn_remote_protocol.errors import (
     QuotaExceeded,
     UnknownTensor,
     UsageError,
+    detached,
     shown,
 )
 from burn_remote_protocol.ids import is_secret
@@ -350,7 +351,7 @@ class Engine:
                 array, task.spec.dtype, partial(self.later, deliver)
             )
         except (BurnRemoteError, MemoryError) as error:
-            deliver(error.with_traceback(None))  # the table keeps the error, but not these frames
+            deliver(detached(error))  # the table keeps the error, but not these frames
         else:
             if elements is not None:
                 deliver(elements)
@@ -361,7 +362,7 @@ class Engine:
             self._tensors.settle()
             is_done = self._interpreter.session.synced(partial(self.later, deliver))
         except OperationFailed as error:
-            deliver(error.with_traceback(None))
+            deliver(detached(error))
         else:
             if is_done:
                 deliver(None)
@@ -406,7 +407,7 @@ class Engine:
             self._tensors.expose(task.tensor, exposed)
         except OperationFailed as error:
             # Expose the failure instead of the tensor, so that a fetch receives the reason.
-            exposed = Exposed(None, task.spec, backend, error.with_traceback(None))
+            exposed = Exposed(None, task.spec, backend, detached(error))
         try:
             self._exposed_account.add(EXPOSED_BYTES)
             freed = weakref.finalize(exposed, self._exposed_account.remove, EXPOSED_BYTES)
@@ -482,7 +483,7 @@ class Engine:
             self._tensors.alias(tensor, source)
         except OperationFailed as error:
             if error.operation:  # the source failed, and has reported it
-                self._tensors.pass_failure((tensor,), error.with_traceback(None))
+                self._tensors.pass_failure((tensor,), detached(error))
             else:
                 self._fail(tensor, error, "RegisterAlias", "")
 

@@ -18,6 +18,7 @@ from burn_remote_protocol.errors import (
     DeviceLost,
     OperationFailed,
     QuotaExceeded,
+    detached,
     fresh,
 )
 from burn_remote_protocol.messages import DefineGraph
@@ -356,8 +357,7 @@ class Interpreter:
                 self._fail(plan, tensors, failure)
             else:
                 self._drop_last_uses(plan, tensors)
-                # The failure stays in the table; its traceback would keep arrays alive.
-                self.tensors.pass_failure(tensors[plan.input_count :], failure.with_traceback(None))
+                self.tensors.pass_failure(tensors[plan.input_count :], detached(failure))
             return
         self._run(plan, tensors, inputs, plan.run)
 

@@ -9,7 +9,7 @@ from operator import is_not
 from sys import getrefcount
 from typing import Any, Final
 
-from burn_remote_protocol.errors import OperationFailed, QuotaExceeded
+from burn_remote_protocol.errors import OperationFailed, QuotaExceeded, detached
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.fusion.counts import FusionCounts
@@ -121,7 +121,7 @@ class GraphRunner:
             try:
                 values.append(self._tensors.array(tensor))
             except OperationFailed as failure:
-                values.append(failure.with_traceback(None))
+                values.append(detached(failure))
         return values
 
     def _store(self, outputs: Sequence[int], results: Sequence[Any], inputs: Sequence[Any]) -> None:

@@ -12,6 +12,7 @@ from burn_remote_protocol.errors import (
     OutOfMemory,
     ProtocolViolation,
     UnknownTensor,
+    detached,
 )
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.quota import Quota
@@ -96,7 +97,7 @@ class TensorTable:
             fetched = slot.array()
         except CollectiveFailed as failure:
             # Like the failure of an operation: it is known only now, and reported once.
-            self.store_failure((tensor,), failure.with_traceback(None))
+            self.store_failure((tensor,), detached(failure))
             self.report((tensor,), failure)
             raise
         finally:
@@ -259,7 +260,7 @@ class TensorTable:
                     self.array(tensor)
                 except OperationFailed as failure:
                     if tensor in self.slots and self.slots[tensor] is slot:
-                        self.store_failure((tensor,), failure.with_traceback(None))
+                        self.store_failure((tensor,), detached(failure))
         self._fetches.remove_ended()  # those that were dropped before they arrived
 
     def has_slots(self) -> bool:
