@@ -7,9 +7,8 @@ never written to memory.
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
-from burn_remote_protocol.tensors import Shape
 from burn_remote_server.fusion.array.block_optimization import (
     BlockOptimization,
     bytes_saved,
@@ -20,11 +19,10 @@ from burn_remote_server.fusion.array.block_optimization import (
 from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler
 from burn_remote_server.fusion.fuser import (
     FuserProperties,
-    FuserStatus,
-    OperationFuser,
     Optimization,
     StreamOperation,
 )
+from burn_remote_server.fusion.run_fuser import RunFuser
 
 __all__ = ["ElementwiseFuser", "ElementwiseOptimization"]
 
@@ -59,7 +57,7 @@ class ElementwiseOptimization(BlockOptimization):
     name: ClassVar[str] = "elementwise"
 
 
-class ElementwiseFuser(OperationFuser):
+class ElementwiseFuser(RunFuser):
     """Collects element-wise operations with results of one shape."""
 
     # A quarter of the smallest run that pays, because bools take a byte.
@@ -67,16 +65,7 @@ class ElementwiseFuser(OperationFuser):
 
     def __init__(self, compiler: KernelCompiler | None = None) -> None:
         self._compiler: Final = compiler
-        self._operations: list[StreamOperation] = []
-        self._shape: Shape | None = None
-        self._status = FuserStatus.OPEN
-
-    def fuse(self, operation: StreamOperation) -> None:
-        if self._accepts(operation):
-            self._shape = operation.signature.outputs[0].shape
-            self._operations.append(operation)
-        else:
-            self._status = FuserStatus.CLOSED
+        super().__init__()
 
     def _accepts(self, operation: StreamOperation) -> bool:
         if len(operation.calls) != 1 or len(operation.outputs) != 1:
@@ -96,14 +85,6 @@ class ElementwiseFuser(OperationFuser):
     def finish(self) -> Optimization:
         assert self._shape is not None
         return ElementwiseOptimization(self._shape, self._operations, self._compiler)
-
-    def reset(self) -> None:
-        self._operations = []
-        self._shape = None
-        self._status = FuserStatus.OPEN
-
-    def status(self) -> FuserStatus:
-        return self._status
 
     def properties(self) -> FuserProperties:
         if self._shape is None:
@@ -125,11 +106,5 @@ class ElementwiseFuser(OperationFuser):
             return False
         return any(size >= least and inside >= count for least, count in table)
 
-    def __len__(self) -> int:
-        return len(self._operations)
-
-    def clone_dyn(self) -> OperationFuser:
-        clone = ElementwiseFuser(self._compiler)
-        clone._operations = [*self._operations]
-        clone._shape, clone._status = self._shape, self._status
-        return clone
+    def _empty(self) -> Self:
+        return type(self)(self._compiler)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 import cupy
 
@@ -19,13 +19,12 @@ from burn_remote_server.fusion.cuda.expressions import expression_of
 from burn_remote_server.fusion.cuda.kernel_source import FUNCTION, KernelStep, kernel_source
 from burn_remote_server.fusion.fuser import (
     FuserProperties,
-    FuserStatus,
-    OperationFuser,
     Optimization,
     OptimizationState,
     StreamOperation,
 )
 from burn_remote_server.fusion.optimization_state import state_of
+from burn_remote_server.fusion.run_fuser import RunFuser
 
 __all__ = ["CudaElementwiseFuser", "CudaElementwiseOptimization"]
 
@@ -98,23 +97,14 @@ class CudaElementwiseOptimization(Optimization):
         return state_of(self.name, self._shape, self._operations)
 
 
-class CudaElementwiseFuser(OperationFuser):
+class CudaElementwiseFuser(RunFuser):
     """Collects element-wise operations with results of one shape."""
 
     least_bytes: ClassVar[int] = 1
 
     def __init__(self, compiler: Compiler) -> None:
         self._compiler: Final = compiler
-        self._operations: list[StreamOperation] = []
-        self._shape: Shape | None = None
-        self._status = FuserStatus.OPEN
-
-    def fuse(self, operation: StreamOperation) -> None:
-        if self._accepts(operation):
-            self._shape = operation.signature.outputs[0].shape
-            self._operations.append(operation)
-        else:
-            self._status = FuserStatus.CLOSED
+        super().__init__()
 
     def _accepts(self, operation: StreamOperation) -> bool:
         if operation.numbers or not operation.calls or len(operation.outputs) != 1:
@@ -128,23 +118,9 @@ class CudaElementwiseFuser(OperationFuser):
         assert self._shape is not None
         return CudaElementwiseOptimization(self._shape, self._operations, self._compiler)
 
-    def reset(self) -> None:
-        self._operations = []
-        self._shape = None
-        self._status = FuserStatus.OPEN
-
-    def status(self) -> FuserStatus:
-        return self._status
-
     def properties(self) -> FuserProperties:
         # Each operation but the first saves a launch, which costs more than anything else here.
         return FuserProperties(len(self._operations), ready=len(self._operations) > 1)
 
-    def __len__(self) -> int:
-        return len(self._operations)
-
-    def clone_dyn(self) -> OperationFuser:
-        clone = CudaElementwiseFuser(self._compiler)
-        clone._operations = [*self._operations]
-        clone._shape, clone._status = self._shape, self._status
-        return clone
+    def _empty(self) -> Self:
+        return type(self)(self._compiler)

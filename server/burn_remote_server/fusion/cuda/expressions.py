@@ -2,8 +2,8 @@
 
 Each expression is the one of CuPy's function (cupy/_core/_routines_math.pyx, cupy/_math/*), and
 kernels are compiled without contraction of products and sums (``--fmad=false``), so a run of
-operations is rounded as the single operations are. Integers are only compared with nothing and cast
-to floats: a signed overflow inside a run would be undefined in C++.
+operations is rounded as the single operations are. Integers are only cast to floats, because a
+signed overflow inside a run would be undefined in C++.
 """
 
 from __future__ import annotations

@@ -1,0 +1,52 @@
+"""The fuser of operations whose results have one shape, whatever executes them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Self
+
+from burn_remote_protocol.tensors import Shape
+from burn_remote_server.fusion.fuser import FuserStatus, OperationFuser, StreamOperation
+
+__all__ = ["RunFuser"]
+
+
+class RunFuser(OperationFuser):
+    """Collects operations with results of one shape until one is not accepted."""
+
+    def __init__(self) -> None:
+        self._operations: list[StreamOperation] = []
+        self._shape: Shape | None = None
+        self._status = FuserStatus.OPEN
+
+    @abstractmethod
+    def _accepts(self, operation: StreamOperation) -> bool:
+        """Whether an operation can be the next of the run."""
+
+    @abstractmethod
+    def _empty(self) -> Self:
+        """Return a new fuser of the same kind."""
+
+    def fuse(self, operation: StreamOperation) -> None:
+        if self._accepts(operation):
+            self._shape = operation.signature.outputs[0].shape
+            self._operations.append(operation)
+        else:
+            self._status = FuserStatus.CLOSED
+
+    def reset(self) -> None:
+        self._operations = []
+        self._shape = None
+        self._status = FuserStatus.OPEN
+
+    def status(self) -> FuserStatus:
+        return self._status
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    def clone_dyn(self) -> OperationFuser:
+        clone = self._empty()
+        clone._operations = [*self._operations]
+        clone._shape, clone._status = self._shape, self._status
+        return clone
