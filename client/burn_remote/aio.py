@@ -1,11 +1,11 @@
 """Functions that wait without blocking an event loop: ``await aio.tensor(array, device=device)``.
 
 Issuing an operation never waits for the server, and ``await x.read()`` waits without blocking. The
-functions here do the rest: they open and close devices, send and receive large tensors, and wait
-for several. ``async with device:`` closes a device like ``with``.
+functions here await everything else: opening and closing devices, sending large tensors, reading
+several tensors at once, and files. ``async with device:`` closes a device like ``with``.
 
-What blocks runs in a thread of the loop's default executor. If a call is cancelled, the thread
-finishes its work, and what it made is freed.
+Blocking work runs in a thread of the loop's default executor. If a call is cancelled, the thread
+finishes its work, and the result is freed.
 """
 
 from __future__ import annotations

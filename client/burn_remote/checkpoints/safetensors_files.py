@@ -159,7 +159,7 @@ def safetensors_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
 def _opened(
     path: str | os.PathLike[str],
 ) -> Iterator[tuple[io.BufferedReader, int, list[StoredTensor], dict[str, str]]]:
-    """Open a file; yield it, where elements begin, its tensors, and its metadata."""
+    """Open a file; yield it, the offset of the elements, its tensors, and its metadata."""
     with Path(path).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < LENGTH_BYTES:
@@ -167,7 +167,8 @@ def _opened(
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
         start = LENGTH_BYTES + length
         try:
-            # Not by claim: a sparse file has any size and takes no room on the disk.
+            # The size of the file does not bound ``length``: a sparse file takes no room on the
+            # disk and can have any size.
             is_readable = start <= size and length <= MAX_HEADER_BYTES
             header = file.read(length) if is_readable else b""
             stored, metadata = parsed_header(length, header, size - start)

@@ -1,7 +1,7 @@
 """Loading of a server's own files: the client reads their headers, the server their elements.
 
-The server knows no format. The client has the first bytes of a file made a tensor of bytes and
-reads it, parses the header as that of a file of its own, and has each tensor made of its range.
+The server knows no format. The client asks the server for a tensor of the file's first bytes, reads
+it, and parses the header as that of a local file. Then it asks for one tensor per range of bytes.
 """
 
 from __future__ import annotations

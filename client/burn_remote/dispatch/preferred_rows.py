@@ -1,9 +1,10 @@
-"""Functions that use one row where a session has it, and a composition of older rows elsewhere.
+"""Functions with two forms: one row where the session has it, else a composition of older rows.
 
-A session of a release of Burn has the rows of that release; a native session has those that its
-server announced. ``preferring`` is the only place that chooses, and ``CHOICES`` lists all choices:
-tests run both forms of each. Their results have the same bits in float32 and float64, unless the
-function says otherwise. In 16-bit dtypes a single row rounds once, a composition after each step.
+A session with a Burn server has the rows of that server's release; a native session has the rows
+that its server announced. ``preferring`` is the only place that chooses a form, and ``CHOICES``
+lists all such functions: tests run both forms of each. Their results have the same bits in float32
+and float64, unless the function says otherwise. In 16-bit dtypes a single row rounds once, a
+composition after each step.
 """
 
 from __future__ import annotations

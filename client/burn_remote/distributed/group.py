@@ -42,7 +42,7 @@ __all__ = ["Group", "untracked"]
 
 SUM: Final = ReduceOperation.SUM
 
-# Servers send signs of life four times as often.
+# Servers send four heartbeats in this time.
 TIMEOUT_SECONDS: Final = 10.0
 
 _numbers: Final = itertools.count(1)

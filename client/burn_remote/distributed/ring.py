@@ -46,8 +46,8 @@ _REDUCTIONS: Final = {
 }
 
 
-# The numbers of groups that the program forgot without closing them, by session. The next group of
-# a session leaves them.
+# Numbers of groups whose objects were garbage-collected without ``close``, by session. The session
+# leaves these groups when it joins its next one.
 _forgotten: Final[WeakKeyDictionary[Session, deque[int]]] = WeakKeyDictionary()
 
 
@@ -70,7 +70,8 @@ class RingEngine:
         self._numbers: list[int] = []
         self._forgotten: list[deque[int]] = []
         for device in devices:
-            # Before any other joins: those that join connect to each other at once.
+            # All devices are checked before the first one joins: a member connects as soon as it
+            # has joined.
             if not device.session.welcome.limits.get("groups"):
                 raise Unsupported(f"{device} carries out no collectives with others")
         self._forgotten = [_forgotten.setdefault(device.session, deque()) for device in devices]
@@ -145,7 +146,7 @@ class RingEngine:
             _ = -Tensor(token)
 
     def failure(self) -> CollectiveFailed | None:
-        """Return the failure that the first member to know of one tells, or ``None``."""
+        """Return the failure that the first member reports, or ``None`` if there is none."""
         call = CollectiveCall(CollectiveKind.BARRIER)
         arrived: queue.SimpleQueue[Pending[TensorData]] = queue.SimpleQueue()
         other: BurnRemoteError | None = None
@@ -163,7 +164,8 @@ class RingEngine:
                 arrived.get().result()
             except CollectiveFailed as error:
                 return error
-            except BurnRemoteError as error:  # of a session, whose server the others may know of
+            except BurnRemoteError as error:
+                # This session ended. If its server failed, another member will report that.
                 other = error
         if other is not None:
             raise other
@@ -173,7 +175,7 @@ class RingEngine:
         """Leave the group once its collectives are done."""
         numbers, self._numbers = self._numbers, []
         for device, number in zip(self._devices, numbers, strict=False):
-            with contextlib.suppress(BurnRemoteError):  # the session has ended, and left
+            with contextlib.suppress(BurnRemoteError):  # a session that ended has left its groups
                 device.runners.leave_group(number)
 
     # -- for reductions -----------------------------------------------------------------------

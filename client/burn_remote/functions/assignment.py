@@ -79,8 +79,9 @@ def _converted(x: Tensor, value: Any) -> Any:
 def _with_rows(x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
     """Assign one row of ``value`` after the other where a mask of the leading axes is true.
 
-    Only the device knows the number of true elements, and it need not tell: the k-th one takes row
-    k. If the numbers differ, the positions of the rows are made invalid, and the operation fails.
+    Only the device knows how many elements are true, and the client need not wait for the number:
+    the k-th true element takes row k. If ``value`` has another number of rows, the row indices are
+    made invalid on the device, so that the operation fails.
     """
     shape = x.shape
     if mask.shape != shape[: mask.ndim]:
@@ -93,7 +94,7 @@ def _with_rows(x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
     if value.ndim <= len(rest):
         return set_item(x, mask, broadcast_to(value, rest))
     rows = value.shape[0]
-    # Row 0 is for the elements that are not selected, so that there is one also without ``rows``.
+    # Row 0 belongs to the elements that are not selected. It exists even if ``value`` has no rows.
     unused = x.__class__(
         filled(x.handle.client, TensorSpec((1, *rest), x.dtype), False if x.dtype.is_bool else 0)
     )

@@ -66,7 +66,7 @@ def unique_all(x: Tensor, /) -> UniqueAllResult:
     order, found = UNIQUE_ORDER.apply_all((flat,))
     count = int(found.item())
     indices, inverse, counts = UNIQUE.apply_all((flat, order), (count,))
-    # A selection, through which gradients pass.
+    # Selected from ``flat``, so that gradients pass to ``x``.
     values = SELECT.apply((flat, indices), (0,))
     return UniqueAllResult(values, indices, reshaped(inverse, x.shape), counts)
 

@@ -1,4 +1,4 @@
-"""What dtypes are: their kinds, their limits, and what they are converted to.
+"""Properties of dtypes: their kinds, their limits, and the dtypes to which they convert.
 
 The functions are those of the array API standard 2024.12, section "Data type functions".
 """

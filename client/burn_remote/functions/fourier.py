@@ -131,8 +131,8 @@ def rfftn(
 ) -> Tensor:
     """Return the frequencies of real samples along several axes, by default all.
 
-    The last of the axes has only the nonnegative ones. Raises ``DTypeMismatch`` for complex
-    numbers.
+    Along the last of the axes, only the nonnegative frequencies are returned. Raises
+    ``DTypeMismatch`` for complex numbers.
     """
     return _along_several(REAL_FFT, _as_real(x), s, axes, norm)
 
@@ -143,7 +143,7 @@ def irfftn(
 ) -> Tensor:
     """Return the real samples of frequencies along several axes: the inverse of ``rfftn``.
 
-    The last of ``s`` is by default twice the number of frequencies minus 2.
+    By default, the last axis has ``2 * (m - 1)`` samples for ``m`` frequencies.
     """
     places, sizes = _extent(x, s, axes)
     if sizes and (s is None or s[-1] == -1):
@@ -155,10 +155,10 @@ def irfftn(
 def hfft(
     x: Tensor, /, n: int | None = None, axis: int = -1, norm: str | None = "backward"
 ) -> Tensor:
-    """Return the real frequencies of samples that are the conjugates of those at negative times.
+    """Return the real spectrum of a Hermitian signal, whose sample at -t conjugates that at t.
 
-    ``x`` has the samples at nonnegative times; ``n`` is the number of frequencies, by default twice
-    that of samples minus 2.
+    ``x`` has the samples at nonnegative times only. ``n`` is the number of frequencies, by default
+    ``2 * (m - 1)`` for ``m`` samples.
     """
     return irfft(conj(_as_complex(x)), n, axis, _opposite(norm))
 
@@ -167,7 +167,7 @@ def hfft(
 def ihfft(
     x: Tensor, /, n: int | None = None, axis: int = -1, norm: str | None = "backward"
 ) -> Tensor:
-    """Return the samples at nonnegative times of real frequencies: the inverse of ``hfft``."""
+    """Return the samples at nonnegative times of a real spectrum: the inverse of ``hfft``."""
     return conj(rfft(x, n, axis, _opposite(norm)))
 
 

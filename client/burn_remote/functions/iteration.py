@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RoundTripWarning", "iterated"]
 
-# A program that has read each of so many elements before asking for the next one will go on so.
+# Elements to examine before the warning. A program that has read each of them before it asked for
+# the next one will most likely read all.
 EXAMINED: Final = 16
 
 _warned = False

@@ -1,4 +1,4 @@
-"""Functions of matrices that consist of factorizations: pseudoinverses, ranks, norms, powers.
+"""Functions of matrices, composed of factorizations: pseudoinverses, ranks, norms, powers.
 
 A matrix is the last two axes ``[…, rows, columns]``; leading axes are a batch of matrices. Those
 that use a factorization raise ``Unsupported`` on Burn's own servers.
@@ -65,7 +65,8 @@ def matrix_rank(x: Tensor, /, *, rtol: Tensor | Number | None = None) -> Tensor:
     """Return the ranks of matrices, as int64: the number of singular values above a bound.
 
     The bound is ``rtol`` times the largest one. By default, ``rtol`` is ``max(rows, columns)``
-    times the distance from 1 to the next number of the dtype. A tensor has the batch's shape.
+    times the distance from 1 to the next number of the dtype. If it is a tensor, it has one bound
+    for each matrix: the shape of the batch.
     """
     check_matrix(x)
     values = svdvals(x)
@@ -92,7 +93,7 @@ def _row(x: Tensor) -> Tensor:
 
 
 def _of_pinv(residuals: tuple[Tensor, Tensor], grad: Tensor) -> Tensor:
-    """Return the gradient of a pseudoinverse among matrices of the same rank.
+    """Return the gradient of a pseudoinverse, for changes of the matrix that keep its rank.
 
     G. Golub and V. Pereyra, "The differentiation of pseudo-inverses" (1973), equation 4.12.
     """
@@ -112,7 +113,7 @@ def pinv(x: Tensor, /, *, rtol: Tensor | Number | None = None) -> Tensor:
     """Return the Moore-Penrose pseudoinverses of matrices: ``[…, m, n]`` to ``[…, n, m]``.
 
     Singular values up to ``rtol`` times the largest one count as 0; ``rtol`` is that of
-    ``matrix_rank``. The gradient is that among matrices of the same rank.
+    ``matrix_rank``. The gradient assumes that the rank stays the same.
     """
     check_matrix(x)
     tolerance = rtol.detach() if is_tensor(rtol) else rtol
@@ -134,8 +135,8 @@ def lstsq(x1: Tensor, x2: Tensor, /, *, rtol: Tensor | Number | None = None) -> 
 
     Shapes: ``[…, m, n]`` and ``[…, m, k]`` give a solution ``[…, n, k]``, residuals ``[…, k]``, the
     rank ``[…]`` and singular values ``[…, min(m, n)]``; a vector ``[m]`` gives ``[…, n]`` and
-    ``[…]``. ``rtol`` is that of ``matrix_rank``. Unlike NumPy's, batches are solved together, and
-    residuals are returned for each rank.
+    ``[…]``. ``rtol`` is that of ``matrix_rank``. Unlike in NumPy, batches are solved together, and
+    residuals are returned whatever the rank is.
     """
     check_matrix(x1)
     is_vector = x2.ndim == 1

@@ -65,7 +65,7 @@ class Pair:
 
     def apply(self, x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
         """Apply the row for these operands. Raises ``ArgumentMismatch`` if neither is a tensor."""
-        # ``is_tensor`` written out: a call takes a fiftieth of an operation.
+        # ``is_tensor`` is inlined: the call would take 2 % of an operation's time.
         if isinstance(x1, TensorValue):
             if isinstance(x2, TensorValue):
                 return self._tensors.binary(x1, x2)

@@ -91,7 +91,7 @@ class TensorValue:
         return device
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Return DLPack's device of an export: the memory of this process, whatever ``device``."""
+        """Return DLPack's device of exported elements, which is always this process's memory."""
         return DLPACK_CPU, 0
 
     def __dlpack__(

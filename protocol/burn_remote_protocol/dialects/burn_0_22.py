@@ -69,8 +69,8 @@ __all__ = [
     "is_burn_frame",
 ]
 
-# The version of the protocol in burn-remote 0.22.0 and 0.22.1. 0.23.0-pre.1 has version 6: the same
-# ``Init``, but frames are cut differently after it.
+# The version of the protocol in burn-remote 0.22.0 and 0.22.1. 0.23.0-pre.1 has version 6: it has
+# the same ``Init``, but divides later messages into frames differently.
 VERSION: Final = 2
 
 MAX_TOKEN_BYTES: Final = 4096

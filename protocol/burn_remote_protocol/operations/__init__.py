@@ -1,1 +1,1 @@
-"""The operations of Burn 0.21's IR: their table, their rules, their form on the wire."""
+"""Operations of Burn's IR and extension rows: their table, rules, and form on the wire."""

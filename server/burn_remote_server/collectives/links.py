@@ -35,13 +35,13 @@ Place = Callable[[int, int, int], memoryview]
 class Incoming(Protocol):
     """The link from the member before. One thread receives; any thread may call the rest.
 
-    ``has_beats``: the other end sends signs of life, because it may stop without a notice.
+    ``has_beats``: the other end sends heartbeats, because it may stop without a notice.
     """
 
     has_beats: bool
 
     def receive(self, place: Place, check: Callable[[], None]) -> Message:
-        """Return the next message; ``None`` for a sign of life.
+        """Return the next message; ``None`` for a heartbeat.
 
         The elements of a piece are in ``place``, or in memory that does not change. ``check`` is
         called each time that nothing arrived for a while; it may raise. Raises ``ConnectionLost``
@@ -58,7 +58,7 @@ class Incoming(Protocol):
         ...
 
     def tell(self, message: GroupBroken | None) -> None:
-        """Send a message, or a sign of life, to the member before. Never raises."""
+        """Send a message, or a heartbeat, to the member before. Never raises."""
         ...
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class Outgoing(Protocol):
     """The link to the next member. One thread sends."""
 
     def send(self, message: BeginCollective | GroupBroken | None) -> None:
-        """Send a message, or a sign of life. Raises ``ConnectionLost``."""
+        """Send a message, or a heartbeat. Raises ``ConnectionLost``."""
         ...
 
     def send_piece(self, piece: Piece) -> None:

@@ -10,7 +10,7 @@ and each passes it on: to the next one what came from the one before, and the ot
 message has the number of the first collective that cannot be carried out. A member that leaves has
 done its part of all earlier ones, so the others can still complete them. The first failure counts.
 
-**Liveness.** Both ends of a link send a sign of life when they have sent nothing for a quarter of
+**Liveness.** Both ends of a link send a heartbeat when they have sent nothing for a quarter of
 the group's bound. A member from which nothing came for a whole bound has failed.
 
 **Progress.** A member may be alive and never issue its collective. The next one, which has issued
@@ -228,10 +228,10 @@ class Member:
     @property
     def last_word(self) -> GroupBroken | None:
         """Why this member has left the group; ``None`` while it has not."""
-        return (self._broken or self._farewell()) if self._has_ended else None
+        return (self._broken or self._leave_notice()) if self._has_ended else None
 
     def heard_from_next(self, message: GroupBroken | None) -> None:
-        """Take a message or a sign of life of the next member."""
+        """Take a message or a heartbeat of the next member."""
         if message is not None:
             self.report(message, told_by=self._next)
 
@@ -253,15 +253,18 @@ class Member:
         self._counters.peer_sent_bytes += size
 
     def while_sending(self) -> None:
-        """Raise ``GroupIsBroken`` if the next member is gone, or reads not even of a failure."""
+        """Raise ``GroupIsBroken`` if the next member is gone.
+
+        A member that has not read of a failure for ``bound_seconds`` counts as gone.
+        """
         self.beat()
-        is_broken = self._broken is not None  # set after the moment
+        is_broken = self._broken is not None  # ``_broken_at`` is set before ``_broken``
         is_late = is_broken and time.monotonic() - self._broken_at > self.spec.bound_seconds
         if self._next in self._gone or is_late:
             raise GroupIsBroken
 
     def beat(self) -> None:
-        """Send a sign of life to the member before."""
+        """Send a heartbeat to the member before."""
         incoming = self._incoming
         if incoming is not None:
             incoming.tell(None)
@@ -446,31 +449,31 @@ class Member:
     # -- the end ------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """Send what is queued, take leave of both neighbours, and end the links."""
+        """Send what is queued, tell both neighbours that this member leaves, and end the links."""
         if self.size > 1 and not self._is_excluded and self._told_by != self._next:
             # The next member may still be about to link itself, and has to hear of a failure.
             self._sender.await_link(self._join_deadline, lambda: None)
-        farewell = self._farewell()
+        notice = self._leave_notice()
         with self._lock:
             self._has_ended = True
             unsettled = [*self._unsettled.values()]
             self._unsettled.clear()
             self._changed.notify_all()
         for job in unsettled:
-            self._fail_job(job, self._broken or farewell)
+            self._fail_job(job, self._broken or notice)
         if self.size > 1:
-            # The thread that reported a failure may not have told it yet, and this member's leave
-            # must not come before its reason.
-            broken = self._broken or farewell
+            # A failure that another thread noted may not have been sent yet. It must arrive before
+            # the message that this member leaves.
+            broken = self._broken or notice
             self._sender.tell(broken)
-            self._sender.finish(farewell, self.spec.bound_seconds)
+            self._sender.finish(notice, self.spec.bound_seconds)
             if self._incoming is not None:
                 self._incoming.tell(broken)
-                self._incoming.tell(farewell)
+                self._incoming.tell(notice)
                 self._incoming.close()
         self._ended()
 
-    def _farewell(self) -> GroupBroken:
+    def _leave_notice(self) -> GroupBroken:
         # Without it, the end of a link would look like the failure of this member.
         return GroupBroken(self._done, self.spec.rank, "it left the group")
 

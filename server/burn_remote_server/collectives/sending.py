@@ -38,7 +38,7 @@ class SenderOwner(Protocol):
         ...
 
     def beat(self) -> None:
-        """Send a sign of life to the member before."""
+        """Send a heartbeat to the member before."""
         ...
 
     def next_lost(self, reason: str) -> None:
@@ -47,9 +47,9 @@ class SenderOwner(Protocol):
 
 
 class Sender:
-    """Sends messages and pieces in order, and signs of life when there are none.
+    """Sends messages and pieces in order, and heartbeats when there are none.
 
-    ``pause_seconds`` is the longest time without a sign of life. The link is passed to ``attach``
+    ``pause_seconds`` is the longest time between heartbeats. The link is passed to ``attach``
     once it exists.
     """
 
@@ -106,12 +106,12 @@ class Sender:
         with self._changed:
             self._changed.notify_all()
 
-    def finish(self, farewell: GroupBroken, timeout_seconds: float) -> None:
-        """Send what is queued and a farewell, and end the link."""
+    def finish(self, notice: GroupBroken, timeout_seconds: float) -> None:
+        """Send what is queued, then ``notice``, and end the link."""
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
-        self._unsent.put(farewell)
+        self._unsent.put(notice)
         self._unsent.put(_STOP)
         self._thread.join(timeout_seconds)
         if self._outgoing is not None:
@@ -147,7 +147,7 @@ class Sender:
             outgoing.close()
 
     def _await_outgoing(self) -> Outgoing | None:
-        """Wait for the link to the next member, with signs of life to the one before."""
+        """Wait for the link to the next member, and send heartbeats to the one before."""
         while True:
             with self._changed:
                 if self._outgoing is not None:

@@ -1,7 +1,7 @@
-"""Compilation of kernels beside the sessions.
+"""Compilation of kernels in a background thread.
 
-A thread compiles, and ends when nothing waits. Until a kernel is compiled, and whenever it was
-evicted, programs run without it. So memory and time are bounded.
+The thread compiles the queued sources, and ends when the queue is empty. Programs never wait for a
+kernel: they run without it until it is compiled, and again after it was evicted.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class BackgroundCompiler(ABC, Generic[Compiled]):
         return None
 
     def _forked(self) -> None:
-        # The parent's worker may have held any lock, also the compiler's: compile nothing more.
+        # In a forked child: the parent's thread may have held the compiler's own locks, so the
+        # child must not compile. A full queue accepts no sources.
         self._lock = threading.Lock()
         self._worker = None
         self._waiting = OrderedDict((str(place), ()) for place in range(MAX_WAITING))

@@ -1,4 +1,4 @@
-"""The fuser of operations whose results have one shape, whatever executes them."""
+"""The base class of fusers that collect operations with results of one shape."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Sessions in Burn 0.21's dialect."""
+"""Sessions in the dialects of Burn 0.21 and 0.22."""

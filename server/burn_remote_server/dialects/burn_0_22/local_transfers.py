@@ -1,11 +1,13 @@
-"""Which sessions of Burn 0.22 may hand tensors to each other: those of one client.
+"""Transfers of tensors between the sessions of one Burn 0.22 client.
 
-A client opens a session per device, and moves a tensor between two of them by a number that it
-counts up from 0. Nothing in the protocol says which sessions belong to one client. Sessions of one
-client have the same token and come from the same address. If the client runs on this machine, its
-process is known, too. If not, the server takes the sessions of one token from one address for those
-of one client, as long as no two of them use the same device: a client opens one session per device.
-If two do, there are two clients, and a move is refused rather than given to the wrong one.
+A client opens one session per device. It moves a tensor between two of them under a number that it
+counts up from 0, so numbers of different clients collide. The protocol does not say which sessions
+belong to one client. The server groups sessions by token and address and, for a client on this
+machine, by process.
+
+Two clients may share a token and an address, and their processes may be unknown. If no two sessions
+of such a group use the same device, the server treats the group as one client. If two do, the group
+has several clients, and the server refuses its moves, so that no tensor reaches the wrong client.
 """
 
 from __future__ import annotations

@@ -132,7 +132,8 @@ def _clamp(signature: Signature, operands: Dtypes, result: np.dtype[Any]) -> Exp
     low, high = (signature.call.parameters[name] for name in ("min", "max"))
     text, numbers = "{0}", []
     for limit, function, skipped in ((low, "max", -math.inf), (high, "min", math.inf)):
-        # As the single operation does: one of two infinite limits remains, which keeps NaN.
+        # An infinite limit changes nothing and is skipped, as in the single operation. If both
+        # limits are infinite, that operation still applies one of them; so does this.
         if limit == skipped and not (function == "max" and high == math.inf):
             continue
         number = _number(limit, dtype)
