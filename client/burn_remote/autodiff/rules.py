@@ -128,20 +128,18 @@ class RuleTable:
     """One entry for each row of the table of operations."""
 
     def __init__(self) -> None:
-        # By identity, because the hash of a row includes all of its fields. Rows live forever.
-        self._entries: dict[int, tuple[Row, AnyRule]] = {}
-        self._uniform: dict[int, Mapping[str, Formula]] = {}
+        self._entries: dict[Row, AnyRule] = {}
+        self._uniform: dict[Row, Mapping[str, Formula]] = {}
 
     def __getitem__(self, row: Row) -> AnyRule:
         """Return the entry of a row; a refusal if there is none."""
-        found = self._entries.get(id(row))
-        return _MISSING if found is None else found[1]
+        return self._entries.get(row, _MISSING)
 
     def __contains__(self, row: Row) -> bool:
-        return id(row) in self._entries
+        return row in self._entries
 
     def __iter__(self) -> Iterator[Row]:
-        return iter([row for row, _ in self._entries.values()])
+        return iter(self._entries)
 
     def of_call(self, row: Row, parameters: Mapping[str, Any]) -> Rule | JointRule | Never:
         """Return the rule of a row for these parameters."""
@@ -156,24 +154,24 @@ class RuleTable:
 
     def uniform_formulas(self, row: Row) -> Mapping[str, Formula]:
         """Return the formulas for gradients whose elements are one number; empty if none."""
-        return self._uniform.get(id(row), {})
+        return self._uniform.get(row, {})
 
     def add_uniform(self, row: Row, formulas: Mapping[str, Formula]) -> None:
         """Add formulas for uniform gradients. Raises ``ValueError`` unless the row has others."""
         entry = self[row]
-        if not isinstance(entry, Rule) or id(row) in self._uniform:
+        if not isinstance(entry, Rule) or row in self._uniform:
             raise ValueError(f"{row} needs a rule before one for uniform gradients")
         _check(row, formulas, {*entry.formulas})
         for name, formula in formulas.items():
             known = {NUMBER, GRADIENT_SPEC, f"{name}{SPEC}"} | _names(row, Role.PARAMETER)
             _check(row, formula.needs, known)
-        self._uniform[id(row)] = formulas
+        self._uniform[row] = formulas
 
     def add_variant(self, row: Row, parameter: str, value: Any, entry: JointRule) -> None:
         """Add a rule for one value of a parameter. Raises ``ValueError`` as ``add`` does."""
         if row not in self:
             _check(row, [parameter], _names(row, Role.PARAMETER))
-            self._entries[id(row)] = (row, Variants(parameter))
+            self._entries[row] = Variants(parameter)
         variants = self[row]
         if not isinstance(variants, Variants) or value in variants.rules:
             raise ValueError(f"{row} has two gradient rules for {parameter}={value}")
@@ -190,7 +188,7 @@ class RuleTable:
                 _check(row, formula.needs, {GRADIENT, *_known(row)})
         elif isinstance(entry, JointRule):
             _check(row, entry.uses, _names(row, Role.INPUT) | _names(row, Role.OUTPUT))
-        self._entries[id(row)] = (row, entry)
+        self._entries[row] = entry
 
 
 RULES: Final = RuleTable()

@@ -35,7 +35,7 @@ __all__ = ["RecordedCall", "record_call", "run_updating", "untracked"]
 
 _ARGUMENT, _OUTPUT, _NUMBER = range(3)
 
-_RANDOM: Final = frozenset({id(floats.RANDOM), id(numeric.INT_RANDOM)})  # rows live forever
+_RANDOM: Final = frozenset({floats.RANDOM, numeric.INT_RANDOM})
 
 # Values of a result, besides tensors and numbers, that are the same in each call.
 _CONSTANTS: Final = (
@@ -252,7 +252,7 @@ def _finished(
         program,
         tuple(recorder.number_places),
         None if is_single else Template(template, _place_of),
-        any(id(step.signature.row) in _RANDOM for step in graph.steps),
+        any(step.signature.row in _RANDOM for step in graph.steps),
         tuple([(guard.read, guard.seen, guard) for guard in guards]),
     )
     return _given(value, recorder, tensors), recorded

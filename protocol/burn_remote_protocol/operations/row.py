@@ -57,9 +57,11 @@ class Estimates(NamedTuple):
     converts: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Row:
     """One variant of the IR, with all that the packages need to know about it.
+
+    Rows are equal only if they are one object, so a row is a fast key of a dictionary.
 
     ``family`` and ``name`` are as on the wire, and the fields in wire order. The rule computes the
     shape and dtype of the outputs; the estimates give the operation's cost. ``lifetime`` says which

@@ -138,8 +138,8 @@ class NativeSession:
         # The most steps of a graph that the server runs as one task; 0 if it runs none.
         self.graph_steps: Final[int] = self.welcome.limits.get("graph_steps", 0)
         self._extensions: Final = self.welcome.device.get(EXTENSIONS_FIELD, {})
-        # By the identity of the row: the answers of ``has_row``.
-        self._rows: Final[dict[int, bool]] = {}
+        # The answers of ``has_row``.
+        self._rows: Final[dict[Row, bool]] = {}
         self._flusher: Final = Flusher(self._connection.close)
         self._flusher.start(self)
         self._connection.receiver.start()
@@ -207,9 +207,9 @@ class NativeSession:
 
     def has_row(self, row: Row) -> bool:
         """Return whether the server has a row of the table of operations."""
-        found = self._rows.get(id(row))
+        found = self._rows.get(row)
         if found is None:
-            found = self._rows[id(row)] = announces(self._extensions, row)
+            found = self._rows[row] = announces(self._extensions, row)
         return found
 
     def _number(self, signature: Signature, *, even_if_long: bool = False) -> Numbered:
