@@ -81,7 +81,13 @@ def ring(frames: Iterator[bytes]) -> None:
     link = PeerIncoming(cast("BlockingLink", _Frames(frames)))
     spec = GroupSpec(bytes(32), 0, ADDRESSES, 10.0)
     member = Member(
-        spec, NumpyBackend(), RingEngine, lambda check: link, Counters(), ended.set, WAIT_SECONDS
+        spec,
+        NumpyBackend(),
+        RingEngine,
+        lambda check: link,
+        Counters(),
+        lambda _: ended.set(),
+        WAIT_SECONDS,
     )
     member.attach(MemoryPipe())
     slots = [InFlight(CALL.specs[0], WAIT_SECONDS) for _ in range(2)]

@@ -59,7 +59,7 @@ class Groups:
         identifier = link_id(spec.secret, spec.addresses, spec.rank)
         counters = self._counters.open()
 
-        def ended() -> None:
+        def ended(member: Member) -> None:
             self._counters.close(counters)
             scratch.release()
             self._forget(spec, member)

@@ -155,7 +155,7 @@ class MemoryPipe:
             return
         with self._lock:
             told = self._told
-            if told is None:
+            if told is None and not self._is_closed:
                 self._untold.append(message)
         if told is not None:
             told(message)
@@ -163,7 +163,9 @@ class MemoryPipe:
     # -- both ---------------------------------------------------------------------------------
 
     def close(self) -> None:
-        self._is_closed = True
+        with self._lock:
+            self._is_closed = True
+            self._told = None  # a member refers to its link
         self._items.put(_WAKE)
 
 

@@ -69,12 +69,13 @@ class Member:
         open_engine: Callable[[Member], CollectiveEngine],
         dial: Callable[[Callable[[], None]], Incoming],
         counters: Counters,
-        ended: Callable[[], None],
+        ended: Callable[[Member], None],
         join_seconds: float,
     ) -> None:
         """Prepare a member; ``start`` begins to connect it.
 
-        Its neighbours must join within ``join_seconds``.
+        Its neighbours must join within ``join_seconds``. ``ended`` is called at the end; it must
+        not refer to the member, whose memory would then wait for a garbage collection.
         """
         self._join_seconds: Final = join_seconds
         self._join_deadline: Final = time.monotonic() + join_seconds
@@ -105,7 +106,7 @@ class Member:
         self._late_at = float("inf")
         self._late_reason = ""
         self._sender: Final = Sender(
-            self, spec.bound_seconds / BEATS_PER_BOUND, f"member-{spec.rank}-send"
+            spec.bound_seconds / BEATS_PER_BOUND, f"member-{spec.rank}-send"
         )
         self._worker: Final = threading.Thread(
             target=self._work, name=f"member-{spec.rank}", daemon=True
@@ -115,7 +116,7 @@ class Member:
         """Start to connect to the neighbours, unless the member was rejected before."""
         self._is_excluded = self._broken is not None
         if self.size > 1:
-            self._sender.start()
+            self._sender.start(self)
         self._worker.start()  # the last: it waits for the sender when it ends
 
     def join(self, timeout_seconds: float) -> None:
@@ -241,7 +242,7 @@ class Member:
 
     def send(self, item: BeginCollective | Piece, scratch_bytes: int = 0) -> None:
         """Queue a message or a piece; wait while too much scratch memory is queued."""
-        self._sender.send(item, scratch_bytes)
+        self._sender.send(item, scratch_bytes, self.check)
 
     def may_send(self, sequence: int) -> bool:
         """Whether the next member still needs the elements of a collective."""
@@ -397,6 +398,7 @@ class Member:
             inputs = [_array(one) for one in job.inputs]
         except BurnRemoteError as error:
             self.reject(job.sequence, f"an input of {job.call.describe()} failed: {error}")
+            error.with_traceback(None)  # its frames refer to the job, which refers to the error
             raise GroupIsBroken from None
         if self.size > 1:
             self._agree(job)
@@ -458,6 +460,7 @@ class Member:
             self._has_ended = True
             unsettled = [*self._unsettled.values()]
             self._unsettled.clear()
+            self._jobs.clear()  # they refer to the arrays of their inputs
             self._changed.notify_all()
         for job in unsettled:
             self._fail_job(job, self._broken or notice)
@@ -471,7 +474,7 @@ class Member:
                 self._incoming.tell(broken)
                 self._incoming.tell(notice)
                 self._incoming.close()
-        self._ended()
+        self._ended(self)
 
     def _leave_notice(self) -> GroupBroken:
         # Without it, the end of a link would look like the failure of this member.

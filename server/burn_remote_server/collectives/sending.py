@@ -25,10 +25,6 @@ _STOP: Final = object()
 class SenderOwner(Protocol):
     """What a sender asks of its member."""
 
-    def check(self) -> None:
-        """Raise ``GroupIsBroken`` if what the member does now cannot be completed."""
-        ...
-
     def may_send(self, sequence: int) -> bool:
         """Whether the next member still needs the elements of a collective."""
         ...
@@ -50,21 +46,25 @@ class Sender:
     """Sends messages and pieces in order, and heartbeats when there are none.
 
     ``pause_seconds`` is the longest time between heartbeats. The link is passed to ``attach``
-    once it exists.
+    once it exists. Only the thread refers to the owner, so that both are freed with the last
+    reference to the owner, not by a later garbage collection: pieces refer to large arrays.
     """
 
-    def __init__(self, owner: SenderOwner, pause_seconds: float, name: str) -> None:
-        self._owner: Final = owner
+    def __init__(self, pause_seconds: float, name: str) -> None:
         self._pause: Final = pause_seconds
+        self._name: Final = name
         self._unsent: Final[queue.SimpleQueue[Any]] = queue.SimpleQueue()
         self._changed: Final = threading.Condition()
         self._outgoing: Outgoing | None = None
         self._has_ended = False
         self._scratch_bytes = 0
-        self._thread: Final = threading.Thread(target=self._send_all, name=name, daemon=True)
+        self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
+    def start(self, owner: SenderOwner) -> None:
         """Start the thread."""
+        self._thread = threading.Thread(
+            target=self._send_all, args=(owner,), name=self._name, daemon=True
+        )
         self._thread.start()
 
     def attach(self, outgoing: Outgoing) -> bool:
@@ -91,12 +91,17 @@ class Sender:
         """Queue the news of a failure."""
         self._unsent.put(broken)
 
-    def send(self, item: BeginCollective | Piece, scratch_bytes: int = 0) -> None:
-        """Queue a message or a piece; wait while too much scratch memory is queued."""
+    def send(
+        self, item: BeginCollective | Piece, scratch_bytes: int, check: Callable[[], None]
+    ) -> None:
+        """Queue a message or a piece; wait while too much scratch memory is queued.
+
+        ``check`` is called while this waits; it may raise.
+        """
         if scratch_bytes:
             with self._changed:
                 while self._scratch_bytes > MAX_SCRATCH_BYTES:
-                    self._owner.check()
+                    check()
                     self._changed.wait(SLICE_SECONDS)
                 self._scratch_bytes += scratch_bytes
         self._unsent.put((item, scratch_bytes))
@@ -113,14 +118,16 @@ class Sender:
             self._changed.notify_all()
         self._unsent.put(notice)
         self._unsent.put(_STOP)
-        self._thread.join(timeout_seconds)
-        if self._outgoing is not None:
-            self._outgoing.close()
+        if self._thread is not None:
+            self._thread.join(timeout_seconds)
+        outgoing, self._outgoing = self._outgoing, None
+        if outgoing is not None:
+            outgoing.close()
 
     # -- the thread ---------------------------------------------------------------------------
 
-    def _send_all(self) -> None:
-        outgoing = self._await_outgoing()
+    def _send_all(self, owner: SenderOwner) -> None:
+        outgoing = self._await_outgoing(owner)
         if outgoing is None:
             return
         told = time.monotonic()
@@ -133,20 +140,20 @@ class Sender:
                     item = None
                 if time.monotonic() - told >= self._pause:
                     told = time.monotonic()
-                    self._owner.beat()
+                    owner.beat()
                 if item is _STOP:
                     return
                 if item is not None:
-                    self._send_item(outgoing, item)
+                    self._send_item(owner, outgoing, item)
                     item = None  # it refers to an output, whose memory may be free by now
         except GroupIsBroken:
             pass
         except ConnectionLost as error:
-            self._owner.next_lost(str(error))
+            owner.next_lost(str(error))
         finally:
             outgoing.close()
 
-    def _await_outgoing(self) -> Outgoing | None:
+    def _await_outgoing(self, owner: SenderOwner) -> Outgoing | None:
         """Wait for the link to the next member, and send heartbeats to the one before."""
         while True:
             with self._changed:
@@ -155,18 +162,18 @@ class Sender:
                 if self._has_ended:
                     return None
                 self._changed.wait(self._pause)
-            self._owner.beat()
+            owner.beat()
 
-    def _send_item(self, outgoing: Outgoing, item: Any) -> None:
+    def _send_item(self, owner: SenderOwner, outgoing: Outgoing, item: Any) -> None:
         if isinstance(item, GroupBroken):
             outgoing.send(item)
             return
         message, scratch_bytes = item
         if isinstance(message, BeginCollective):
             outgoing.send(message)
-        elif self._owner.may_send(message.sequence):
+        elif owner.may_send(message.sequence):
             outgoing.send_piece(message)
-            self._owner.sent(len(message.elements))
+            owner.sent(len(message.elements))
         if scratch_bytes:
             with self._changed:
                 self._scratch_bytes -= scratch_bytes

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -46,9 +48,8 @@ class Members:
                 continue
             spec = GroupSpec(bytes(32), rank, self.addresses, 0.5, issue_seconds)
             dial = self._dial(pipes[rank - 1])
-            ring = Member(
-                spec, NumpyBackend(), RingEngine, dial, Counters(), self.ended[rank].set, 0.5
-            )
+            ended = self._set(self.ended[rank])
+            ring = Member(spec, NumpyBackend(), RingEngine, dial, Counters(), ended, 0.5)
             pipes[rank].on_told(ring.heard_from_next)
             if count > 1 and (rank + 1) % count not in absent:
                 ring.attach(pipes[rank])
@@ -59,6 +60,10 @@ class Members:
     @staticmethod
     def _dial(pipe: MemoryPipe) -> Callable[[Callable[[], None]], Incoming]:
         return lambda check: pipe
+
+    @staticmethod
+    def _set(event: threading.Event) -> Callable[[Member], None]:
+        return lambda member: event.set()
 
     def issue(self, rank: int, call: CollectiveCall, *inputs: Any) -> list[InFlight]:
         """Issue a collective on one member; return its slots."""
@@ -170,7 +175,7 @@ def test_a_link_that_cannot_be_dialled_names_the_member_before() -> None:
 
     ended = threading.Event()
     spec = GroupSpec(bytes(32), 0, ("ws://a:1", "ws://b:1", "ws://c:1"), 1.0)
-    ring = Member(spec, NumpyBackend(), RingEngine, dial, Counters(), ended.set, 1.0)
+    ring = Member(spec, NumpyBackend(), RingEngine, dial, Counters(), Members._set(ended), 1.0)
     slot = InFlight(VECTOR, PATIENCE_SECONDS)
     ring.submit(Job(0, SUM, [Lent(vector(0))], [slot], [7]))
     ring.start()
@@ -233,3 +238,49 @@ def test_threads_end_with_the_member() -> None:
         assert all(slot.array().size == 0 for slot in slots)
         members.leave()
     wait_until(lambda: threading.active_count() <= before)
+
+
+def _fail_an_input(members: Members) -> None:
+    failed = InFlight(VECTOR, PATIENCE_SECONDS)
+    failed.fail(OperationFailed("no such thing"))
+    for rank in members.rings:
+        members.issue(rank, SUM, failed if rank == 1 else vector(rank))
+
+
+def _lose_a_member(members: Members) -> None:
+    members.rings[0].lost(2, "it was killed")
+
+
+def _issue_nothing(members: Members) -> None:
+    pass
+
+
+@pytest.mark.parametrize("end", [_issue_nothing, _fail_an_input, _lose_a_member])
+def test_the_end_of_a_group_frees_members_and_arrays_without_a_garbage_collection(
+    end: Callable[[Members], None],
+) -> None:
+    """Garbage is collected once a minute: groups that fail one after the other would add up."""
+    gc.collect()
+    gc.disable()
+    try:
+        watched = _ended_group(end)
+        wait_until(lambda: not [one() for one in watched if one() is not None])
+    finally:
+        gc.enable()
+
+
+def _ended_group(end: Callable[[Members], None]) -> list[weakref.ref[Any]]:
+    """Let a chain of collectives end; return references to the members and their arrays."""
+    members = Members(3)
+    first = [vector(rank) for rank in range(3)]
+    watched: list[weakref.ref[Any]] = [weakref.ref(ring) for ring in members.rings.values()]
+    watched += [weakref.ref(array) for array in first]
+    given: list[Any] = [*first]
+    for _ in range(3):
+        given = [members.issue(rank, SUM, given[rank])[0] for rank in range(3)]
+    watched += [weakref.ref(slot.array()) for slot in given]
+    end(members)
+    for _ in range(5):
+        given = [members.issue(rank, SUM, given[rank])[0] for rank in range(3)]
+    members.leave()
+    return watched
