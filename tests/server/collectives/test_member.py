@@ -240,6 +240,35 @@ def test_threads_end_with_the_member() -> None:
     wait_until(lambda: threading.active_count() <= before)
 
 
+class SlowSlot(InFlight):
+    """A slot that is failed only once its member has left the group."""
+
+    def __init__(self, ended: threading.Event) -> None:
+        super().__init__(VECTOR, PATIENCE_SECONDS)
+        self._ended = ended
+
+    def fail(self, error: OperationFailed) -> None:
+        assert self._ended.wait(PATIENCE_SECONDS)
+        super().fail(error)
+
+
+def test_neighbours_hear_the_reason_although_a_member_leaves_before_it_is_told() -> None:
+    """The thread that reports a failure is held up before it tells it; the worker leaves."""
+    members = Members(4)
+    job = Job(0, SUM, [Lent(vector(0))], [SlowSlot(members.ended[0])], [1])
+    members.rings[0].submit(job)
+    broken = GroupBroken(0, 2, "it was killed")
+    reporting = threading.Thread(target=members.rings[0].report, args=(broken,))
+    reporting.start()
+    assert members.ended[0].wait(PATIENCE_SECONDS)
+    for neighbour in (1, 3):
+        (slot,) = members.issue(neighbour, SUM, vector(neighbour))
+        error = error_of(slot)
+        assert (error.member, "it was killed" in str(error)) == (2, True)
+    reporting.join(PATIENCE_SECONDS)
+    members.leave()
+
+
 def _fail_an_input(members: Members) -> None:
     failed = InFlight(VECTOR, PATIENCE_SECONDS)
     failed.fail(OperationFailed("no such thing"))
