@@ -7,8 +7,6 @@ read from known offsets, in a third of the time that a search for them takes.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
 from typing import Any, Final
 
 from burn_remote_protocol.dialects.burn_operations import (
@@ -17,6 +15,7 @@ from burn_remote_protocol.dialects.burn_operations import (
     Split,
     split_operation,
 )
+from burn_remote_protocol.dialects.message_layouts import Layout, LayoutBuilder, number_length
 from burn_remote_protocol.operations.row import Operation
 
 __all__ = ["OperationPredictor"]
@@ -25,62 +24,25 @@ __all__ = ["OperationPredictor"]
 # cache is cleared.
 LAYOUTS_KEPT: Final = 1024
 
-# MessagePack's unsigned integers by first byte: the number of bytes that follow, and their
-# ``struct`` format. Any other first byte is the number itself.
-_READ: Final = {0xCC: (1, "B"), 0xCD: (2, "H"), 0xCE: (4, "I"), 0xCF: (8, "Q")}
 
+class _OperationLayout(Layout):
+    """The layout of frames that register operations with one signature."""
 
-class _Layout:
-    """The common layout of frames that differ only in numbers of fixed lengths."""
-
-    __slots__ = ("length", "mask", "pattern", "read", "signature")
+    __slots__ = ("signature",)
 
     def __init__(self, split: Split) -> None:
-        builder = _LayoutBuilder()
+        builder = LayoutBuilder()
         *literals, last_literal = split.literals
         for literal, identifier in zip(literals, split.ids, strict=True):
             builder.literal(literal + BEFORE_ID)
-            builder.number(identifier, is_read=True)
+            builder.number(identifier)
         builder.literal(last_literal + BEFORE_POSITION)
-        end = _length(split.tail)
+        end = number_length(split.tail)
         builder.number(split.tail[:end], is_read=False)
         builder.literal(split.tail[end : end + 1])
         builder.number(split.tail[end + 1 :], is_read=False)
+        super().__init__(builder)
         self.signature: Final = split.signature
-        self.length: Final = len(builder.pattern)
-        # As large integers, a mask and a comparison check a whole frame.
-        self.mask: Final = int.from_bytes(builder.mask, "big")
-        self.pattern: Final = int.from_bytes(builder.pattern, "big")
-        self.read: Final[Callable[[bytes], tuple[Any, ...]]] = struct.Struct(builder.format).unpack
-
-
-class _LayoutBuilder:
-    """A layout under construction: the fixed bits of a frame, and the offsets of the ids."""
-
-    def __init__(self) -> None:
-        self.mask = bytearray()
-        self.pattern = bytearray()
-        self.format = ">"
-
-    def literal(self, content: bytes) -> None:
-        self.mask += b"\xff" * len(content)
-        self.pattern += content
-        self.format += f"{len(content)}x"
-
-    def number(self, content: bytes, *, is_read: bool) -> None:
-        count, code = _READ.get(content[0], (0, ""))
-        if count:
-            self.literal(content[:1])
-        else:
-            count, code = 1, "B"
-        # The highest bit of a one-byte number is 0; all other bits of numbers may vary.
-        self.mask += b"\x80" if len(content) == 1 else bytes(count)
-        self.pattern += bytes(count)
-        self.format += code if is_read else f"{count}x"
-
-
-def _length(number: bytes) -> int:
-    return 1 + _READ.get(number[0], (0, ""))[0]
 
 
 class OperationPredictor:
@@ -92,9 +54,9 @@ class OperationPredictor:
 
     def __init__(self) -> None:
         self.unknown = 0
-        self._layouts: dict[tuple[Any, ...], _Layout] = {}
-        self._successors: dict[_Layout | None, _Layout] = {}
-        self._last: _Layout | None = None
+        self._layouts: dict[tuple[Any, ...], _OperationLayout] = {}
+        self._successors: dict[_OperationLayout | None, _OperationLayout] = {}
+        self._last: _OperationLayout | None = None
 
     def recognize(self, frame: bytes) -> Operation | None:
         """Return the operation that a frame registers; ``None`` if it must be decoded in full."""
@@ -110,18 +72,18 @@ class OperationPredictor:
         self._last = expected
         return Operation(expected.signature, expected.read(frame))
 
-    def _search(self, frame: bytes) -> _Layout | None:
+    def _search(self, frame: bytes) -> _OperationLayout | None:
         split = split_operation(frame)
         if split is None:
             self.unknown += 1
             return None
-        key = (split.literals, *map(len, split.ids), _length(split.tail), len(split.tail))
+        key = (split.literals, *map(len, split.ids), number_length(split.tail), len(split.tail))
         layout = self._layouts.get(key)
         if layout is None:
             self.unknown += 1
             if len(self._layouts) >= LAYOUTS_KEPT:
                 self._layouts.clear()
                 self._successors.clear()
-            layout = self._layouts[key] = _Layout(split)
+            layout = self._layouts[key] = _OperationLayout(split)
         self._successors[self._last] = layout
         return layout

@@ -8,7 +8,6 @@ from typing import Any
 import msgpack
 import pytest
 
-from burn_remote_protocol.dialects import burn_0_22_operations
 from burn_remote_protocol.dialects.bounded_unpacking import MAX_VALUE_BYTES
 from burn_remote_protocol.dialects.burn_0_22 import (
     Alias,
@@ -25,7 +24,6 @@ from burn_remote_protocol.dialects.burn_0_22 import (
     encode_init,
     is_burn_frame,
 )
-from burn_remote_protocol.dialects.burn_0_22_operations import recognize_operations
 from burn_remote_protocol.dialects.burn_0_22_responses import (
     IncompatibleProtocol,
     NoSuchDevice,
@@ -52,10 +50,9 @@ from burn_remote_protocol.messages import (
     Sync,
     Upload,
 )
-from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import Slice, TensorData
-from support.recorded import DATA, golden, recordings_0_22, sessions
+from support.recorded import DATA, golden
 from support.specs import f32
 
 MESSAGES = [
@@ -313,65 +310,3 @@ def test_another_first_message_is_refused(wire: Any) -> None:
 )  # fmt: skip
 def test_the_first_byte_tells_burns_frames_from_native_ones(first: bytes, is_burn: bool) -> None:
     assert is_burn_frame(first) is is_burn
-
-
-# -- recognition ------------------------------------------------------------------------------
-
-
-def test_recorded_frames_are_recognized_as_they_are_decoded() -> None:
-    count = 0
-    for recording in recordings_0_22():
-        for session in sessions(recording):
-            for frame in session["frames"]:
-                if frame["dir"] != "c2s" or frame["op"] != 2 or b"Init\x94" in frame["payload"]:
-                    continue
-                found = recognize_operations(frame["payload"])
-                if found is not None:
-                    count += 1
-                    assert found == decode_messages(frame["payload"])
-    assert count > 50
-
-
-def test_a_frame_whose_text_looks_like_a_tensor_is_not_recognized() -> None:
-    name = b"\x94\x91\x07\x91\x90".decode("latin1")
-    custom = {"Custom": [name, [tensor()], [tensor("NotInit", 8)], []]}
-    frame = msgpack.packb([{"Task": {"RegisterOperation": [S, custom]}}], use_bin_type=True)
-    raw = frame.replace(name.encode(), name.encode("latin1") + b"aa")
-
-    for each in (frame, raw):
-        found = recognize_operations(each)
-        assert found is None or found == decode_messages(each)
-
-
-def test_frames_with_other_tasks_are_not_recognized() -> None:
-    drop = {"RegisterOperation": [S, {"Drop": tensor("ReadWrite")}]}
-
-    assert recognize_operations(msgpack.packb([{"Task": drop}])) is not None
-    assert recognize_operations(msgpack.packb([{"Task": drop}, {"Task": {"Seed": 1}}])) is None
-    assert recognize_operations(b"\x90") is None
-    assert recognize_operations(b"\xc1") is None
-
-
-def test_operations_of_one_frame_get_their_own_ids() -> None:
-    frame = msgpack.packb(
-        [
-            {"Task": {"RegisterOperation": [S, {"Drop": tensor("ReadWrite", number)}]}}
-            for number in (1, 200, 2**16, 2**32, 2**64 - 1)
-        ]
-    )
-    found = recognize_operations(frame)
-
-    assert found is not None
-    assert [operation.tensors for operation in found] == [
-        (1,), (200,), (2**16,), (2**32,), (2**64 - 1,)
-    ]  # fmt: skip
-    assert all(isinstance(operation, Operation) for operation in found)
-
-
-def test_the_known_frames_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(burn_0_22_operations, "FRAMES_KEPT", 8)
-    for size in range(30):
-        init = {"Init": [[[1], [[size]], "NotInit", "F32"]]}
-        recognize_operations(msgpack.packb([{"Task": {"RegisterOperation": [S, init]}}]))
-
-    assert len(burn_0_22_operations._KNOWN) <= 8

@@ -15,9 +15,8 @@ from burn_remote_protocol.dialects.burn_0_22 import (
     Close,
     SessionInit,
     decode_init,
-    decode_messages,
 )
-from burn_remote_protocol.dialects.burn_0_22_operations import recognize_operations
+from burn_remote_protocol.dialects.burn_0_22_recognition import MessageRecognizer
 from burn_remote_protocol.dialects.burn_0_22_responses import (
     IncompatibleProtocol,
     NoSuchDevice,
@@ -222,13 +221,14 @@ async def _refuse(link: AsyncLink, refused: _Refused) -> None:
 
 async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> None:
     settings = device.host.settings
+    recognizer = MessageRecognizer()
     while True:
         frame = await link.receive()
         if len(frame) > LARGE_FRAME_BYTES:
             async with device.host.decoding.turn():
-                is_last = _submit_after(frame, link, session)
+                is_last = _submit_after(frame, link, session, recognizer)
         else:
-            is_last = _submit_after(frame, link, session)
+            is_last = _submit_after(frame, link, session, recognizer)
         del frame  # do not keep it alive during the waits below
         if is_last:
             await finish(session)
@@ -245,18 +245,23 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
             await asyncio.sleep(0)
 
 
-def _submit_after(frame: bytes | memoryview, link: AsyncLink, session: BurnSession) -> bool:
+def _submit_after(
+    frame: bytes | memoryview,
+    link: AsyncLink,
+    session: BurnSession,
+    recognizer: MessageRecognizer,
+) -> bool:
     """Decode a frame and those that have arrived after it, and execute or queue their tasks.
 
     Returns whether the client closes its session.
     """
-    tasks, size, count = _decoded(frame), len(frame), 1
+    tasks, size, count = _decoded(frame, recognizer), len(frame), 1
     while (
         size < FULL_BATCH_BYTES
         and count < MAX_BATCH_FRAMES
         and (more := link.receive_nowait()) is not None
     ):
-        tasks += _decoded(more)
+        tasks += _decoded(more, recognizer)
         size += len(more)
         count += 1
     counters = session.session.counters
@@ -267,15 +272,10 @@ def _submit_after(frame: bytes | memoryview, link: AsyncLink, session: BurnSessi
     return bool(places)
 
 
-def _decoded(frame: bytes | memoryview) -> list[Any]:
-    operations = recognize_operations(frame)
-    if operations is not None:
-        return [*operations]
+def _decoded(frame: bytes | memoryview, recognizer: MessageRecognizer) -> list[Any]:
     try:
-        return [
-            Unreadable(task) if isinstance(task, ProtocolViolation) else task
-            for task in decode_messages(frame)
-        ]
+        decoded = recognizer.decode(frame)
     except ProtocolViolation as error:
         # Its traceback would keep what was decoded of the frame, up to 15 MiB.
         return [Unreadable(error.with_traceback(None))]
+    return [Unreadable(task) if isinstance(task, ProtocolViolation) else task for task in decoded]

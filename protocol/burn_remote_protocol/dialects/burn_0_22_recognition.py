@@ -1,0 +1,201 @@
+"""Decoding of the frames of a Burn 0.22 client, which repeat what was decoded before.
+
+A client repeats names, shapes and dtypes in each operation, and its programs repeat sequences of
+operations. So most messages differ from an earlier one only in numbers: the ids of tensors, and the
+numbers of requests. The bytes between those are the key of a cache of decoded messages, which all
+sessions share. The message that followed last time usually follows again, with numbers of the same
+lengths: one comparison verifies that, in a quarter of the time that a search for the numbers takes.
+
+Messages are recognized one by one, because a frame holds any four that follow each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import msgpack
+
+from burn_remote_protocol.dialects.burn_0_22 import Message, decode_messages
+from burn_remote_protocol.dialects.message_layouts import Layout, LayoutBuilder
+from burn_remote_protocol.errors import BurnRemoteError, ProtocolViolation
+from burn_remote_protocol.messages import Drop, Read, Sync
+from burn_remote_protocol.operations.row import Operation, Signature
+from burn_remote_protocol.tensors import TensorSpec
+
+__all__ = ["MessageRecognizer"]
+
+# Messages kept by the bytes between their numbers, up to 4 KiB each. When programs have more
+# distinct messages, the cache is cleared.
+MESSAGES_KEPT: Final = 4096
+# Layouts kept per session, up to 16 KiB each.
+LAYOUTS_KEPT: Final = 1024
+
+# Longer messages are decoded in full. An operation on three tensors has 100 to 150 bytes.
+LONGEST_RECOGNIZED_BYTES: Final = 2048
+
+_TASK: Final = b"\x81\xa4Task"
+# The beginnings of messages that are worth a search: others hold elements, or are rare.
+_WORTH_A_SEARCH: Final = tuple(
+    _TASK + name
+    for name in (b"\x81\xb1RegisterOperation", b"\x81\xaaReadTensor", b"\x81\xabSyncBackend")
+)
+
+_UNSIGNED: Final = rb"(?:[\x00-\x7f]|\xcc.|\xcd..|\xce.{4}|\xcf.{8})"
+# The number of a request, or the id of a tensor. A tensor is an array of four elements. The first
+# is an array that holds the id, the second an array that holds the shape.
+_NUMBER: Final = re.compile(
+    rb"(\x94\x91|ReadTensor\x93|SyncBackend\x92)(" + _UNSIGNED + rb")(?=\x91[\x00-\x9f\xcc-\xdc])",
+    re.DOTALL,
+)
+
+# Numbers that no client uses. They replace those of a message to verify where it has them.
+_UNUSED: Final = 2**64 - 2**32
+
+# The messages that given numbers make; an operation is known by its signature instead.
+_Make = Callable[[tuple[int, ...]], tuple[Message, ...]]
+_KNOWN: Final[dict[tuple[bytes, ...], Signature | _Make | None]] = {}
+
+
+class _MessageLayout(Layout):
+    """The layout of messages that differ in their numbers, and what is decoded from them."""
+
+    __slots__ = ("make", "signature")
+
+    def __init__(self, pieces: list[bytes], known: Signature | _Make) -> None:
+        builder = LayoutBuilder()
+        for place in range(0, len(pieces) - 1, 3):
+            builder.literal(pieces[place] + pieces[place + 1])
+            builder.number(pieces[place + 2])
+        builder.literal(pieces[-1])
+        super().__init__(builder)
+        self.signature: Final = known if isinstance(known, Signature) else None
+        self.make: Final[_Make] = _nothing if isinstance(known, Signature) else known
+
+
+def _nothing(_: tuple[int, ...]) -> tuple[Message, ...]:
+    raise AssertionError("an operation is made of its signature")
+
+
+class MessageRecognizer:
+    """Decodes one session's frames, predicting each message from the one before.
+
+    ``unknown`` counts the messages that were decoded in full or had a new layout. Decoding one
+    takes up to 100 µs, any other 1 to 5 µs.
+    """
+
+    def __init__(self) -> None:
+        self.unknown = 0
+        self._layouts: dict[tuple[Any, ...], _MessageLayout] = {}
+        self._successors: dict[_MessageLayout | None, _MessageLayout] = {}
+        self._last: _MessageLayout | None = None
+
+    def decode(self, frame: bytes | memoryview) -> list[Message | ProtocolViolation]:
+        """Decode a frame as ``decode_messages`` does, in less time if its messages are known."""
+        # The link delivers only long messages as views.
+        if type(frame) is not bytes or not b"\x90" < frame[:1] <= b"\x9f":
+            self.unknown += 1
+            return decode_messages(frame)
+        decoded: list[Message | ProtocolViolation] = []
+        successors, last = self._successors, self._last
+        place = 1
+        for count in range(frame[0] - 0x90, 0, -1):
+            layout = successors.get(last)
+            if layout is not None:
+                message = frame[place : place + layout.length]
+            if layout is None or int.from_bytes(message, "big") & layout.mask != layout.pattern:
+                message = self._next(frame, place)
+                layout = self._search(message)
+                if layout is None:
+                    self.unknown += count
+                    self._last = None
+                    if place == 1:
+                        return decode_messages(frame)
+                    rest = bytes((0x90 + count,)) + frame[place:]
+                    return decoded + decode_messages(rest)
+                successors[last] = layout
+            if layout.signature is not None:
+                decoded.append(Operation(layout.signature, layout.read(message)))
+            else:
+                decoded += layout.make(layout.read(message))
+            place += layout.length
+            last = layout
+        self._last = last
+        return decoded if place == len(frame) else decode_messages(frame)
+
+    def _next(self, frame: bytes, place: int) -> bytes:
+        """Return the bytes up to the next message, or some that are no message."""
+        end = frame.find(_TASK, place + 1, place + LONGEST_RECOGNIZED_BYTES)
+        if end < 0:
+            end = place + LONGEST_RECOGNIZED_BYTES
+        return frame[place:end]
+
+    def _search(self, message: bytes) -> _MessageLayout | None:
+        """Return the layout of one message; ``None`` if it must be decoded in full."""
+        if not message.startswith(_WORTH_A_SEARCH) or len(message) == LONGEST_RECOGNIZED_BYTES:
+            return None
+        # Literal, the bytes before a number, the number, and so on; the last literal.
+        pieces = _NUMBER.split(message)
+        key = (*pieces[::3], *pieces[1::3])
+        try:
+            known = _KNOWN[key]
+        except KeyError:
+            self.unknown += 1
+            known = _learn(key, pieces)
+        if known is None:
+            return None
+        shape = (key, *map(len, pieces[2::3]))
+        layout = self._layouts.get(shape)
+        if layout is None:
+            if len(self._layouts) >= LAYOUTS_KEPT:
+                self._layouts.clear()
+                self._successors.clear()
+            layout = self._layouts[shape] = _MessageLayout(pieces, known)
+        return layout
+
+
+def _learn(key: tuple[bytes, ...], pieces: list[bytes]) -> Signature | _Make | None:
+    """Cache what the messages with a key have in common; ``None`` if they must be decoded in full.
+
+    Bytes that look like the beginning of a tensor could be part of another value. The message is
+    therefore decoded once with other numbers at the places found. If the result has exactly those
+    numbers, the places are correct.
+    """
+    unused = tuple(range(_UNUSED, _UNUSED + len(pieces) // 3))
+    changed = [*pieces]
+    changed[2::3] = [msgpack.packb(number) for number in unused]
+    known: Signature | _Make | None = None
+    try:
+        found = decode_messages(b"\x91" + b"".join(changed))
+    except BurnRemoteError:
+        found = []
+    match found:
+        case [Operation(signature, tensors)] if tensors == unused:
+            known = signature
+        case [Sync(request)] if (request,) == unused:
+            known = _sync
+        case [Read(request, tensor, spec)] if (request, tensor) == unused:
+            known = partial(_read, spec)
+        case [Read(request, tensor, spec), Drop((other,))] if (
+            request,
+            tensor,
+        ) == unused and other == tensor:
+            known = partial(_last_read, spec)
+    if len(_KNOWN) >= MESSAGES_KEPT:
+        _KNOWN.clear()
+    _KNOWN[key] = known
+    return known
+
+
+def _sync(numbers: tuple[int, ...]) -> tuple[Message, ...]:
+    return (Sync(numbers[0]),)
+
+
+def _read(spec: TensorSpec, numbers: tuple[int, ...]) -> tuple[Message, ...]:
+    return (Read(numbers[0], numbers[1], spec),)
+
+
+def _last_read(spec: TensorSpec, numbers: tuple[int, ...]) -> tuple[Message, ...]:
+    return (Read(numbers[0], numbers[1], spec), Drop((numbers[1],)))

@@ -1,0 +1,199 @@
+"""Recognized messages are those that decoding in full finds."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from burn_remote_protocol.dialects import burn_0_22_recognition
+from burn_remote_protocol.dialects.burn_0_22 import decode_messages
+from burn_remote_protocol.dialects.burn_0_22_recognition import MessageRecognizer
+from burn_remote_protocol.errors import ProtocolViolation
+from burn_remote_protocol.messages import Drop, Read, Seed, Sync
+from burn_remote_protocol.operations.row import Operation
+from support.recorded import recordings_0_22, sessions
+from support.specs import f32
+
+NUMBERS = st.one_of(
+    st.integers(0, 127), st.integers(128, 2**16), st.integers(2**31, 2**33), st.just(2**64 - 1)
+)
+S = [1]
+
+
+def tensor(number: int, status: str = "ReadOnly", size: int = 2) -> Any:
+    return [[number], [[size]], status, "F32"]
+
+
+def registered(operation: Any) -> Any:
+    return {"Task": {"RegisterOperation": [S, operation]}}
+
+
+def add(first: int, second: int, third: int, size: int = 2) -> Any:
+    tensors = [tensor(first, size=size), tensor(second, size=size), tensor(third, "NotInit", size)]
+    return registered({"NumericFloat": ["F32", {"Add": tensors}]})
+
+
+def drop(number: int) -> Any:
+    return registered({"Drop": tensor(number, "ReadWrite")})
+
+
+def read(request: int, number: int, status: str = "ReadOnly") -> Any:
+    return {"Task": {"ReadTensor": [request, S, tensor(number, status)]}}
+
+
+def sync(request: int) -> Any:
+    return {"Task": {"SyncBackend": [request, S]}}
+
+
+def frame(*messages: Any) -> bytes:
+    packed: bytes = msgpack.packb(messages)
+    return packed
+
+
+def outcome(decode: Callable[[bytes], object], written: bytes) -> str:
+    """Return what a frame is decoded to, without the addresses of views, or that it is refused."""
+    try:
+        return re.sub(r"<memory at \w+>", "view", repr(decode(written)))
+    except ProtocolViolation:
+        return "refused"
+
+
+def in_full(*_: Any) -> None:
+    raise AssertionError("a message was decoded in full")
+
+
+@pytest.mark.parametrize("recording", recordings_0_22())
+def test_recorded_sessions_are_decoded_alike_with_and_without_recognition(recording: str) -> None:
+    for session in sessions(recording):
+        recognizer = MessageRecognizer()
+        frames = [
+            each["payload"]
+            for each in session["frames"]
+            if each["dir"] == "c2s" and each["op"] == 2 and b"Init\x94" not in each["payload"]
+        ]
+        for each in frames * 2:
+            assert outcome(recognizer.decode, each) == outcome(decode_messages, each)
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS), max_size=20))
+def test_numbers_of_any_length_are_read(rows: list[tuple[int, ...]]) -> None:
+    recognizer = MessageRecognizer()
+    for first, second, third, request in rows:
+        written = frame(
+            add(first, second, third), drop(first), read(request, third, "ReadWrite"), sync(request)
+        )
+        found = recognizer.decode(written)
+
+        assert found == decode_messages(written)
+        assert found[0] == Operation(found[0].signature, (first, second, third))  # type: ignore[union-attr]
+        assert found[2:] == [Read(request, third, f32(2)), Drop((third,)), Sync(request)]
+
+
+def test_a_program_that_repeats_its_messages_has_none_decoded_in_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def step(number: int) -> list[Any]:
+        drops = [drop(number), drop(number + 1)]
+        random.Random(number).shuffle(drops)
+        return [add(number, 1, number + 1), *drops, read(number, 1), sync(number)]
+
+    messages = [message for number in range(1000, 1100) for message in step(number)]
+    recognizer = MessageRecognizer()
+    recognizer.decode(frame(*step(1000), *step(1001)))
+    seen = recognizer.unknown
+    monkeypatch.setattr(burn_0_22_recognition, "decode_messages", in_full)
+
+    # Frames of four cut the five messages of a step at another place each time.
+    found = [
+        message
+        for place in range(0, len(messages), 4)
+        for message in recognizer.decode(frame(*messages[place : place + 4]))
+    ]
+
+    assert recognizer.unknown == seen
+    monkeypatch.undo()
+    assert found == decode_messages(frame(*messages))
+
+
+def test_messages_after_an_unknown_one_are_decoded_too() -> None:
+    written = frame(add(1, 2, 3), {"Task": {"Seed": 5}}, sync(4))
+    recognizer = MessageRecognizer()
+
+    for _ in range(2):
+        found = recognizer.decode(written)
+        assert found[1:] == [Seed(5), Sync(4)]
+        assert found == decode_messages(written)
+
+
+def test_a_frame_that_differs_in_one_bit_is_decoded_as_without_recognition() -> None:
+    written = frame(add(300, 301, 302), drop(300), read(70_000, 302), sync(3))
+    recognizer = MessageRecognizer()
+    for _ in range(2):
+        recognizer.decode(written)
+    for place in range(8 * len(written)):
+        changed = bytearray(written)
+        changed[place // 8] ^= 1 << place % 8
+        found = outcome(recognizer.decode, bytes(changed))
+        assert found == outcome(decode_messages, bytes(changed))
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 20, 60, 100, -2, -1])
+def test_a_frame_that_is_cut_off_is_refused(length: int) -> None:
+    written = frame(add(1, 2, 3), sync(4))
+    recognizer = MessageRecognizer()
+    recognizer.decode(written)
+
+    with pytest.raises(ProtocolViolation):
+        recognizer.decode(written[:length])
+
+
+@pytest.mark.parametrize("extra", [b"\0", b"\xc0", frame(sync(4))[1:]])
+def test_bytes_after_the_messages_of_a_frame_are_refused(extra: bytes) -> None:
+    written = frame(add(1, 2, 3), sync(4))
+    recognizer = MessageRecognizer()
+    recognizer.decode(written)
+
+    with pytest.raises(ProtocolViolation):
+        recognizer.decode(written + extra)
+
+
+def test_text_that_looks_like_a_tensor_is_not_read_as_one() -> None:
+    name = b"\x94\x91\x07\x91\x90".decode("latin1")
+    custom = {"Custom": [name, [tensor(1)], [tensor(8, "NotInit")], []]}
+    packed = frame(registered(custom))
+    raw = packed.replace(name.encode(), name.encode("latin1") + b"aa")
+    recognizer = MessageRecognizer()
+
+    for each in (packed, raw, packed, raw):
+        assert outcome(recognizer.decode, each) == outcome(decode_messages, each)
+
+
+def test_text_that_looks_like_a_message_is_not_read_as_one() -> None:
+    name = "\x81\xa4Task"
+    written = frame(
+        registered({"Custom": [name, [tensor(1)], [tensor(8, "NotInit")], []]}), sync(1)
+    )
+    recognizer = MessageRecognizer()
+
+    for each in (written, written.replace(name.encode(), b"a" + name.encode("latin1"))) * 2:
+        assert outcome(recognizer.decode, each) == outcome(decode_messages, each)
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(burn_0_22_recognition, "MESSAGES_KEPT", 8)
+    monkeypatch.setattr(burn_0_22_recognition, "LAYOUTS_KEPT", 8)
+    recognizer = MessageRecognizer()
+    for size in range(30):
+        written = frame(add(1, 2, 3, size))
+        assert recognizer.decode(written) == decode_messages(written)
+
+    assert len(burn_0_22_recognition._KNOWN) <= 8
+    assert len(recognizer._layouts) <= 8
+    assert len(recognizer._successors) <= 9
