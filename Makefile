@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ORACLE := .venv-oracle
 
-.PHONY: help setup demo test coverage lint types fuzz endurance attack costs bench bench-graphs bench-training compare bench-modules conformance docs examples interop array-api test-oracle test-gpu docker-demo docker-faults docker-clean clean
+.PHONY: help setup demo test coverage lint types fuzz endurance attack costs bench bench-graphs bench-training compare bench-modules conformance docs examples interop array-api test-oracle test-torch test-gpu docker-demo docker-faults docker-clean clean
 .DEFAULT_GOAL := help
 
 help:            ## List the targets
@@ -123,6 +123,9 @@ $(ORACLE)/.ready: pyproject.toml
 
 test-oracle: $(ORACLE)/.ready  ## Compare results with PyTorch and SciPy (in a separate environment)
 	@$(ORACLE)/bin/python -m pytest -m oracle tests/oracle
+
+test-torch: $(ORACLE)/.ready  ## Test PyTorch programs on burn devices (in the environment of test-oracle)
+	@$(ORACLE)/bin/python -m pytest -m torch tests/pytorch
 
 bench-modules: $(ORACLE)/.ready  ## Compare the speed of network functions with fused NumPy code and PyTorch
 	@$(ORACLE)/bin/python benchmarks/modules.py

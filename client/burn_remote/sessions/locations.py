@@ -38,6 +38,8 @@ _PACKAGES: Final = frozenset(
                 "sessions",
                 "sessions.burn",
                 "sessions.native",
+                "torch",
+                "torch.aten",
             )
         ),
     }

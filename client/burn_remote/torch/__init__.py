@@ -1,0 +1,53 @@
+"""PyTorch programs on burn devices: ``model.to("burn")``.
+
+``connect`` opens a server as the next of the devices ``torch.device("burn", 0)``, ``("burn", 1)`` …
+Tensors, modules, autograd and optimizers are PyTorch's own; their operations run on the server.
+Nothing else in this package imports this folder, which needs PyTorch: ``burn-remote[torch]``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import burn_remote as br
+from burn_remote.torch import places
+from burn_remote.torch.dispatching import allow_fallback
+from burn_remote.torch.errors import UnsupportedOperation
+from burn_remote.torch.registration import register
+from burn_remote_protocol.errors import UsageError
+
+__all__ = ["UnsupportedOperation", "add", "connect", "fallback", "local"]
+
+register()
+
+
+def connect(address: str, **options: Any) -> Any:
+    """Connect to a server and return its ``torch.device``: the next index of ``burn``.
+
+    ``options`` are those of ``burn_remote.RemoteDevice``, whose errors this raises. An address that
+    is already connected keeps its index.
+    """
+    return add(br.RemoteDevice(address, **options))
+
+
+def local(**options: Any) -> Any:
+    """Open a device in this process and return its ``torch.device``.
+
+    ``options`` are those of ``burn_remote.LocalDevice``.
+    """
+    return add(br.LocalDevice(**options))
+
+
+def add(device: br.Device) -> Any:
+    """Return the ``torch.device`` of an open ``burn_remote`` device."""
+    return places.add_device(device)
+
+
+def fallback(device: str | None) -> None:
+    """Permit (``"cpu"``) or forbid (``None``) that operations without a row run on the CPU.
+
+    Each such operation copies its tensors to this process and back, and warns once.
+    """
+    if device not in ("cpu", None):
+        raise UsageError(f"fallback takes 'cpu' or None, not {device!r}")
+    allow_fallback(device == "cpu")

@@ -1,0 +1,224 @@
+"""Reading and writing elements by tensors of indices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import burn_remote as br
+from burn_remote.functions.casting import converted_to
+from burn_remote.torch.aten.promotion import filled_like
+from burn_remote.torch.aten.table import aten
+from burn_remote_protocol.errors import UsageError
+
+__all__: list[str] = []
+
+Tensor = br.Tensor
+
+
+def _with_axes(x: Tensor) -> Tensor:
+    return x if x.ndim else br.reshape(x, (1,))
+
+
+@aten("index_select")
+def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    if not x.ndim:
+        return x
+    return br.take(x, _with_axes(index), axis=dim)
+
+
+@aten("gather")
+def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
+    if not index.size:
+        return br.zeros(index.shape, dtype=x.dtype, device=x.device)
+    result = br.gather(_with_axes(x), dim, converted_to(_with_axes(index), br.int64))
+    return br.reshape(result, index.shape)
+
+
+def _scattered(x: Tensor, dim: int, index: Tensor, src: Any, update: str) -> Tensor:
+    if not index.size:
+        return x
+    places = converted_to(_with_axes(index), br.int64)
+    if type(src) is Tensor:
+        values = _with_axes(src)
+        if values.shape != places.shape:
+            values = values[tuple(slice(0, size) for size in places.shape)]
+        values = converted_to(values, x.dtype)
+    else:
+        values = filled_like(x, src, places.shape)
+    result = br.scatter(_with_axes(x), dim, places, values, update=update)  # type: ignore[arg-type]
+    return br.reshape(result, x.shape)
+
+
+@aten("scatter.src", "scatter.value")
+def scatter(x: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
+    return _scattered(x, dim, index, src, "assign")
+
+
+@aten("scatter_add")
+def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    return _scattered(x, dim, index, src, "add")
+
+
+@aten("scatter.reduce", "scatter.value_reduce")
+def scatter_with(x: Tensor, dim: int, index: Tensor, src: Any, *, reduce: str) -> Tensor:
+    return _scattered(x, dim, index, src, "add" if reduce == "add" else "mul")
+
+
+_REDUCTIONS: Final = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
+_NEUTRAL: Final = {"sum": 0, "mean": 0, "prod": 1}
+
+
+@aten("scatter_reduce.two")
+def scatter_reduce(
+    x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    start = x
+    if not include_self:
+        if reduce in _NEUTRAL:
+            neutral: Any = _NEUTRAL[reduce]
+        else:
+            low = br.finfo(x.dtype).min if x.dtype.is_floating else br.iinfo(x.dtype).min
+            high = br.finfo(x.dtype).max if x.dtype.is_floating else br.iinfo(x.dtype).max
+            if x.dtype.is_floating:
+                low, high = float("-inf"), float("inf")
+            neutral = low if reduce == "amax" else high
+        start = _scattered(x, dim, index, neutral, "assign")
+    result = _scattered(start, dim, index, src, _REDUCTIONS[reduce])
+    if reduce == "mean":
+        ones = br.ones_like(x)
+        if not include_self:
+            ones = _scattered(ones, dim, index, 0, "assign")
+        counts = _scattered(ones, dim, index, 1, "add")
+        counts = br.maximum(counts, 1)
+        divide = br.divide if x.dtype.is_floating else br.floor_divide
+        result = divide(result, counts)
+    return result
+
+
+def _places(x: Tensor, indices: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the index of NumPy's form: ``None`` of aten is a full slice."""
+    return tuple([slice(None) if one is None else one for one in indices])
+
+
+def _expanded(x: Tensor, indices: Sequence[Any]) -> list[Any]:
+    """Replace masks by the positions of their true elements."""
+    result: list[Any] = []
+    for one in indices:
+        if one is not None and (one.dtype.is_bool or one.dtype is br.uint8):
+            mask = converted_to(one, br.bool)
+            result += list(br.nonzero(mask))
+        elif one is None:
+            result.append(None)
+        else:
+            result.append(converted_to(one, br.int64))
+    return result
+
+
+@aten("index.Tensor", "_unsafe_index.Tensor")
+def index(x: Tensor, indices: Sequence[Any]) -> Tensor:
+    return x[_places(x, _expanded(x, indices))]
+
+
+@aten("index_put", "_unsafe_index_put")
+def index_put(
+    x: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bool = False
+) -> Tensor:
+    (mask, *others) = indices
+    values = converted_to(values, x.dtype)
+    if not others and mask is not None and mask.dtype.is_bool and values.size == 1:
+        value = br.reshape(values, ())
+        shaped = br.reshape(mask, mask.shape + (1,) * (x.ndim - mask.ndim))
+        return br.where(shaped, x + value if accumulate else value, x)
+    update: Any = "add" if accumulate else "assign"
+    return x.set(_places(x, _expanded(x, indices)), values, update=update)
+
+
+def _along(x: Tensor, dim: int, index: Tensor, source: Any, update: Any) -> Tensor:
+    if not x.ndim:
+        return br.reshape(_along(br.reshape(x, (1,)), 0, index, _rank_one(source), update), ())
+    index = _with_axes(index)
+    if not index.size:
+        return x
+    dim = dim % x.ndim
+    shape = (*x.shape[:dim], index.size, *x.shape[dim + 1 :])
+    values = (
+        br.broadcast_to(converted_to(source, x.dtype), shape)
+        if type(source) is Tensor
+        else filled_like(x, source, shape)
+    )
+    index = converted_to(index, br.int64)
+    index = br.where(index < 0, index + x.shape[dim], index)
+    return br.update_along(x, dim, index, values, update=update)
+
+
+def _rank_one(source: Any) -> Any:
+    return _with_axes(source) if type(source) is Tensor else source
+
+
+@aten("index_add")
+def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
+    return _along(x, dim, index, source if alpha == 1 else source * alpha, "add")
+
+
+@aten("index_copy")
+def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    return _along(x, dim, index, source, "assign")
+
+
+@aten("index_fill.int_Scalar", "index_fill.int_Tensor")
+def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    return _along(x, dim, index, value, "assign")
+
+
+@aten("masked_select")
+def masked_select(x: Tensor, mask: Tensor) -> Tensor:
+    x, mask = br.broadcast_arrays(x, mask)
+    return br.boolean_mask(x, mask) if x.ndim else br.boolean_mask(*map(_with_axes, (x, mask)))
+
+
+@aten("masked_scatter")
+def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    shape = x.shape
+    mask = br.flatten(br.broadcast_to(mask, shape))
+    if not mask.size:
+        return x
+    places = br.maximum(br.cumulative_sum(converted_to(mask, br.int64), axis=0) - 1, 0)
+    # An element that no mask selects needs no source; the device checks the others.
+    chosen = br.take(br.flatten(source), br.where(mask, places, 0), axis=0)
+    return br.reshape(br.where(mask, chosen, br.flatten(x)), shape)
+
+
+@aten("nonzero")
+def nonzero(x: Tensor) -> Tensor:
+    if not x.ndim:
+        return br.zeros((int(bool(x)), 0), dtype=br.int64, device=x.device)
+    return br.argwhere(x)
+
+
+@aten("take")
+def take(x: Tensor, index: Tensor) -> Tensor:
+    return br.reshape(br.take(br.flatten(x), br.flatten(index), axis=0), index.shape)
+
+
+@aten("isin.Tensor_Tensor")
+def isin(x: Tensor, tests: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    return br.isin(x, tests, invert=invert)
+
+
+@aten("searchsorted.Tensor")
+def searchsorted(
+    sorted_sequence: Tensor,
+    x: Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> Tensor:
+    if sorted_sequence.ndim != 1 or sorter is not None:
+        raise UsageError("searchsorted on a burn device takes one sorted sequence and no sorter")
+    place: Any = "right" if right or side == "right" else "left"
+    found = br.searchsorted(sorted_sequence, _with_axes(x), side=place)
+    found = br.reshape(found, x.shape)
+    return converted_to(found, br.int32 if out_int32 else br.int64)

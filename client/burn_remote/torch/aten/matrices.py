@@ -1,0 +1,95 @@
+"""Products and factorizations of matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import burn_remote as br
+from burn_remote.torch.aten.promotion import as_floats
+from burn_remote.torch.aten.table import aten
+
+__all__: list[str] = []
+
+Tensor = br.Tensor
+
+
+@aten("mm", "bmm", "mv", "dot", "matmul")
+def mm(x: Tensor, y: Tensor) -> Tensor:
+    return br.matmul(x, y)
+
+
+def _plus(x: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
+    product = product if alpha == 1 else product * alpha
+    if beta == 0:  # NaN in x does not count
+        return product
+    return (x if beta == 1 else x * beta) + product
+
+
+@aten("addmm", "addmv", "baddbmm")
+def addmm(x: Tensor, y: Tensor, z: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    return _plus(x, mm(y, z), beta, alpha)
+
+
+@aten("addbmm")
+def addbmm(x: Tensor, y: Tensor, z: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    return _plus(x, br.sum(mm(y, z), axis=0), beta, alpha)
+
+
+@aten("addr")
+def addr(x: Tensor, y: Tensor, z: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    return _plus(x, br.reshape(y, (-1, 1)) * br.reshape(z, (1, -1)), beta, alpha)
+
+
+@aten("linalg_inv_ex")
+def inv_ex(x: Tensor, *, check_errors: bool = False) -> tuple[Tensor, Tensor]:
+    return br.linalg.inv(x), br.zeros(x.shape[:-2], dtype=br.int32, device=x.device)
+
+
+@aten("linalg_cholesky_ex")
+def cholesky_ex(
+    x: Tensor, *, upper: bool = False, check_errors: bool = False
+) -> tuple[Tensor, Tensor]:
+    factor = br.linalg.cholesky(x, upper=upper)
+    return factor, br.zeros(x.shape[:-2], dtype=br.int32, device=x.device)
+
+
+@aten("cholesky")
+def cholesky(x: Tensor, upper: bool = False) -> Tensor:
+    return br.linalg.cholesky(x, upper=upper)
+
+
+@aten("linalg_qr")
+def qr(x: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
+    if mode == "r":
+        return br.zeros((0,), dtype=x.dtype, device=x.device), br.linalg.qr(x).R
+    q, r = br.linalg.qr(x, mode=mode)  # type: ignore[arg-type]
+    return q, r
+
+
+@aten("_linalg_svd")
+def svd(
+    x: Tensor, full_matrices: bool = False, compute_uv: bool = True, *, driver: Any = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    if not compute_uv:
+        none = br.zeros((0,), dtype=x.dtype, device=x.device)
+        return none, br.linalg.svdvals(x), none
+    u, s, vh = br.linalg.svd(x, full_matrices=full_matrices)
+    return u, s, vh
+
+
+@aten("_linalg_eigh")
+def eigh(x: Tensor, UPLO: str = "L", compute_v: bool = True) -> tuple[Tensor, Tensor]:
+    if UPLO.upper() == "U":
+        x = br.conj(br.matrix_transpose(x)) if x.dtype.is_complex else br.matrix_transpose(x)
+    if not compute_v:
+        none = br.zeros((0,), dtype=x.dtype, device=x.device)
+        return br.linalg.eigvalsh(x), none
+    values, vectors = br.linalg.eigh(x)
+    return values, vectors
+
+
+@aten("linalg_cross")
+def cross(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
+    x, y = as_floats(x, y) if x.dtype is not y.dtype else (x, y)
+    first, second = br.broadcast_arrays(x, y)
+    return br.linalg.cross(first, second, axis=dim)

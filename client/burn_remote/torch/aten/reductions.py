@@ -1,0 +1,206 @@
+"""Reductions, cumulative functions, searching and sorting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import burn_remote as br
+from burn_remote.functions.casting import converted_to
+from burn_remote.torch.aten.promotion import as_floats, cast, filled_like
+from burn_remote.torch.aten.table import aten, implement
+
+__all__: list[str] = []
+
+Tensor = br.Tensor
+
+
+def _axes(x: Tensor, dim: Any) -> Any:
+    """Return the axes of a reduction: ``None`` for all. A 0-d tensor has one axis, 0 or -1."""
+    if dim is None or dim == [] or dim == () or not x.ndim:
+        return None
+    return dim if isinstance(dim, int) else tuple(dim)
+
+
+@aten("sum", "sum.dim_IntList")
+def sum_(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    return br.sum(cast(x, dtype), axis=_axes(x, dim), keepdims=keepdim)
+
+
+@aten("mean", "mean.dim")
+def mean(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    return br.mean(cast(x, dtype), axis=_axes(x, dim), keepdims=keepdim)
+
+
+@aten("prod", "prod.dim_int")
+def prod(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    return br.prod(cast(x, dtype), axis=_axes(x, dim), keepdims=keepdim)
+
+
+def _extreme(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def reduce(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+        if x.dtype.is_bool:
+            whole = br.any if function is br.max else br.all
+            return whole(x, axis=_axes(x, dim), keepdims=keepdim)
+        return function(x, axis=_axes(x, dim), keepdims=keepdim)
+
+    return reduce
+
+
+for _name, _function in (("amax", br.max), ("amin", br.min), ("max", br.max), ("min", br.min)):
+    implement(_name, _extreme(_function))
+
+
+def _with_indices(function: Callable[..., Any]) -> Callable[..., Any]:
+    def search(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+        if not x.ndim:
+            return x, filled_like(x, 0, (), br.int64)
+        wide = converted_to(x, br.uint8) if x.dtype.is_bool else x
+        values, indices = function(wide, dim, keepdims=keepdim)
+        return converted_to(values, x.dtype), indices
+
+    return search
+
+
+implement("max.dim", _with_indices(br.max_with_indices))
+implement("min.dim", _with_indices(br.min_with_indices))
+
+
+def _index_of(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def search(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+        if not x.ndim:
+            return filled_like(x, 0, (), br.int64)
+        wide = converted_to(x, br.uint8) if x.dtype.is_bool else x
+        return function(wide, axis=dim, keepdims=keepdim)
+
+    return search
+
+
+implement("argmax", _index_of(br.argmax))
+implement("argmin", _index_of(br.argmin))
+
+
+def _truth(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def reduce(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+        result = function(x, axis=_axes(x, dim), keepdims=keepdim)
+        # PyTorch returns uint8 for uint8, for compatibility.
+        return converted_to(result, br.uint8) if x.dtype is br.uint8 else result
+
+    return reduce
+
+
+for _name, _function in (("any", br.any), ("all", br.all)):
+    for _suffix in ("", ".dim", ".dims"):
+        implement(_name + _suffix, _truth(_function))
+
+
+def _count(x: Tensor, axes: Any) -> int:
+    if axes is None:
+        return x.size
+    return math.prod(x.shape[one] for one in ((axes,) if isinstance(axes, int) else axes))
+
+
+@aten("var.correction")
+def var(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
+    axes = _axes(x, dim)
+    correction = 1 if correction is None else correction
+    if x.dtype.is_complex:
+        real = var(br.real(x), dim, correction=correction, keepdim=keepdim)
+        return real + var(br.imag(x), dim, correction=correction, keepdim=keepdim)
+    if _count(x, axes) <= correction:
+        away = x - br.mean(x, axis=axes, keepdims=True)
+        return br.sum(away * away, axis=axes, keepdims=keepdim) / filled_like(x, 0.0)
+    return br.var(x, axis=axes, correction=correction, keepdims=keepdim)
+
+
+@aten("std.correction")
+def std(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
+    return br.sqrt(var(x, dim, correction=correction, keepdim=keepdim))
+
+
+@aten("var_mean.correction")
+def var_mean(
+    x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    middle = br.mean(x, axis=_axes(x, dim), keepdims=keepdim)
+    return var(x, dim, correction=correction, keepdim=keepdim), middle
+
+
+def _cumulative(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def accumulate(x: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
+        x = cast(x, dtype)
+        if not x.ndim:
+            return x if x.dtype.is_floating or x.dtype.is_complex else converted_to(x, br.int64)
+        return function(x, axis=dim)
+
+    return accumulate
+
+
+implement("cumsum", _cumulative(br.cumulative_sum))
+implement("cumprod", _cumulative(br.cumulative_prod))
+
+
+@aten("sort")
+def sort(
+    x: Tensor, dim: Any = -1, descending: bool = False, *, stable: bool | None = None
+) -> tuple[Tensor, Tensor]:
+    return _sorted(x, dim, descending)
+
+
+@aten("sort.stable")
+def sort_stable(
+    x: Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False
+) -> tuple[Tensor, Tensor]:
+    return _sorted(x, dim, descending)
+
+
+def _sorted(x: Tensor, dim: int, descending: bool) -> tuple[Tensor, Tensor]:
+    if not x.ndim:
+        return x, filled_like(x, 0, (), br.int64)
+    wide = converted_to(x, br.uint8) if x.dtype.is_bool else x
+    values, indices = br.sort_with_indices(wide, axis=dim, descending=descending)
+    return converted_to(values, x.dtype), indices
+
+
+@aten("topk")
+def topk(
+    x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Tensor, Tensor]:
+    if not x.ndim:
+        return x, filled_like(x, 0, (), br.int64)
+    return br.topk(x, k, dim, largest=largest)
+
+
+@aten("count_nonzero.dim_IntList", "count_nonzero")
+def count_nonzero(x: Tensor, dim: Any = None) -> Tensor:
+    return br.count_nonzero(x, axis=_axes(x, dim))
+
+
+@aten("logsumexp")
+def logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
+    (x,) = as_floats(x)
+    axes = _axes(x, dim)
+    largest = br.max(x, axis=axes, keepdims=True)
+    largest = br.mask_fill(largest, br.isinf(largest), 0.0)
+    total = br.log(br.sum(br.exp(x - largest), axis=axes, keepdims=True)) + largest
+    return total if keepdim else br.reshape(total, br.sum(x, axis=axes).shape)
+
+
+@aten("linalg_vector_norm")
+def vector_norm(
+    x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
+    x = cast(x, dtype)
+    axes = _axes(x, dim)
+    size = br.abs(x)
+    if ord == 2:
+        return br.sqrt(br.sum(size * size, axis=axes, keepdims=keepdim))
+    if ord == 1:
+        return br.sum(size, axis=axes, keepdims=keepdim)
+    if ord == 0:
+        return converted_to(br.count_nonzero(x, axis=axes, keepdims=keepdim), size.dtype)
+    if math.isinf(ord):
+        whole = br.max if ord > 0 else br.min
+        return whole(size, axis=axes, keepdims=keepdim)
+    return br.pow(br.sum(br.pow(size, float(ord)), axis=axes, keepdims=keepdim), 1 / ord)

@@ -1,0 +1,123 @@
+"""The registration of the device type ``burn`` with PyTorch.
+
+PyTorch lets Python register one backend (``PrivateUse1``) by functions that it calls experimental.
+``TESTED`` is the range of versions that the tests of this package passed with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, Final
+
+import torch
+from torch.utils import backend_registration
+
+from burn_remote.torch import places
+from burn_remote.torch.aten.table import TABLE
+from burn_remote.torch.dispatching import HANDLERS, resolve
+from burn_remote.torch.tensors import set_dispatcher
+
+__all__ = ["TESTED", "check_version", "register"]
+
+# From the first version up to, but excluding, the second.
+TESTED: Final = ((2, 13), (2, 16))
+
+
+def check_version(version: str) -> None:
+    """Warn if the tests of this package did not run with a version of PyTorch."""
+    release = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
+    if not TESTED[0] <= release < TESTED[1]:
+        low, high = (".".join(map(str, bound)) for bound in TESTED)
+        warnings.warn(
+            f"burn_remote.torch is tested with PyTorch from {low} up to, but excluding, {high}; "
+            f"this is {version}, whose interface for backends may differ",
+            stacklevel=3,
+        )
+
+
+class _Module(ModuleType):
+    """The module ``torch.burn``, which PyTorch asks about its devices."""
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_available(self) -> bool:
+        return places.device_count() > 0
+
+    def current_device(self) -> int:
+        return places.current_index()
+
+    def device_count(self) -> int:
+        return places.device_count()
+
+    def set_device(self, device: Any) -> None:
+        places.set_current_index(places.index_of(device))
+
+    @contextlib.contextmanager
+    def device(self, device: Any) -> Iterator[None]:
+        before = places.current_index()
+        self.set_device(device)
+        try:
+            yield
+        finally:
+            places.set_current_index(before)
+
+    def synchronize(self, device: Any = None) -> None:
+        places.wire_device(device).sync()
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def manual_seed(self, seed: int) -> None:
+        places.wire_device(None).seed(seed % 2**64)
+
+    def manual_seed_all(self, seed: int) -> None:
+        for index in range(places.device_count()):
+            places.wire_device(index).seed(seed % 2**64)
+
+    def get_amp_supported_dtype(self) -> list[Any]:
+        return [torch.bfloat16, torch.float16]
+
+
+_libraries: list[Any] = []
+
+
+def register() -> None:
+    """Make ``torch.device("burn")`` known to PyTorch."""
+    if _libraries:
+        return
+    check_version(torch.__version__)
+    set_dispatcher(HANDLERS, resolve)
+    backend_registration._setup_privateuseone_for_python_backend(
+        places.BACKEND, backend_module=_Module("torch.burn")
+    )
+    library = torch.library.Library("aten", "IMPL")
+    for func in factories():
+        library.impl(func.name().removeprefix("aten::"), _factory(func), "PrivateUse1")
+    _libraries.append(library)
+
+
+def factories() -> list[Any]:
+    """Return the overloads that PyTorch calls by device: those that make tensors of no tensor."""
+    found = {
+        torch.ops.aten.empty.memory_format,
+        torch.ops.aten.empty_strided.default,
+        torch.ops.aten._copy_from.default,  # called by torch.tensor(data, device="burn")
+    }
+    for func in TABLE:
+        arguments = func._schema.arguments
+        has_tensors = any("Tensor" in str(one.type) for one in arguments)
+        if not has_tensors and any(one.name == "device" for one in arguments):
+            found.add(func)
+    return sorted(found, key=lambda func: str(func.name()))
+
+
+def _factory(func: Any) -> Any:
+    def make(*args: Any, **kwargs: Any) -> Any:
+        handler = HANDLERS.get(func) or resolve(func)
+        return handler(args, kwargs)
+
+    return make

@@ -1,0 +1,121 @@
+"""Storages: the elements that several views share.
+
+Tensors of ``burn_remote`` never change, so a storage refers to another one after each write. A view
+remembers the version whose elements it has; if the storage has a newer one, the view is read again.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import burn_remote as br
+from burn_remote.dispatch.operators import reshaped
+from burn_remote.functions.casting import converted_to
+from burn_remote.torch.aten.shapes import strided_positions
+from burn_remote.torch.geometry import Geometry, is_contiguous, selection_of
+from burn_remote_protocol.dtypes import DType
+
+__all__ = ["Storage"]
+
+Tensor = br.Tensor
+
+
+@final
+class Storage:
+    """The elements of one tensor and of all its views, in row-major order of some shape.
+
+    ``unset`` has shape, dtype and device of elements that nobody has written yet: they are zeros,
+    and made when they are first read.
+    """
+
+    __slots__ = ("unset", "value", "version")
+
+    def __init__(
+        self,
+        value: Tensor | None,
+        unset: tuple[tuple[int, ...], DType, br.Device] | None = None,
+    ) -> None:
+        self.value = value
+        self.unset = unset
+        self.version = 0
+
+    @property
+    def count(self) -> int:
+        """The number of elements."""
+        if self.value is not None:
+            return self.value.size
+        assert self.unset is not None  # one of both is there
+        return math.prod(self.unset[0])
+
+    def whole(self) -> Tensor:
+        """Return all elements."""
+        if self.value is None:
+            assert self.unset is not None  # one of both is there
+            shape, dtype, device = self.unset
+            self.value = br.zeros(shape, dtype=dtype, device=device)
+            self.unset = None
+        return self.value
+
+    def read(self, geometry: Geometry) -> Tensor:
+        """Return the elements that a geometry shows."""
+        value = self.whole()
+        size, stride, offset = geometry
+        count = math.prod(size)
+        if not count:
+            return br.zeros(size, dtype=value.dtype, device=value.device)
+        if offset == 0 and count == value.size and is_contiguous(size, stride):
+            return reshaped(value, size)
+        # Repeated elements are read once.
+        once = tuple([1 if step == 0 else n for n, step in zip(size, stride, strict=True)])
+        selection = selection_of(value.shape, Geometry(once, stride, offset))
+        if selection is None:
+            places = strided_positions(value, once, stride, offset)
+            picked = reshaped(br.take(reshaped(value, (value.size,)), places, axis=0), once)
+        else:
+            index, kept, order = selection
+            sliced = reshaped(value[index], kept)
+            picked = reshaped(br.permute_dims(sliced, order) if order else sliced, once)
+        return picked if once == size else br.broadcast_to(picked, size)
+
+    def write(self, geometry: Geometry, new: Tensor) -> None:
+        """Change the elements that a geometry shows; ``new`` has its size.
+
+        Raises ``RuntimeError`` if several elements of the view are one element of the storage.
+        """
+        size, stride, offset = geometry
+        count = math.prod(size)
+        if not count:
+            return
+        if any(n > 1 and step == 0 for n, step in zip(size, stride, strict=True)):
+            raise RuntimeError(
+                "unsupported operation: more than one element of the written-to tensor refers to "
+                "a single memory location. Please clone() the tensor before performing the "
+                "operation."
+            )
+        if offset == 0 and count == self.count and is_contiguous(size, stride):
+            if self.value is None:
+                assert self.unset is not None  # one of both is there
+                shape, self.unset = self.unset[0], None
+            else:
+                shape = self.value.shape
+            self.value = new if new.shape == shape else reshaped(new, shape)
+            self.version += 1
+            return
+        value = self.whole()
+        new = converted_to(new, value.dtype)
+        selection = selection_of(value.shape, geometry)
+        if selection is None:
+            places = strided_positions(value, size, stride, offset)
+            flat = reshaped(value, (value.size,))
+            changed = br.update_along(flat, 0, places, reshaped(new, (count,)))
+            self.value = reshaped(changed, value.shape)
+        else:
+            index, _, order = selection
+            placed = reshaped(new, tuple([n for n in size if n > 1]))
+            back = [order.index(axis) for axis in range(len(order))]
+            placed = br.permute_dims(placed, back) if back else placed
+            axes = zip(index, value.shape, strict=True)
+            lengths = tuple([len(range(*one.indices(n))) for one, n in axes])
+            self.value = value.set(index, reshaped(placed, lengths))
+        self.version += 1

@@ -1,0 +1,234 @@
+"""The tensors that PyTorch sees: shape, strides and dtype for PyTorch, elements on a device."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import torch
+
+import burn_remote as br
+from burn_remote.functions.casting import converted_to
+from burn_remote.torch.dtypes import dtype_from_torch, dtype_to_torch
+from burn_remote.torch.geometry import Geometry, is_contiguous
+from burn_remote.torch.places import wire_device
+from burn_remote.torch.storages import Storage
+
+__all__ = [
+    "BurnTensor",
+    "alias",
+    "geometry_of",
+    "set_dispatcher",
+    "to_cpu",
+    "unset",
+    "upload",
+    "value_of",
+    "wrap",
+    "write",
+]
+
+_make: Final = torch.Tensor._make_wrapper_subclass
+_dispatcher: list[Any] = []
+
+
+def set_dispatcher(handlers: dict[Any, Any], resolve: Any) -> None:
+    """Have operations on tensors carried out: by a handler each, which ``resolve`` finds."""
+    _dispatcher[:] = [handlers, resolve]
+
+
+class BurnTensor(torch.Tensor):
+    """A tensor on a burn device. Everything that PyTorch knows of it is set at construction."""
+
+    # PyTorch keeps the metadata; these are ours: the shared elements, the elements that this view
+    # shows, the version of the storage that they come from, and the device.
+    _storage: Storage
+    _value: br.Tensor | None
+    _version_seen: int
+    _place: Any
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        handlers, resolve = _dispatcher
+        handler = handlers.get(func)
+        if handler is None:
+            handler = resolve(func)
+        return handler(args, kwargs or {})
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        shown = repr(to_cpu(self))
+        tail = f", device='{self.device}'"
+        if self.requires_grad and self.grad_fn is None:
+            tail += ", requires_grad=True"
+        elif self.grad_fn is not None:
+            tail += f", grad_fn=<{type(self.grad_fn).__name__}>"
+        return f"{shown[:-1]}{tail})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if id(self) in memo:
+            return memo[id(self)]
+        if not self.is_leaf:
+            raise RuntimeError(
+                "only tensors that the user created (leaves) can be deep-copied; "
+                "call detach() first"
+            )
+        with torch.no_grad():
+            copied = self.detach().clone()
+        copied.requires_grad_(self.requires_grad)
+        if getattr(self, "_is_param", False):
+            copied._is_param = True
+        if self.grad is not None:
+            copied.grad = self.grad.__deepcopy__(memo)
+        memo[id(self)] = copied
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle as the same tensor on the CPU, so that a checkpoint can be loaded anywhere."""
+        copied = to_cpu(self.detach())
+        if getattr(self, "_is_param", False):
+            copied = torch.nn.Parameter(copied, self.requires_grad)
+        else:
+            copied.requires_grad_(self.requires_grad and self.is_leaf)
+        return copied.__reduce_ex__(protocol)
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """Raise ``TypeError`` as PyTorch does for tensors that are not on the CPU."""
+        if not force:
+            raise TypeError(
+                f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to "
+                "copy the tensor to host memory first."
+            )
+        return to_cpu(self.detach()).numpy()
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.numpy()
+
+    def tolist(self) -> Any:
+        """Wait for the elements and return them as nested lists."""
+        return to_cpu(self.detach()).tolist()
+
+    @property
+    def data(self) -> Any:
+        """The same elements, without a history."""
+        return torch.Tensor.data.__get__(self)
+
+    @data.setter
+    def data(self, new: Any) -> None:
+        if type(new) is not BurnTensor:
+            raise RuntimeError(
+                f"the data of a tensor on {self.device} must be on a burn device, not on "
+                f"{new.device}"
+            )
+        torch.Tensor.data.__set__(self, new)
+        take_over(self, new)
+
+
+def take_over(x: BurnTensor, new: BurnTensor) -> None:
+    """Have ``x`` show what ``new`` shows; PyTorch's metadata are not touched."""
+    x._storage, x._value, x._version_seen = new._storage, new._value, new._version_seen
+    x._place = new._place
+
+
+def wrap(value: br.Tensor, place: Any) -> BurnTensor:
+    """Return a new tensor with these elements on a ``torch.device``."""
+    spec = value.handle.spec
+    made: BurnTensor = _make(BurnTensor, spec.shape, dtype=dtype_to_torch(spec.dtype), device=place)
+    made._storage = Storage(value)
+    made._value = value
+    made._version_seen = 0
+    made._place = place
+    return made
+
+
+def unset(size: Any, stride: Any, dtype: Any, place: Any) -> BurnTensor:
+    """Return a tensor whose elements nobody has written: zeros, made when they are needed."""
+    size = tuple(size)
+    stride = None if stride is None or is_contiguous(size, stride) else tuple(stride)
+    made: BurnTensor = _make(BurnTensor, size, strides=stride, dtype=dtype, device=place)
+    length = size
+    if stride is not None:
+        last = sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+        length = (last + 1 if math.prod(size) else 0,)
+    made._storage = Storage(None, (length, dtype_from_torch(dtype), wire_device(place)))
+    made._value = None
+    made._version_seen = -1
+    made._place = place
+    return made
+
+
+def alias(x: BurnTensor, geometry: Geometry, value: br.Tensor | None) -> BurnTensor:
+    """Return a view of ``x``; without a value, it is read from the storage when needed."""
+    size, stride, offset = geometry
+    made: BurnTensor = _make(
+        BurnTensor,
+        size,
+        strides=stride,
+        storage_offset=offset,
+        dtype=x.dtype,
+        device=x._place,
+    )
+    storage = x._storage
+    made._storage = storage
+    made._value = value
+    made._version_seen = -1 if value is None else storage.version
+    made._place = x._place
+    return made
+
+
+def geometry_of(x: BurnTensor) -> Geometry:
+    """Return which elements of its storage a tensor shows."""
+    return Geometry(tuple(x.shape), x.stride(), x.storage_offset())
+
+
+def value_of(x: BurnTensor) -> br.Tensor:
+    """Return the elements that a tensor shows now."""
+    storage = x._storage
+    if x._version_seen == storage.version and x._value is not None:
+        return x._value
+    value = storage.read(geometry_of(x))
+    x._value, x._version_seen = value, storage.version
+    return value
+
+
+def write(x: BurnTensor, value: br.Tensor) -> None:
+    """Change the elements of a tensor, and so of all tensors that share them.
+
+    The dtype is converted. Raises ``RuntimeError`` for another shape, as PyTorch does.
+    """
+    if value.shape != tuple(x.shape):
+        raise RuntimeError(
+            f"output with shape {list(x.shape)} doesn't match the broadcast shape "
+            f"{list(value.shape)}"
+        )
+    dtype = dtype_from_torch(x.dtype)
+    if value.dtype is not dtype:
+        if value.dtype.is_complex and not dtype.is_complex:
+            value = br.real(value)
+        value = converted_to(value, dtype)
+    x._storage.write(geometry_of(x), value)
+    x._value, x._version_seen = value, x._storage.version
+
+
+def upload(x: Any, place: Any) -> br.Tensor:
+    """Return the elements of a CPU tensor on the device behind a ``torch.device``."""
+    device = wire_device(place)
+    x = x.detach().resolve_conj().resolve_neg()
+    if x.dtype is torch.bfloat16:
+        bits = br.tensor(x.contiguous().view(torch.int16).numpy().view(_bfloat16()), device=device)
+        return bits
+    return br.tensor(x.contiguous().numpy(), dtype=dtype_from_torch(x.dtype), device=device)
+
+
+def to_cpu(x: BurnTensor) -> Any:
+    """Wait for the elements and return them as a CPU tensor."""
+    array = value_of(x).numpy()
+    if x.dtype is torch.bfloat16:
+        return torch.from_numpy(array.view("int16")).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _bfloat16() -> Any:
+    import ml_dtypes
+
+    return ml_dtypes.bfloat16
