@@ -348,8 +348,9 @@ def run_graph(
     compiles: bool = False,
     dying: bool = False,
     backend: Backend | None = None,
+    calls: int = 1,
 ) -> tuple[list[Outcome], graphs.GraphPlan]:
-    """Return the outputs of the program as one graph, and the graph.
+    """Return the outputs of the program as one graph, called one or several times, and the graph.
 
     ``dying``: the program's inputs are dropped after the call. ``backend`` is used as it is.
     """
@@ -360,7 +361,8 @@ def run_graph(
     session.run(DefineGraph(GRAPH, program.input_count, tuple(program.steps), program.outputs))
     outputs = [slot + 1 for slot in program.outputs]
     inputs = tuple(range(1, program.input_count + 1))
-    session.run((GRAPH, *inputs, *outputs), *([Drop(inputs)] if dying else []))
+    for _ in range(calls):
+        session.run((GRAPH, *inputs, *outputs), *([Drop(inputs)] if dying else []))
     return _outcomes(session, outputs), session.interpreter.numbered[GRAPH]
 
 

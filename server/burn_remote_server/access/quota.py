@@ -49,6 +49,11 @@ def _nothing() -> None:
     """Do nothing."""
 
 
+def _reclaim_nothing() -> bool:
+    """Return that nothing was released."""
+    return False
+
+
 class Pool:
     """The bytes that all sessions of one device share. Thread-safe."""
 
@@ -117,7 +122,7 @@ class Quota:
 
     __slots__ = (
         "_counted_floor", "_counted_tensors", "_floor", "_held_lock", "_objects", "_pool", "_taken",
-        "bytes", "held", "max_bytes", "max_tensor_bytes", "max_tensors", "tensors",
+        "bytes", "held", "max_bytes", "max_tensor_bytes", "max_tensors", "reclaim", "tensors",
     )  # fmt: skip
 
     def __init__(
@@ -139,6 +144,8 @@ class Quota:
         self.bytes = 0
         self.tensors = 0
         self.held = 0
+        # Called before a refusal; returns whether it released held bytes.
+        self.reclaim: Callable[[], bool] = _reclaim_nothing
         self._held_lock = threading.RLock()
         self._pool = Pool(max_bytes) if pool is None else pool
         # Bytes reserved from the pool: ``bytes <= _taken`` and ``_taken + held <= max_bytes``.
@@ -188,6 +195,14 @@ class Quota:
 
     def hold(self, size: int) -> None:
         """Count memory outside the tensors. If ``QuotaExceeded`` is raised, nothing is counted."""
+        try:
+            self._hold(size)
+        except QuotaExceeded:
+            if not self.reclaim():
+                raise
+            self._hold(size)
+
+    def _hold(self, size: int) -> None:
         if self.bytes + self.held + size > self.max_bytes:
             raise self._refusal(self.bytes + self.held + size)
         over = self._taken + self.held + size - self.max_bytes
@@ -236,11 +251,20 @@ class Quota:
         """
         self._pool.give_back(self._taken)
         self._count(min(FREE_TENSORS, self.max_tensors))
+        self.reclaim = _reclaim_nothing
         # Late drops and results must not reach the pool any more.
         self._taken = self.max_bytes = 0
         self._floor = self._counted_floor = -(2**62)
 
     def _take_more(self, total: int) -> None:
+        try:
+            self._reserve(total)
+        except QuotaExceeded:
+            if not self.reclaim():
+                raise
+            self._reserve(total)
+
+    def _reserve(self, total: int) -> None:
         allowed = self.max_bytes - self.held
         if total > allowed:
             raise self._refusal(total + self.held)

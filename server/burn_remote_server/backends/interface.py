@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from burn_remote_protocol.collectives import Reduction
@@ -21,11 +21,13 @@ from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 __all__ = [
     "Backend",
     "BackendSession",
+    "CapturedRun",
     "Combine",
     "Deliver",
     "Kernel",
     "Loan",
     "Memory",
+    "NotCaptured",
     "RowReduction",
     "Run",
     "array_shape",
@@ -90,6 +92,36 @@ class Loan(Protocol):
     """A copy of a tensor's elements that another process may read as long as this object lives."""
 
     handle: bytes
+
+
+class NotCaptured(Exception):
+    """A device cannot capture a run; the text says why."""
+
+
+class CapturedRun(ABC):
+    """The kernels of a run, which a device launches as one, and the memory that they use."""
+
+    @property
+    @abstractmethod
+    def blocks(self) -> Sequence[tuple[object, int]]:
+        """The memory: objects that keep it alive, perhaps for several runs, and their bytes."""
+
+    @property
+    @abstractmethod
+    def is_released(self) -> bool:
+        """Whether the memory was released, so that the kernels cannot be launched any more."""
+
+    @abstractmethod
+    def launch(self, inputs: Sequence[Any], numbers: Sequence[Any]) -> list[Any] | None:
+        """Return the outputs for other inputs of the same shapes, and for these numbers.
+
+        Returns ``None`` if the inputs have other layouts, or if it was released. Raises
+        ``MemoryError``.
+        """
+
+    @abstractmethod
+    def release(self) -> None:
+        """Release the memory. Any thread may call it."""
 
 
 class BackendSession(ABC):
@@ -162,6 +194,26 @@ class BackendSession(ABC):
     def bind_row_reduction(self, signature: Signature) -> RowReduction | None:
         """Return an operation as a reduction over the last axis, or ``None`` if it is none."""
         return None
+
+    # Whether ``capture`` is possible at all.
+    captures_runs: bool = False
+
+    def may_capture(self, signature: Signature) -> bool:
+        """Whether launching the kernels of an operation again always repeats the operation."""
+        return False
+
+    def capture(
+        self,
+        run: Callable[[Sequence[Any], Sequence[Any]], list[Any]],
+        inputs: Sequence[Any],
+        constants: Sequence[Any],
+    ) -> CapturedRun:
+        """Capture the kernels that ``run(inputs, constants)`` launches; nothing is computed.
+
+        ``constants`` are zero-dimensional arrays, which each launch replaces by its numbers.
+        Raises what ``run`` raises, ``NotCaptured`` and ``MemoryError``.
+        """
+        raise NotCaptured("this device captures no runs")
 
     @abstractmethod
     def array_dtype(self, dtype: DType) -> Any:

@@ -30,6 +30,7 @@ from burn_remote_server.fusion.backend import FusionBackend
 from burn_remote_server.fusion.counts import FusionCounts
 from burn_remote_server.programs.graph_runner import GraphRunner, Stopped
 from burn_remote_server.programs.graphs import GraphPlan
+from burn_remote_server.programs.program_capture import Captures
 from burn_remote_server.programs.stream_fusion import Entry, Progress, StreamFusion
 from burn_remote_server.tensors.ownership import HELD_HERE, held_once
 from burn_remote_server.tensors.plans import (
@@ -109,6 +110,8 @@ class Interpreter:
         self._graphs: Final = GraphRunner(
             backend, quota, self.tensors, report, self.check_stopped, self.counts
         )
+        captures = isinstance(backend, FusionBackend) and self.session.captures_runs
+        self._captures: Final = Captures(self.session, quota, self.counts) if captures else None
         # Set when the session ends, by another thread: the rest of a running graph is skipped.
         self.is_stopped = False
         self._is_cleared = False
@@ -147,6 +150,7 @@ class Interpreter:
             self._prepare,
             self._limited,
             self.check_stopped,
+            self._captures,
         )
         self.counts.graphs += 1
         self.counts.compile_seconds += time.perf_counter() - started

@@ -55,6 +55,11 @@ _FUSION_COUNTS: Final = (
     ("graphs", "graphs"),
     ("graph_calls", "graph_calls"),
     ("graph_fallbacks", "graph_fallbacks"),
+    ("graph_captures", "captures"),
+    ("graph_replays", "replays"),
+    ("graph_replay_fallbacks", "replay_fallbacks"),
+    ("graph_captures_refused", "captures_refused"),
+    ("graph_captures_released", "captures_released"),
     ("compile_seconds", "compile_seconds"),
 )
 

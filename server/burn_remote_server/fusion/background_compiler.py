@@ -66,6 +66,10 @@ class BackgroundCompiler(ABC, Generic[Compiled]):
                     self._worker.start()
         return None
 
+    def is_settled(self, source: str) -> bool:
+        """Whether a source is compiled, or could not be."""
+        return source in self._compiled
+
     def _forked(self) -> None:
         # In a forked child: the parent's thread may have held the compiler's own locks, so the
         # child must not compile. A full queue accepts no sources.

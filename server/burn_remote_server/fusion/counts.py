@@ -15,6 +15,10 @@ class FusionCounts:
     A *window* is a run of operations of a stream that fusers were asked about. ``plans_found`` are
     windows whose execution plan was known, ``fallbacks`` optimizations in whose place the
     operations ran one by one, ``graph_fallbacks`` calls of graphs that ran step by step.
+
+    ``captures`` are parts of graphs that a device captured, ``replays`` their launches;
+    ``replay_fallbacks`` calls that had to run the operations again, ``captures_refused`` attempts
+    that failed, and ``captures_released`` captures that gave way to tensors.
     """
 
     windows: int = 0
@@ -26,6 +30,11 @@ class FusionCounts:
     graphs: int = 0
     graph_calls: int = 0
     graph_fallbacks: int = 0
+    captures: int = 0
+    replays: int = 0
+    replay_fallbacks: int = 0
+    captures_refused: int = 0
+    captures_released: int = 0
     compile_seconds: float = 0.0
 
 

@@ -105,6 +105,11 @@ class Optimization(NumOperations):
     def outputs(self) -> tuple[int, ...]:
         """The tensors that it makes; those that die inside are never made."""
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether executions will use the same kernels from now on: none is being compiled."""
+        return True
+
     @abstractmethod
     def execute(self, inputs: Sequence[Any], reusable: Sequence[int] = ()) -> list[Any] | None:
         """Return the outputs for arrays of the inputs; ``None`` if it does not apply to them.

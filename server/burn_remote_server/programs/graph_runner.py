@@ -14,7 +14,8 @@ from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.fusion.counts import FusionCounts
 from burn_remote_server.programs.graph_definitions import Step
-from burn_remote_server.programs.graphs import GraphPlan, StepFailed
+from burn_remote_server.programs.graphs import GraphPlan
+from burn_remote_server.programs.instructions import StepFailed
 from burn_remote_server.tensors.ownership import HELD_IN_LIST
 from burn_remote_server.tensors.plans import as_failure, memory_bytes
 from burn_remote_server.tensors.tensor_table import TensorTable

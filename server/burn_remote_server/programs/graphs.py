@@ -5,9 +5,12 @@ A graph's tensors have *slots* (``DefineGraph``). A definition is turned into a 
 ``GraphPlan.run`` does little more than call the kernels: it looks up no tensors, compares no shapes
 and counts no bytes, because all of that was settled when the graph was defined.
 
-Instructions are tuples of integers, which have the places of kernels in a table, and ``Steps`` has
-columns. So Python's garbage collector examines no object of a single step: it stops tracking tuples
-that hold nothing but numbers and such tuples. A tuple with a function would be tracked.
+Instructions are tuples of integers (``instructions``), which have the places of kernels in a table,
+and ``Steps`` has columns. So Python's garbage collector examines no object of a single step: it
+stops tracking tuples that hold nothing but numbers and such tuples. A tuple with a function would
+be tracked.
+
+On a device that captures runs, the program is run by ``ProgramCapture``.
 
 A step that fails ends the loop with ``StepFailed``. ``GraphRunner`` continues from there, with
 failures as values.
@@ -15,6 +18,7 @@ failures as values.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import length_hint
 from typing import Any, Final
@@ -49,10 +53,35 @@ from burn_remote_server.programs.graph_definitions import (
     slot_specs,
 )
 from burn_remote_server.programs.graph_fusion import fused_steps
+from burn_remote_server.programs.instructions import (
+    CHECK,
+    FAILED,
+    FREE,
+    FUSED,
+    INTO_FIRST,
+    INTO_ONLY,
+    INTO_SECOND,
+    MANY_INPUTS,
+    MANY_OUTPUTS,
+    MAY_REUSE,
+    NO_INPUT,
+    NUMBERED,
+    ONE_INPUT,
+    REUSING,
+    TWO_INPUTS,
+    Instruction,
+    StepFailed,
+)
+from burn_remote_server.programs.program_capture import (
+    Captures,
+    Program,
+    ProgramCapture,
+    number_key,
+)
 from burn_remote_server.tensors.ownership import held_by_a_call, held_only_here
 from burn_remote_server.tensors.plans import Plan, memory_bytes
 
-__all__ = ["GRAPH_STEP_COST", "GraphPlan", "StepFailed"]
+__all__ = ["GRAPH_STEP_COST", "GraphPlan"]
 
 # The time to check and compile a step, in nanoseconds: 18 to 23 µs (measured, with fusion).
 GRAPH_STEP_COST: Final = 25_000
@@ -65,36 +94,6 @@ CALL_COST: Final = 300
 PREPARE_COST: Final = 30_000
 
 _INTEGER: Final = frozenset({int})
-
-# (form, k, i, j, target): integers and tuples of integers; ``k`` is the place of the kernel, for
-# ``_NUMBERED`` of the step.
-_Instruction = tuple[Any, ...]
-
-# How the loop runs an instruction: by the number of its inputs, or one of the other forms.
-(
-    _NO_INPUT, _ONE_INPUT, _TWO_INPUTS, _INTO_ONLY, _INTO_FIRST, _INTO_SECOND, _MANY_INPUTS,
-    _MANY_OUTPUTS, _REUSING, _FUSED, _NUMBERED, _FREE, _CHECK, _FAILED,
-) = range(14)  # fmt: skip
-
-
-# The forms whose fourth element has the registers that their results may take.
-_MAY_REUSE: Final = frozenset({_REUSING, _FUSED, _NUMBERED})
-
-
-class StepFailed(Exception):
-    """A step of a program raised ``cause``; ``registers`` has the values before it.
-
-    Without a cause, ``place`` is the first step of several that ran as one. None of them has a
-    result yet, and any of them may fail when it runs alone. ``lost`` has the registers whose values
-    were overwritten before these steps failed, and the failure of each.
-    """
-
-    def __init__(self, place: int, registers: list[Any], cause: Exception | None) -> None:
-        super().__init__(place)
-        self.place = place
-        self.registers = registers
-        self.cause = cause
-        self.lost: dict[int, OperationFailed] = {}
 
 
 class GraphPlan:
@@ -118,13 +117,14 @@ class GraphPlan:
         prepare: Callable[[Signature], Plan],
         limited: Callable[[Run, Sequence[Plan]], Run],
         check: Callable[[], None] = lambda: None,
+        captures: Captures | None = None,
     ) -> None:
         """Check and compile a definition.
 
         ``numbered`` has the plans by number; ``prepare`` makes the plan of a step whose numbers
         have changed. ``limited`` adds the checks of several plans to a function that executes them
         together. A long program calls ``check`` from time to time; it may raise a
-        ``BaseException``.
+        ``BaseException``. Parts of the program are captured through ``captures``, if it is given.
         Raises ``ProtocolViolation`` for an invalid definition.
         """
         plans = [plan_of_step(step, numbered) for step in task.steps]
@@ -166,11 +166,11 @@ class GraphPlan:
         self._program, self._kernels, self._places = self._compiled(steps)
         # For each step with numbers: the last ones, and the plan for them.
         self._prepared: dict[int, tuple[tuple[Any, ...], Plan]] = {}
+        self._capture = None if captures is None else self._captured_by(captures)
 
     # -- running ------------------------------------------------------------------------------
 
-    # One loop with a branch per form: a function call per instruction would double its cost.
-    def run(  # noqa: C901
+    def run(
         self, inputs: Sequence[Any], numbers: tuple[Any, ...], dying: Collection[int] = ()
     ) -> list[Any]:
         """Run the program; return the outputs. Raises ``StepFailed``.
@@ -178,68 +178,97 @@ class GraphPlan:
         ``dying`` are places of ``reusable_inputs`` that nobody uses afterwards. Results may take
         their memory if only ``inputs`` and the session's table reference them.
         """
-        if self._number_registers:
-            try:
-                self._set_numbers(numbers)
-            except Exception as error:  # the steps that cannot take their numbers fail, one by one
-                raise StepFailed(0, self.registers(inputs), None) from error
+        if self._capture is not None:
+            r = self.registers(inputs)
+            self._capture.run(r, numbers)
+            return self.outputs(r)
+        self._set_numbers(inputs, numbers)
         r = [*inputs, *self._registers]
-        program = iter(self._program)
+        self._run(r, self._program, 0, numbers, inputs, dying)
+        return self.outputs(r)
+
+    # One loop with a branch per form: a function call per instruction would double its cost.
+    def _run(  # noqa: C901
+        self,
+        r: list[Any],
+        instructions: Sequence[Instruction],
+        start: int,
+        numbers: tuple[Any, ...],
+        inputs: Sequence[Any],
+        dying: Collection[int],
+    ) -> None:
+        """Run instructions, the first of which has the place ``start``, on the registers ``r``."""
+        program = iter(instructions)
         kernels = self._kernels
         try:
             for form, k, i, j, target in program:
-                if form == _TWO_INPUTS:
+                if form == TWO_INPUTS:
                     r[target] = kernels[k](r[i], r[j])
-                elif form == _INTO_FIRST:
+                elif form == INTO_FIRST:
                     into = r[i]
                     r[target] = kernels[k](into, r[j], into)
-                elif form == _INTO_SECOND:
+                elif form == INTO_SECOND:
                     into = r[j]
                     r[target] = kernels[k](r[i], into, into)
-                elif form == _INTO_ONLY:
+                elif form == INTO_ONLY:
                     into = r[i]
                     r[target] = kernels[k](into, into)
-                elif form == _ONE_INPUT:
+                elif form == ONE_INPUT:
                     r[target] = kernels[k](r[i])
-                elif form == _REUSING:
+                elif form == REUSING:
                     r[target] = self._reusing(r, kernels[k], i, j, inputs, dying)
-                elif form == _FREE:
+                elif form == FREE:
                     for register in target:
                         r[register] = None
-                elif form == _MANY_INPUTS:
+                elif form == MANY_INPUTS:
                     r[target] = kernels[k](*[r[register] for register in i])
-                elif form == _NO_INPUT:
+                elif form == NO_INPUT:
                     r[target] = kernels[k]()
-                elif form == _CHECK:
+                elif form == CHECK:
                     kernels[k]()
-                elif form == _NUMBERED:
+                elif form == NUMBERED:
                     plan = self.prepared(k, numbers)
                     if j and plan.reusable:
                         r[target] = self._reusing(r, plan, i, j, inputs, dying)
                     else:
                         self._store(r, target, plan.run, i)
-                elif form == _FUSED:
+                elif form == FUSED:
                     self._run_fused(r, kernels[k], i, j, target, inputs, dying)
-                elif form == _FAILED:
+                elif form == FAILED:
                     raise kernels[k].error.with_traceback(None)
                 else:
                     self._store(r, target, kernels[k], i)
         except Exception as error:
-            index = len(self._program) - length_hint(program) - 1
+            index = start + len(instructions) - length_hint(program) - 1
             place = self._places[index]
-            failed = StepFailed(place, r, None if place in self.blocks else error)
+            failed = StepFailed(place, index, r, None if place in self.blocks else error)
             if isinstance(error, OverwrittenInputs):
                 registers = self._program[index][2]
                 failure = OperationFailed(str(error))
                 failed.lost = {registers[lost]: failure for lost in error.places}
             raise failed from error
-        return self.outputs(r)
 
-    def _set_numbers(self, numbers: tuple[Any, ...]) -> None:
-        """Write the numbers of a call into their registers, unless they are there."""
-        key = _number_key(numbers)
+    def _set_numbers(self, inputs: Sequence[Any], numbers: tuple[Any, ...]) -> None:
+        """Write the numbers of a call into their registers, unless they are there.
+
+        Raises ``StepFailed``.
+        """
+        if not self._number_registers:
+            return
+        key = number_key(numbers)
         if key == self._last_numbers:
             return
+        try:
+            found = self._constants(numbers)
+        except Exception as error:  # the steps that cannot take their numbers fail, one by one
+            raise StepFailed(0, 0, self.registers(inputs), None) from error
+        self._last_numbers = ()  # an interrupt may leave a part of them
+        for register, constant in found:
+            self._registers[register] = constant
+        self._last_numbers = key
+
+    def _constants(self, numbers: tuple[Any, ...]) -> list[tuple[int, Any]]:
+        """Return the constants of a call, each with its place in ``_registers``."""
         found = []
         for register, place in self._number_registers:
             step = self.steps[place]
@@ -248,10 +277,13 @@ class GraphPlan:
             (call,) = self._session.bind_elementwise(step.plan.signature, values)
             (constant,) = call.constants
             found.append((register - self.input_count, constant))
-        self._last_numbers = ()  # an interrupt may leave a part of them
-        for register, constant in found:
-            self._registers[register] = constant
-        self._last_numbers = key
+        return found
+
+    def _write_numbers(self, r: list[Any], numbers: tuple[Any, ...]) -> None:
+        """Write the numbers of a call into the registers of a program that runs."""
+        self._set_numbers(r[: self.input_count], numbers)
+        for register, _ in self._number_registers:
+            r[register] = self._registers[register - self.input_count]
 
     def registers(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the registers at the start of a program."""
@@ -277,7 +309,7 @@ class GraphPlan:
         if not step.numbers:
             return step.plan
         own = tuple([numbers[position] for _, position in step.numbers])
-        key = _number_key(own)
+        key = number_key(own)
         known = self._prepared.get(place)
         if known is not None and known[0] == key:
             return known[1]
@@ -371,9 +403,9 @@ class GraphPlan:
 
     def _compiled(
         self, all_steps: Sequence[Step]
-    ) -> tuple[tuple[_Instruction, ...], tuple[Any, ...], list[int]]:
+    ) -> tuple[tuple[Instruction, ...], tuple[Any, ...], list[int]]:
         """Return the instructions, the kernels that they name, and the step of each instruction."""
-        program: list[_Instruction] = []
+        program: list[Instruction] = []
         kernels = _Kernels()
         places: list[int] = []
         unread = {*range(self.input_count)}  # registers that still have inputs
@@ -393,24 +425,66 @@ class GraphPlan:
                 for step in steps:
                     private.difference_update(step.inputs, step.outputs)
             form, kernel, i, j, target = found
-            if form in _MAY_REUSE:
+            if form in MAY_REUSE:
                 self.reusable_inputs.update(unread.intersection(j))
             cost += sum(_cost(step) for step in steps)
             if cost > STOP_COST and place:
-                program.append((_CHECK, kernels.place(self._check), 0, 0, 0))
+                program.append((CHECK, kernels.place(self._check), 0, 0, 0))
                 places.append(place)
                 cost = 0
-            k = place if form == _NUMBERED else kernels.place(kernel)
+            k = place if form == NUMBERED else kernels.place(kernel)
             program.append((form, k, i, j, target))
             for step in steps:
                 unread.difference_update(step.outputs)
             places.append(place)
             large = self._large_dead(steps)
             if large:
-                program.append((_FREE, 0, 0, 0, large))
+                program.append((FREE, 0, 0, 0, large))
                 places.append(place)
             place = end
         return tuple(program), tuple(kernels.found), places
+
+    def _captured_by(self, captures: Captures) -> ProgramCapture | None:
+        """Return the program as one that is captured, or ``None`` if no part of it can be."""
+        # No cycle of references: a plan's memory on the device must be free as soon as the plan is.
+        plan = weakref.proxy(self)
+
+        def may_capture(place: int) -> bool:
+            block = self.blocks.get(place)
+            steps = self.steps[place : place + 1 if block is None else block.end]
+            return all(
+                step.plan.error is None and captures.may_capture(step.plan.signature)
+                for step in steps
+            )
+
+        def run(
+            r: list[Any], program: Sequence[Instruction], start: int, numbers: tuple[Any, ...]
+        ) -> None:
+            plan._run(r, program, start, numbers, (), ())
+
+        positions = {
+            place: tuple(position for _, position in step.numbers)
+            for place, step in enumerate(self.steps)
+            if step.numbers
+        }
+        optimizations = [block.execution.optimization for block in self.blocks.values()]
+        program = Program(
+            self._program,
+            {index for index, place in enumerate(self._places) if may_capture(place)},
+            self._outputs,
+            {register: positions[place][0] for register, place in self._number_registers},
+            {
+                index: positions[instruction[1]]
+                for index, instruction in enumerate(self._program)
+                if instruction[0] == NUMBERED
+            },
+            run,
+            lambda r, numbers: plan._write_numbers(r, numbers),
+            lambda place, numbers: plan.prepared(place, numbers),
+            lambda: all(optimization.is_settled for optimization in optimizations),
+        )
+        capture = ProgramCapture(program, captures)
+        return capture if capture.is_useful else None
 
     def _large_dead(self, steps: Sequence[Step]) -> tuple[int, ...]:
         """Return the registers whose values, at least as large as ``FREED_BYTES``, die here."""
@@ -444,8 +518,8 @@ class GraphPlan:
         dying = tuple(sorted(released.intersection(inputs)))
         # With limits, an execution may fail after everything was written.
         if not dying or run != execute:
-            return (_MANY_OUTPUTS, run, inputs, 0, outputs)
-        return (_FUSED, run, inputs, dying, outputs)
+            return (MANY_OUTPUTS, run, inputs, 0, outputs)
+        return (FUSED, run, inputs, dying, outputs)
 
     def _number_register(self, place: int, call: ElementwiseCall) -> int:
         """Return a register for the constant of a call.
@@ -499,11 +573,11 @@ class GraphPlan:
         operands = [*step.inputs]
         if constants:
             operands.append(self._number_register(place, calls[0]))
-        form = _ONE_INPUT if len(operands) == 1 else _TWO_INPUTS
+        form = ONE_INPUT if len(operands) == 1 else TWO_INPUTS
         if dying:
             self.overwriting.add(place)
-            form = _INTO_FIRST if operands[0] in dying else _INTO_SECOND
-            form = _INTO_ONLY if len(operands) == 1 else form
+            form = INTO_FIRST if operands[0] in dying else INTO_SECOND
+            form = INTO_ONLY if len(operands) == 1 else form
         if is_ufunc:
             private.difference_update(step.released)
             private.update(step.outputs)
@@ -544,20 +618,20 @@ def _instruction(place: int, step: Step) -> tuple[Any, ...]:
     plan, inputs = step.plan, step.inputs
     target: Any = step.outputs[0] if plan.gives_one else step.outputs
     if step.numbers:
-        return (_NUMBERED, None, inputs, _reusable_inputs(step), target)
+        return (NUMBERED, None, inputs, _reusable_inputs(step), target)
     if plan.error is not None:
-        return (_FAILED, plan, 0, 0, 0)
+        return (FAILED, plan, 0, 0, 0)
     run = plan.run
     if not plan.gives_one:
-        return (_MANY_OUTPUTS, run, inputs, 0, target)
+        return (MANY_OUTPUTS, run, inputs, 0, target)
     candidates = _reusable_inputs(step)
     if candidates:
-        return (_REUSING, plan, inputs, candidates, target)
+        return (REUSING, plan, inputs, candidates, target)
     if len(inputs) == 2:
-        return (_TWO_INPUTS, run, *inputs, target)
+        return (TWO_INPUTS, run, *inputs, target)
     if len(inputs) == 1:
-        return (_ONE_INPUT, run, inputs[0], 0, target)
-    return (_MANY_INPUTS if inputs else _NO_INPUT, run, inputs, 0, target)
+        return (ONE_INPUT, run, inputs[0], 0, target)
+    return (MANY_INPUTS if inputs else NO_INPUT, run, inputs, 0, target)
 
 
 def _cost(step: Step) -> int:
@@ -578,8 +652,3 @@ def _inputs_like_output(step: Step) -> list[int]:
     (out,) = step.plan.signature.outputs
     uses = step.plan.signature.input_uses
     return [register for register, use in zip(step.inputs, uses, strict=True) if use.spec == out]
-
-
-def _number_key(numbers: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a key that tells 0.0 from -0.0, and 1 from 1.0 and True."""
-    return (*numbers, *map(repr, numbers))

@@ -170,7 +170,7 @@ class Settings(BaseModel):
     fusion: bool = Field(
         True,
         description="Execute runs of operations as one where that is faster; results keep the same "
-        "bits. docs/graphs-and-fusion.md has the rules. Only the backend numpy has fusers.",
+        "bits. On a GPU: fused kernels and CUDA graphs. docs/graphs-and-fusion.md has the rules.",
     )
     compiled_kernels: bool = Field(
         True,

@@ -45,6 +45,11 @@ class Counters:
     graphs: int = 0
     graph_calls: int = 0
     graph_fallbacks: int = 0
+    graph_captures: int = 0
+    graph_replays: int = 0
+    graph_replay_fallbacks: int = 0
+    graph_captures_refused: int = 0
+    graph_captures_released: int = 0
     compile_seconds: float = 0.0
     kernels_compiled: int = 0
     kernels_evicted: int = 0

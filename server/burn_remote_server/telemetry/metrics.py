@@ -107,6 +107,23 @@ ROWS: Final = (
     _Row(
         "burn_remote_graph_fallbacks", "Calls of graphs that ran step by step.", "graph_fallbacks"
     ),
+    _Row("burn_remote_graph_captures", "Parts of graphs that a GPU captured.", "graph_captures"),
+    _Row("burn_remote_graph_replays", "Launches of captured parts of graphs.", "graph_replays"),
+    _Row(
+        "burn_remote_graph_replay_fallbacks",
+        "Captured parts whose operations ran instead.",
+        "graph_replay_fallbacks",
+    ),
+    _Row(
+        "burn_remote_graph_captures_refused",
+        "Captures that failed.",
+        "graph_captures_refused",
+    ),
+    _Row(
+        "burn_remote_graph_captures_released",
+        "Captures that gave way to tensors.",
+        "graph_captures_released",
+    ),
     _Row(
         "burn_remote_compile_seconds",
         "Time spent on compiling graphs and execution plans.",

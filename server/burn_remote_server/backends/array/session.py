@@ -155,9 +155,17 @@ class ArraySession(BackendSession):
             return ()
         entry = self._found(signature)
         calls = self._direct_calls(signature, entry, numbers)
-        if calls or numbers or not entry.is_elementwise:
+        if numbers and not calls:
+            return self._numbered_calls(signature, entry.kernel, numbers)
+        if calls or not entry.is_elementwise:
             return calls
         return (ElementwiseCall(self.bind(signature), (), self.bind_into(signature)),)
+
+    def _numbered_calls(
+        self, signature: Signature, kernel: Kernel, numbers: Mapping[str, float]
+    ) -> tuple[ElementwiseCall, ...]:
+        """Return an operation with other numbers as calls that no ufunc computes, if possible."""
+        return ()
 
     def bind_row_reduction(self, signature: Signature) -> RowReduction | None:
         if signature.row is CUSTOM or is_quantized(signature) or _is_complex(signature):

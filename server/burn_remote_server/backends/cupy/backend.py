@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final
 
 import cupy
 import numpy as np
@@ -17,6 +17,7 @@ from burn_remote_server.backends.array.backend import ArrayBackend
 from burn_remote_server.backends.array.core.array_dtypes import BFLOAT16, wire_dtype
 from burn_remote_server.backends.array.core.kernel_forms import (
     ArraySpec,
+    Kernel,
     Parameters,
     PreparedKernel,
     Run,
@@ -24,6 +25,7 @@ from burn_remote_server.backends.array.core.kernel_forms import (
 from burn_remote_server.backends.array.kernels.kernel_families import random_families
 from burn_remote_server.backends.array.kernels.quantized_kernels import stored
 from burn_remote_server.backends.array.session import ArraySession, kernel_table
+from burn_remote_server.backends.cupy.captured_runs import CudaGraphs
 from burn_remote_server.backends.cupy.cudnn_convolution import Cudnn, open_cudnn
 from burn_remote_server.backends.cupy.device import Gpu, Shared
 from burn_remote_server.backends.cupy.families import cuda_families
@@ -31,10 +33,30 @@ from burn_remote_server.backends.cupy.host_copies import BLOCK_BYTES, Reads, Upl
 from burn_remote_server.backends.cupy.lending import Lender, borrow, domain
 from burn_remote_server.backends.cupy.library import CUPY
 from burn_remote_server.backends.cupy.random_numbers import CudaRandomStream
-from burn_remote_server.backends.interface import Backend, Deliver, Loan, Memory, array_shape
+from burn_remote_server.backends.interface import (
+    Backend,
+    CapturedRun,
+    Deliver,
+    ElementwiseCall,
+    Loan,
+    Memory,
+    array_shape,
+)
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 
 __all__ = ["CupyBackend"]
+
+
+# The dtypes in which a number needs no check: integers have divisors of 0, and numbers that low
+# precision does not represent are added in float32.
+_WIDE_FLOATS: Final = (np.dtype(np.float32), np.dtype(np.float64))
+
+# The families whose kernels depend on nothing but their arguments, and the operations among them
+# that draw numbers, or whose library keeps memory of its own between calls.
+_CAPTURED_FAMILIES: Final = frozenset(
+    ["Base", "Numeric", "Float", "Int", "Bool", "Activation", "Module", "Elementwise", "Complex"]
+)
+_NOT_CAPTURED: Final = frozenset(["Random", "IntRandom", "Rfft", "IRfft"])
 
 
 class CupySession(ArraySession):
@@ -56,6 +78,9 @@ class CupySession(ArraySession):
         self._stream = stream
         self._faults = gpu.faults
         self._reads = Reads(gpu, stream)
+        self._graphs = CudaGraphs(gpu, stream)
+
+    captures_runs = True
 
     def activate(self) -> None:
         # No operation of a session runs on a lost GPU, so a failed activation does no harm.
@@ -93,6 +118,34 @@ class CupySession(ArraySession):
     def bind_into(self, signature: Signature) -> None:
         # CuPy's memory pool reuses freed memory without a system call, so reuse here gains nothing.
         return None
+
+    def _numbered_calls(
+        self, signature: Signature, kernel: Kernel, numbers: Mapping[str, float]
+    ) -> tuple[ElementwiseCall, ...]:
+        spec = signature.input_uses[0].spec
+        first = ArraySpec(spec.shape, self.array_dtype(spec.dtype))
+        if not isinstance(kernel, PreparedKernel) or first.dtype not in _WIDE_FLOATS:
+            return ()
+        call = kernel.numbered_call(first, {**signature.call.parameters, **numbers})
+        return () if call is None else (call,)
+
+    def may_capture(self, signature: Signature) -> bool:
+        row = signature.row
+        specs = [*[use.spec for use in signature.input_uses], *signature.outputs]
+        return (
+            row.family in _CAPTURED_FAMILIES
+            and row.name not in _NOT_CAPTURED
+            and all(spec.dtype.scheme is None for spec in specs)
+        )
+
+    def capture(
+        self,
+        run: Callable[[Sequence[Any], Sequence[Any]], list[Any]],
+        inputs: Sequence[Any],
+        constants: Sequence[Any],
+    ) -> CapturedRun:
+        with self._faults:
+            return self._graphs.capture(run, inputs, constants)
 
     def close(self) -> None:
         self._gpu.give_back_stream(self._stream)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
@@ -17,7 +18,7 @@ import cupy
 
 from burn_remote_server.backends.cupy.event_poller import EventPoller
 from burn_remote_server.backends.cupy.faults import Faults
-from burn_remote_server.backends.interface import Memory
+from burn_remote_server.backends.interface import CapturedRun, Memory
 
 __all__ = ["Gpu", "Shared", "new_event"]
 
@@ -75,6 +76,12 @@ class Gpu:
         self.memory_bytes: Final = min(total, memory_limit or total)
         self._persistent: Final = cupy.cuda.MemoryPool()
         self._idle: Final[deque[Any]] = deque()
+        # The stream on which the graphs of each session's stream are captured: one that is not
+        # ordered with the null stream, whose use elsewhere would end the capture.
+        self._capture_streams: Final[dict[int, Any]] = {}
+        self._captures: Final[weakref.WeakValueDictionary[int, CapturedRun]] = (
+            weakref.WeakValueDictionary()
+        )
         # Any thread appends to this queue, also in destructors, where calling CUDA or taking a lock
         # could deadlock.
         self._to_keep: Final[deque[tuple[Any, Any]]] = deque()
@@ -104,6 +111,20 @@ class Gpu:
     def give_back_stream(self, stream: Any) -> None:
         """Return a session's stream for reuse."""
         self._idle.append(stream)
+
+    # -- captured runs ------------------------------------------------------------------------
+
+    def capture_stream(self, stream: Any) -> Any:
+        """Return the stream on which the work of a session's stream is captured."""
+        found = self._capture_streams.get(stream.ptr)
+        if found is None:
+            with self.device:
+                found = self._capture_streams[stream.ptr] = cupy.cuda.Stream(non_blocking=True)
+        return found
+
+    def note_capture(self, captured: CapturedRun) -> None:
+        """Release a captured run when the GPU's memory is exhausted."""
+        self._captures[id(captured)] = captured
 
     # -- arrays between streams ---------------------------------------------------------------
 
@@ -145,8 +166,12 @@ class Gpu:
     # -- memory -------------------------------------------------------------------------------
 
     def cleanup(self) -> None:
-        """Return all unused memory to the driver. Waits for the GPU."""
+        """Return all unused memory to the driver, and that of captured runs. Waits for the GPU."""
         with self.device:
+            for reference in self._captures.valuerefs():
+                captured = reference()
+                if captured is not None:
+                    captured.release()
             self.device.synchronize()
             self.release_finished()
             self.pool.free_all_blocks()

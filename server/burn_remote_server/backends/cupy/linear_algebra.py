@@ -10,11 +10,10 @@ import cupyx
 
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.array.core.array_dtypes import LOW_PRECISION
 from burn_remote_server.backends.array.core.kernel_forms import ArraySpec, Parameters, Run
 from burn_remote_server.backends.array.kernels.linear_algebra import FloatLinearAlgebra
 from burn_remote_server.backends.array.kernels.matrix_kernels import NO_CONVERGENCE, MatrixKernels
-from burn_remote_server.backends.cupy.products import matmul
+from burn_remote_server.backends.cupy.products import matmul, plain_matmul
 
 __all__ = ["CudaLinearAlgebra", "CudaMatrixKernels"]
 
@@ -26,8 +25,8 @@ class CudaLinearAlgebra(FloatLinearAlgebra):
 
     def prepare_matmul(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
         """Return the kernel of matrix products over the last two axes."""
-        function: Run = matmul if first.dtype in LOW_PRECISION else cupy.matmul
-        return function
+        is_plain = len(out.shape) <= 2 and len(first.shape) <= 2
+        return plain_matmul if is_plain else matmul
 
 
 class CudaMatrixKernels(MatrixKernels):

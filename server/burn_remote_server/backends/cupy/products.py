@@ -1,4 +1,4 @@
-"""Batched matrix products in one cuBLAS call, for any strides and float dtype.
+"""Matrix products by cuBLAS, also while a stream captures: batches in one call, for any strides.
 
 CuPy computes batches of ``float16`` in ``float32``, slower than ``float32`` itself, refuses
 ``bfloat16``, and passes broadcast batches as pointer tables. cuBLAS has a strided call for all
@@ -16,8 +16,9 @@ import numpy as np
 from cupy.cuda import cublas
 
 from burn_remote_server.backends.array.core.array_dtypes import BFLOAT16
+from burn_remote_server.backends.cupy.blas import capturing
 
-__all__ = ["matmul"]
+__all__ = ["matmul", "plain_matmul"]
 
 
 class _GemmTypes(NamedTuple):
@@ -40,6 +41,7 @@ _GEMM_TYPES: Final = {
     np.dtype(np.float64): _gemm_types(1, 70, np.float64),
 }
 _DEFAULT_ALGORITHM: Final = -1
+_TENSOR_ALGORITHM: Final = 99
 
 # Most calls for a batch that one stride cannot describe. Each launch takes about 10 µs; above this
 # number, the batch is copied first.
@@ -63,7 +65,7 @@ def matmul(lhs: Any, rhs: Any, out: Any = None) -> Any:
         or lhs.dtype != rhs.dtype
         or min(lhs.ndim, rhs.ndim) < 2
     ):
-        return cupy.matmul(lhs, rhs) if out is None else cupy.matmul(lhs, rhs, out=out)
+        return plain_matmul(lhs, rhs) if out is None else cupy.matmul(lhs, rhs, out=out)
     batch = np.broadcast_shapes(lhs.shape[:-2], rhs.shape[:-2])
     shape = (*batch, lhs.shape[-2], rhs.shape[-1])
     target = out
@@ -76,6 +78,42 @@ def matmul(lhs: Any, rhs: Any, out: Any = None) -> Any:
     if out is None or out is target:
         return target
     out[...] = target
+    return out
+
+
+def plain_matmul(lhs: Any, rhs: Any) -> Any:
+    """Return the matrix product of arrays with at most two axes."""
+    blas = capturing()
+    if (
+        blas is None
+        or lhs.ndim != 2
+        or rhs.ndim != 2
+        or lhs.dtype not in _GEMM_TYPES
+        or lhs.dtype != rhs.dtype
+        or not lhs.size
+        or not rhs.size
+        or len(lhs) == rhs.shape[1] == 1
+    ):
+        return cupy.matmul(lhs, rhs)  # it calls cuBLAS in none of these cases, or raises
+    # The arguments that CuPy passes (``tensordot_core_v11``), so the algorithm is the same.
+    (rows, inner), columns = lhs.shape, rhs.shape[1]
+    item = lhs.itemsize
+    lhs_is_turned = not lhs.flags.c_contiguous
+    if lhs_is_turned:
+        lhs = cupy.ascontiguousarray(lhs.T)
+    rhs_is_turned = bool(rhs.flags.f_contiguous)
+    if not rhs_is_turned:
+        rhs = cupy.ascontiguousarray(rhs)
+    lhs_step = int(lhs.strides[0] // item) if lhs_is_turned else max(lhs.strides[0] // item, inner)
+    rhs_step = max(rhs.strides[1] // item, inner) if rhs_is_turned else rhs.strides[0] // item
+    out = cupy.empty((rows, columns), lhs.dtype)
+    types = _GEMM_TYPES[lhs.dtype]
+    blas.gemm(
+        int(rhs_is_turned), int(lhs_is_turned), columns, rows, inner, types.one.ctypes.data,
+        rhs.data.ptr, types.elements, int(rhs_step),
+        lhs.data.ptr, types.elements, int(lhs_step), types.zero.ctypes.data,
+        out.data.ptr, types.elements, columns, types.sums, _TENSOR_ALGORITHM,
+    )  # fmt: skip
     return out
 
 
@@ -110,15 +148,20 @@ def _call(
     width = out.dtype.itemsize
     count, lhs_step, rhs_step, out_step = axis
     # cuBLAS is column-major: it sees all arrays transposed, and the product is transposed too.
-    cublas.gemmStridedBatchedEx(
-        cupy.cuda.device.get_cublas_handle(), int(rhs.is_transposed), int(lhs.is_transposed),
-        columns, rows, inner, types.one.ctypes.data,
+    blas = capturing()
+    multiply = _strided_batched if blas is None else blas.gemm_strided_batched
+    multiply(
+        int(rhs.is_transposed), int(lhs.is_transposed), columns, rows, inner, types.one.ctypes.data,
         rhs.array.data.ptr + offsets[1] * width, types.elements, rhs.step, rhs_step,
         lhs.array.data.ptr + offsets[0] * width, types.elements, lhs.step, lhs_step,
         types.zero.ctypes.data,
         out.data.ptr + offsets[2] * width, types.elements, _row_step(out), out_step,
         count, types.sums, _DEFAULT_ALGORITHM,
     )  # fmt: skip
+
+
+def _strided_batched(*arguments: int) -> None:
+    cublas.gemmStridedBatchedEx(cupy.cuda.device.get_cublas_handle(), *arguments)
 
 
 def _batch_axes(batch: tuple[int, ...], *arrays: Any) -> list[tuple[int, int, int, int]]:

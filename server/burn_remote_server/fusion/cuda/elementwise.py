@@ -53,6 +53,8 @@ class CudaElementwiseOptimization(Optimization):
             for tensor, use in zip(each.inputs, each.signature.input_uses, strict=True):
                 if tensor not in made:
                     inputs[tensor] = use.spec.shape, array_dtype(use.spec.dtype)
+            for tensor in each.numbers:
+                inputs[tensor] = (), array_dtype(each.signature.input_uses[0].spec.dtype)
         self._inputs: Final = tuple(inputs)
         self._expected: Final = tuple(inputs.values())
         self._outputs: Final = tuple(tensor for tensor in made if tensor not in dying)
@@ -62,13 +64,18 @@ class CudaElementwiseOptimization(Optimization):
         for each in operations:
             expression = expression_of(each.signature)
             assert expression is not None  # the fuser accepted it
-            steps.append(KernelStep(expression, tuple(value[tensor] for tensor in each.inputs)))
+            if each.numbers:  # arrays take the place of the constants
+                expression = expression._replace(numbers=())
+            operands = tuple(value[tensor] for tensor in (*each.inputs, *each.numbers))
+            steps.append(KernelStep(expression, operands))
         self._numbers: Final = tuple(number for step in steps for number in step.expression.numbers)
         kept = [value[tensor] for tensor in self._outputs]
         self._dtypes: Final = [steps[place - len(inputs)].expression.dtype for place in kept]
         self._source: Final = kernel_source(shape, self._expected, steps, kept)
         blocks = -(-math.prod(shape) // THREADS)
         self._grid: Final = (min(blocks, MAX_BLOCKS),)
+        # Kept here, because a captured graph must not outlive its kernels.
+        self._kernel: Callable[..., None] | None = None
 
     def __len__(self) -> int:
         return len(self._operations)
@@ -81,11 +88,17 @@ class CudaElementwiseOptimization(Optimization):
     def outputs(self) -> tuple[int, ...]:
         return self._outputs
 
+    @property
+    def is_settled(self) -> bool:
+        return self._kernel is not None or self._compiler.is_settled(self._source)
+
     def execute(self, inputs: Sequence[Any], reusable: Sequence[int] = ()) -> list[Any] | None:
         # Inputs are never overwritten: CuPy's pool reuses freed memory without a system call.
-        kernel = self._compiler.found(self._source, (FUNCTION,))
+        kernel = self._kernel
         if kernel is None:
-            return None
+            kernel = self._kernel = self._compiler.found(self._source, (FUNCTION,))
+            if kernel is None:
+                return None
         for array, (shape, dtype) in zip(inputs, self._expected, strict=True):
             if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
                 return None
@@ -107,12 +120,13 @@ class CudaElementwiseFuser(RunFuser):
         super().__init__()
 
     def _accepts(self, operation: StreamOperation) -> bool:
-        if operation.numbers or not operation.calls or len(operation.outputs) != 1:
+        if not operation.calls or len(operation.outputs) != 1:
             return False
         (out,) = operation.signature.outputs
         if self._shape not in (None, out.shape) or not math.prod(out.shape):
             return False
-        return expression_of(operation.signature) is not None
+        expression = expression_of(operation.signature)
+        return expression is not None and len(operation.numbers) in (0, len(expression.numbers))
 
     def finish(self) -> Optimization:
         assert self._shape is not None

@@ -101,6 +101,10 @@ class PreparedKernel(ABC):
         """Return the kernel as calls of elementwise functions, or nothing if it is no such one."""
         return ()
 
+    def numbered_call(self, first: ArraySpec, parameters: Parameters) -> ElementwiseCall | None:
+        """Return the kernel as a call with one constant, whatever the number; else ``None``."""
+        return None
+
     def prepare_widened(
         self, first: ArraySpec, wide: ArraySpec, out: Any, parameters: Parameters
     ) -> Run:
@@ -194,6 +198,9 @@ class FloatOrInteger(PreparedKernel):
     ) -> tuple[ElementwiseCall, ...]:
         return self._chosen(first).elementwise_calls(first, parameters)
 
+    def numbered_call(self, first: ArraySpec, parameters: Parameters) -> ElementwiseCall | None:
+        return self._chosen(first).numbered_call(first, parameters)
+
     def prepare_into(self, first: ArraySpec, out: Any, parameters: Parameters) -> Run | None:
         return self._chosen(first).prepare_into(first, out, parameters)
 
@@ -240,6 +247,10 @@ class WithScalar(PreparedKernel):
             return ()
         number = scalar_array(self._xp, parameters["rhs"], first.dtype)
         return direct_calls(self._function, number)
+
+    def numbered_call(self, first: ArraySpec, parameters: Parameters) -> ElementwiseCall | None:
+        number = scalar_array(self._xp, parameters["rhs"], first.dtype)
+        return ElementwiseCall(self._function, (number,))
 
     def prepare_widened(
         self, first: ArraySpec, wide: ArraySpec, out: Any, parameters: Parameters

@@ -1,0 +1,150 @@
+"""Instructions of a graph's program, their failures, and the segments of a program.
+
+An instruction is a tuple ``(form, k, i, j, target)`` of integers and tuples of integers. ``k`` is
+the place of its kernel, for ``NUMBERED`` that of its step; the others are registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+from burn_remote_protocol.errors import OperationFailed
+
+__all__ = [
+    "CHECK",
+    "FAILED",
+    "FREE",
+    "FUSED",
+    "INTO_FIRST",
+    "INTO_ONLY",
+    "INTO_SECOND",
+    "MANY_INPUTS",
+    "MANY_OUTPUTS",
+    "MAY_REUSE",
+    "NO_INPUT",
+    "NUMBERED",
+    "ONE_INPUT",
+    "REUSING",
+    "TWO_INPUTS",
+    "Instruction",
+    "Segment",
+    "StepFailed",
+    "reads",
+    "segments_of",
+    "writes",
+]
+
+Instruction = tuple[Any, ...]
+
+# How the loop runs an instruction: by the number of its inputs, or one of the other forms.
+(
+    NO_INPUT, ONE_INPUT, TWO_INPUTS, INTO_ONLY, INTO_FIRST, INTO_SECOND, MANY_INPUTS,
+    MANY_OUTPUTS, REUSING, FUSED, NUMBERED, FREE, CHECK, FAILED,
+) = range(14)  # fmt: skip
+
+# The forms whose fourth element has the registers that their results may take.
+MAY_REUSE: Final = frozenset({REUSING, FUSED, NUMBERED})
+
+_NO_OPERANDS: Final = frozenset({NO_INPUT, FREE, CHECK, FAILED})
+_ONE_OPERAND: Final = frozenset({ONE_INPUT, INTO_ONLY})
+_TWO_OPERANDS: Final = frozenset({TWO_INPUTS, INTO_FIRST, INTO_SECOND})
+_NO_RESULT: Final = frozenset({FREE, CHECK, FAILED})
+
+
+def reads(instruction: Instruction) -> tuple[int, ...]:
+    """Return the registers that an instruction reads."""
+    form, _, i, j, _ = instruction
+    if form in _NO_OPERANDS:
+        return ()
+    if form in _ONE_OPERAND:
+        return (i,)
+    return (i, j) if form in _TWO_OPERANDS else tuple(i)
+
+
+def writes(instruction: Instruction) -> tuple[int, ...]:
+    """Return the registers that get the results of an instruction."""
+    form, *_, target = instruction
+    if form in _NO_RESULT:
+        return ()
+    return (target,) if type(target) is int else tuple(target)
+
+
+class StepFailed(Exception):
+    """A step of a program raised ``cause``; ``registers`` has the values before it.
+
+    Without a cause, ``place`` is the first step of several that ran as one. None of them has a
+    result yet, and any of them may fail when it runs alone. ``index`` is the place of the
+    instruction. ``lost`` has the registers whose values were overwritten before these steps failed,
+    and the failure of each.
+    """
+
+    def __init__(
+        self, place: int, index: int, registers: list[Any], cause: Exception | None
+    ) -> None:
+        super().__init__(place)
+        self.place = place
+        self.index = index
+        self.registers = registers
+        self.cause = cause
+        self.lost: dict[int, OperationFailed] = {}
+
+
+class Segment(NamedTuple):
+    """Consecutive instructions of a program, from the place ``start`` on.
+
+    ``inputs`` are the registers whose values it takes, ``outputs`` those whose new values are used
+    after it, and ``cleared`` all others that it changes. ``is_capturable``: a device may capture
+    it.
+    """
+
+    start: int
+    program: tuple[Instruction, ...]
+    is_capturable: bool
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    cleared: tuple[int, ...]
+
+
+def segments_of(
+    program: Sequence[Instruction], capturable: Collection[int], kept: Collection[int]
+) -> list[Segment]:
+    """Divide a program into segments that can be captured and others.
+
+    ``capturable`` has the places of the instructions that can be, ``kept`` the registers that are
+    used after the program. A segment that launches a single kernel gains nothing from a capture.
+    """
+    places: list[tuple[list[int], bool]] = []
+    for is_capturable, group in groupby(range(len(program)), capturable.__contains__):
+        found = [*group]
+        launches = sum(program[place][0] not in _NO_OPERANDS for place in found)
+        if is_capturable and launches > 1:
+            places.append((found, True))
+        elif places and not places[-1][1]:
+            places[-1][0].extend(found)
+        else:
+            places.append((found, False))
+    segments: list[Segment] = []
+    used = {*kept}
+    for found, is_capturable in reversed(places):
+        part = tuple(program[place] for place in found)
+        used_after = frozenset(used)
+        taken: set[int] = set()
+        changed: set[int] = set()
+        for each in part:
+            taken.update(set(reads(each)) - changed)
+            changed.update(each[4] if each[0] == FREE else writes(each))
+        outputs = changed & used_after
+        segments.append(
+            Segment(
+                found[0],
+                part,
+                is_capturable,
+                tuple(sorted(taken)),
+                tuple(sorted(outputs)),
+                tuple(sorted((changed | taken) - used_after)),
+            )
+        )
+        used = (used - changed) | taken
+    return segments[::-1]

@@ -1,0 +1,190 @@
+"""Compiled functions on a GPU give the bits of single operations, also as captured CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import burn_remote as br
+from burn_remote_server.backends import Backend
+from burn_remote_server.fusion.opening import with_fusion
+from support.random_programs import difference, drawn_program, run_eagerly, run_graph
+from support.servers import RunningServer, server
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.gpu
+
+# NVIDIA's compiler takes 0.3 s for a kernel, and longer on a busy machine.
+COMPILE_SECONDS = 60.0
+
+
+@pytest.fixture
+def running() -> Iterator[RunningServer]:
+    with server("--backend", "cupy") as found:
+        yield found
+
+
+@pytest.fixture
+def device(running: RunningServer) -> Iterator[br.RemoteDevice]:
+    with br.RemoteDevice(running.address) as found:
+        yield found
+
+
+def replays(running: RunningServer) -> float:
+    return running.metric("burn_remote_graph_replays_total")
+
+
+def settled(call: Callable[[], Any], running: RunningServer) -> None:
+    """Call a compiled function until the server launches what it captured of it."""
+    before = replays(running)
+
+    def is_replayed() -> bool:
+        call()
+        return replays(running) > before
+
+    wait_until(is_replayed, COMPILE_SECONDS)
+
+
+def perceptron(device: br.Device) -> list[br.Tensor]:
+    draw = np.random.default_rng(0)
+    shapes = (64, 784), (64, 10), (784, 256), (1, 256), (256, 10), (1, 10)
+    arrays = [draw.standard_normal(shape, np.float32) * np.float32(0.1) for shape in shapes]
+    return [br.tensor(array, device=device) for array in arrays]
+
+
+def training_step(
+    x: br.Tensor,
+    y: br.Tensor,
+    parameters: list[br.Tensor],
+    rate: float,
+) -> list[br.Tensor]:
+    w1, b1, w2, b2 = parameters
+    hidden = (x @ w1 + b1).relu()
+    logits = hidden @ w2 + b2
+    d_logits = (logits.softmax(axis=-1) - y) * (1 / 64)
+    d_hidden = (d_logits @ w2.T) * (hidden > 0).astype(br.float32)
+    return [
+        w1 - (x.T @ d_hidden) * rate, b1 - d_hidden.sum(axis=0, keepdims=True) * rate,
+        w2 - (hidden.T @ d_logits) * rate, b2 - d_logits.sum(axis=0, keepdims=True) * rate,
+    ]  # fmt: skip
+
+
+def test_training_has_the_bits_of_single_operations(
+    running: RunningServer, device: br.Device
+) -> None:
+    x, y, *start = perceptron(device)
+    compiled = br.compile(training_step)
+    settled(lambda: compiled(x, y, start, 0.1), running)
+    rates = [0.1, 0.05, 0.2, 0.1, 0.07, 0.01, 0.3, 0.1]
+    single = captured = start
+    before = replays(running)
+    for rate in rates:
+        single = training_step(x, y, single, rate)
+        captured = compiled(x, y, captured, rate)
+    for one, other in zip(single, captured, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy())
+    assert replays(running) - before >= len(rates)
+    assert running.metric("burn_remote_graph_captures_refused_total") == 0
+
+
+def test_results_of_earlier_calls_stay_as_they_are(
+    running: RunningServer, device: br.Device
+) -> None:
+    double = br.compile(lambda x: ((x + x) * 3 - x) @ x)
+    x = br.tensor(np.eye(32, dtype=np.float32), device=device)
+    settled(lambda: double(x), running)
+    results = [double(x * factor) for factor in range(10)]
+    for factor, result in enumerate(results):
+        np.testing.assert_array_equal(result.numpy(), np.eye(32) * 5 * factor * factor)
+
+
+def test_operations_that_wait_divide_a_graph(running: RunningServer, device: br.Device) -> None:
+    def looked_up(table: br.Tensor, index: br.Tensor) -> br.Tensor:
+        scaled = (table * 2 + 1).exp()
+        taken = br.take(scaled, index, axis=0)
+        return (taken - 1) * taken
+
+    compiled = br.compile(looked_up)
+    table = br.tensor(np.linspace(-1, 1, 12, dtype=np.float32).reshape(6, 2), device=device)
+    index = br.tensor(np.array([5, 0, 3]), device=device)
+    settled(lambda: compiled(table, index), running)
+    for order in ([1, 1, 1], [0, 5, 2]):
+        index = br.tensor(np.array(order), device=device)
+        np.testing.assert_array_equal(
+            compiled(table, index).numpy(), looked_up(table, index).numpy()
+        )
+
+
+def test_random_numbers_are_drawn_anew_in_each_call(
+    running: RunningServer, device: br.Device
+) -> None:
+    @br.compile
+    def noisy(x: br.Tensor) -> br.Tensor:
+        return (br.random.uniform(x.shape, device=device) + x) * 2 - x
+
+    x = br.zeros((16,), device=device)
+    drawn = {noisy(x).numpy().tobytes() for _ in range(8)}
+    assert len(drawn) == 8
+
+
+def test_transposed_inputs_and_outputs_keep_their_elements(
+    running: RunningServer, device: br.Device
+) -> None:
+    turned = br.compile(lambda x, y: ((x.T + y) * 2).T)
+    x = br.tensor(np.arange(12, dtype=np.float32).reshape(3, 4), device=device)
+    y = br.tensor(np.arange(12, dtype=np.float32).reshape(4, 3), device=device)
+    expected = ((x.numpy().T + y.numpy()) * 2).T
+    settled(lambda: turned(x, y), running)
+    np.testing.assert_array_equal(turned(x, y).numpy(), expected)
+    np.testing.assert_array_equal(turned(y.T, x.T).numpy(), ((y.numpy() + x.numpy().T) * 2).T)
+
+
+def test_sessions_replay_their_graphs_side_by_side(running: RunningServer) -> None:
+    devices = [br.RemoteDevice(running.address, token=f"session {place}") for place in range(3)]
+    functions = [br.compile(lambda x, w: ((x @ w) + 1).relu() @ w) for _ in devices]
+    draw = np.random.default_rng(1)
+    arrays = [draw.integers(-3, 4, (64, 64)).astype(np.float32) for _ in devices]
+    inputs = [
+        (br.tensor(array, device=device), br.tensor(arrays[0], device=device))
+        for array, device in zip(arrays, devices, strict=True)
+    ]
+    for function, pair in zip(functions, inputs, strict=True):
+        settled(lambda function=function, pair=pair: function(*pair), running)  # type: ignore[misc]
+    calls = [*zip(functions, inputs, strict=True)] * 20
+    results = [function(*pair) for function, pair in calls]
+    for place, result in enumerate(results):
+        expected = np.maximum(arrays[place % 3] @ arrays[0] + 1, 0) @ arrays[0]
+        np.testing.assert_array_equal(result.numpy(), expected)
+    for device in devices:
+        device.close()
+
+
+def test_captured_memory_gives_way_to_tensors() -> None:
+    with (
+        server("--backend", "cupy", "--max-session-bytes", "64MiB") as running,
+        br.RemoteDevice(running.address) as device,
+    ):
+        turned = br.compile(lambda x: ((x.T + 1) * 2).T - x)
+        x = br.zeros((1024, 1024), device=device)
+        settled(lambda: turned(x), running)
+        held = [br.ones((2**20,), device=device) + place for place in range(12)]
+        device.sync()
+        assert running.metric("burn_remote_graph_captures_released_total") == 1
+        np.testing.assert_array_equal(turned(x).numpy()[:2, 0], [2, 2])
+        assert [float(each[0].numpy()) for each in held] == [1 + place for place in range(12)]
+
+
+@pytest.mark.parametrize("first", range(0, 100, 10))
+def test_random_programs_have_the_bits_of_single_operations(gpu: Backend, first: int) -> None:
+    fusing: Any = with_fusion(gpu)
+    for seed in range(first, first + 10):
+        program = drawn_program(seed)
+        expected = run_eagerly(program, gpu)
+        found, _ = run_graph(program, fused=True, backend=fusing, calls=2)
+        fusing.fusion_runtime.compiler.wait()
+        found, _ = run_graph(program, fused=True, backend=fusing, calls=5)
+        problem = difference(found, expected)
+        assert problem is None, f"seed {seed}: {problem}"
