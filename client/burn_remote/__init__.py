@@ -205,7 +205,16 @@ from burn_remote.functions.manipulation import permute_dims as permute
 from burn_remote.functions.matrices import kron
 from burn_remote.functions.namespace_information import API_VERSION
 from burn_remote.functions.namespace_information import namespace_info as __array_namespace_info__
-from burn_remote.functions.nonzero_elements import argwhere, boolean_mask, nonzero
+from burn_remote.functions.nan_statistics import (
+    nanmax,
+    nanmean,
+    nanmin,
+    nanprod,
+    nanstd,
+    nansum,
+    nanvar,
+)
+from burn_remote.functions.nonzero_elements import argwhere, boolean_mask, nonzero, where
 from burn_remote.functions.padding import pad
 from burn_remote.functions.printing import set_printoptions
 from burn_remote.functions.quantization import (
@@ -241,7 +250,6 @@ from burn_remote.functions.selection import (
     mask_fill,
     maximum,
     minimum,
-    where,
 )
 from burn_remote.functions.selection import clip as clamp
 from burn_remote.functions.statistics import (
@@ -545,6 +553,13 @@ __all__ = [
     "moveaxis",
     "multiply",
     "nan",
+    "nanmax",
+    "nanmean",
+    "nanmin",
+    "nanprod",
+    "nanstd",
+    "nansum",
+    "nanvar",
     "negative",
     "newaxis",
     "nextafter",

@@ -57,6 +57,16 @@ class Category(StrEnum):
     QUANTIZED = "quantized"
 
 
+_KINDS: Final = {
+    Category.FLOAT: "f",
+    Category.COMPLEX: "c",
+    Category.INT: "i",
+    Category.UINT: "u",
+    Category.BOOL: "b",
+    Category.QUANTIZED: "V",
+}
+
+
 class DTypeUsage(IntFlag):
     """What a device supports for a dtype; the bits are those of Burn 0.21's ``DTypeUsage``.
 
@@ -252,6 +262,14 @@ class DType:
     def is_floating(self) -> bool:
         """Whether elements are floating-point numbers (not quantized ones)."""
         return self.category is Category.FLOAT
+
+    @property
+    def kind(self) -> str:
+        """NumPy's letter for the category: ``"f"``, ``"c"``, ``"i"``, ``"u"`` or ``"b"``.
+
+        That of quantized dtypes is ``"V"``, NumPy's letter for elements that only have a size.
+        """
+        return _KINDS[self.category]
 
     @property
     def is_complex(self) -> bool:

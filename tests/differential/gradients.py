@@ -421,7 +421,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "sort": _with_axis(lambda x, axis: br.sort(x, axis=axis)),
     "flip": _with_axis(lambda x, axis: br.flip(x, axis)),
     "roll": _with_axis(lambda x, axis: br.roll(x, 1, axis)),
-    "diff": _with_axis(lambda x, axis: br.diff(x, axis)),
+    "diff": _with_axis(lambda x, axis: br.diff(x, axis=axis)),
     "repeat": _with_axis(lambda x, axis: br.repeat(x, 2, axis=axis)),
     "unfold": _with_axis(lambda x, axis: br.unfold(x, axis, 1 + (x.shape[axis] > 1), 1)),
     "layer_norm": lambda random, x: (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import ZEROS, Operator, with_rank
 from burn_remote.functions.casting import as_float
-from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.dtypes import F32, Category
 from burn_remote_protocol.errors import DTypeMismatch
 from burn_remote_protocol.operations.families import complex_rows
 
@@ -40,22 +40,22 @@ def complex(real: Tensor, imag: Tensor, /) -> Tensor:
 
 @explained
 def real(x: Tensor, /) -> Tensor:
-    """Return the real parts: float32 for complex64, float64 for complex128."""
-    return REAL.unary(x) if x.dtype.is_complex else _numbers(x)
+    """Return the real parts: float32 for complex64, float64 for complex128; else ``x``."""
+    return REAL.unary(x) if x.dtype.is_complex else _unpacked(x)
 
 
 @explained
 def imag(x: Tensor, /) -> Tensor:
-    """Return the imaginary parts, zeros for real numbers."""
+    """Return the imaginary parts, zeros for real numbers and bools."""
     if x.dtype.is_complex:
         return IMAGINARY.unary(x)
-    return x.__class__(ZEROS.create(x.handle.client, _numbers(x).handle.spec))
+    return x.__class__(ZEROS.create(x.handle.client, _unpacked(x).handle.spec))
 
 
 @explained
 def conj(x: Tensor, /) -> Tensor:
     """Return the complex conjugates; real numbers unchanged."""
-    return CONJUGATE.unary(x) if x.dtype.is_complex else _numbers(x)
+    return CONJUGATE.unary(x) if x.dtype.is_complex else _unpacked(x)
 
 
 @explained
@@ -76,7 +76,7 @@ def adjoint(x: Tensor) -> Tensor:
     return CONJUGATE.unary(x) if x.handle.spec.dtype.is_complex else x
 
 
-def _numbers(x: Tensor) -> Tensor:
-    if not (x.dtype.is_floating or x.dtype.is_integer):
-        raise DTypeMismatch(f"{x.handle.spec} has no real and imaginary parts; convert it first")
+def _unpacked(x: Tensor) -> Tensor:
+    if x.dtype.category is Category.QUANTIZED:
+        raise DTypeMismatch(f"{x.handle.spec} has no real and imaginary parts; dequantize it first")
     return x

@@ -47,17 +47,17 @@ from burn_remote.functions.casting import astype, converted_to, distinct
 from burn_remote.functions.default_device import default_device
 from burn_remote.functions.device_class import checked_device
 from burn_remote.functions.logic import equal
-from burn_remote.functions.manipulation import concat, stack
+from burn_remote.functions.manipulation import broadcast_to, concat, stack
 from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.value import holds_tensors, is_tensor
 from burn_remote.runner.interface import DerivedData
 from burn_remote_protocol.dtypes import F32, F64, I64, U64, DType
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base
-from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
+from burn_remote_protocol.tensors import MAX_ELEMENTS, Shape, TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.functions.device_class import AnyDevice
+    from burn_remote.functions.device_class import AnyDevice, Device
     from burn_remote.runner.interface import RunnerClient, TensorHandle
 
 __all__ = [
@@ -189,16 +189,20 @@ def empty(
 @explained
 def full(
     shape: int | Sequence[int],
-    fill_value: Number,
+    fill_value: Number | Tensor,
     *,
     dtype: AnyDType | None = None,
     device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return a tensor filled with one number.
+    """Return a tensor filled with one number, which may be a 0-d tensor.
 
-    Raises ``DTypeMismatch`` if ``dtype`` cannot hold the number.
+    A 0-d tensor fills one on its own device. Raises ``DTypeMismatch`` if ``dtype`` cannot hold the
+    number, and ``ShapeMismatch`` for a tensor with axes.
     """
+    if is_tensor(fill_value):
+        place = fill_value.device if device is None else checked_device(device)
+        return _spread(fill_value, normal_shape(shape), dtype, place, requires_grad)
     spec = _spec(shape, dtype_of_number(fill_value) if dtype is None else dtype)
     return new_tensor(filled(_client(device), spec, fill_value), requires_grad)
 
@@ -246,13 +250,19 @@ def empty_like(
 def full_like(
     x: Tensor,
     /,
-    fill_value: Number,
+    fill_value: Number | Tensor,
     *,
     dtype: AnyDType | None = None,
     device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return a tensor filled with one number, with the shape, dtype and device of ``x``."""
+    """Return a tensor filled with one number, with the shape, dtype and device of ``x``.
+
+    The number may be a 0-d tensor on the same device.
+    """
+    if is_tensor(fill_value):
+        place = x.device if device is None else checked_device(device)
+        return _spread(fill_value, x.shape, dtype or x.dtype, place, requires_grad)
     return new_tensor(filled(*_like(x, dtype, device), fill_value), requires_grad)
 
 
@@ -407,6 +417,20 @@ def _progression(
     # In float64, because rounding errors of float32 accumulate in long ranges.
     scaled = multiply(places if whole else astype(places, F64), step)
     return astype(add(scaled, start), dtype)
+
+
+def _spread(
+    value: Tensor, shape: Shape, dtype: AnyDType | None, device: Device, requires_grad: bool
+) -> Tensor:
+    if value.ndim:
+        raise ShapeMismatch(
+            f"fill_value is {value.handle.spec}, but must be a number or a 0-d tensor; "
+            "write broadcast_to(x, shape)"
+        )
+    if value.device != device:
+        raise UsageError(f"fill_value is on {value.device}, not {device}; move it by x.to(device)")
+    made = distinct(value, broadcast_to(value if dtype is None else astype(value, dtype), shape))
+    return made.requires_grad_() if requires_grad else made
 
 
 def _plain(number: Number) -> float:

@@ -21,7 +21,7 @@ from burn_remote.functions.gathering import (
 )
 from burn_remote.functions.index_parser import Selection, selection_of
 from burn_remote.functions.manipulation import broadcast_to, concat, moveaxis
-from burn_remote.functions.nonzero_elements import boolean_mask
+from burn_remote.functions.nonzero_elements import boolean_mask, nonzero
 from burn_remote.functions.selection import mask_fill, maximum, minimum, where
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.dtypes import I64
@@ -47,10 +47,13 @@ def get_item(x: Tensor, index: Any, /) -> Tensor:
     is checked on the device: reading the result raises ``OperationFailed`` if an index is out of
     range. A mask that is a tensor of bools selects as many elements as are true: such a call waits
     for one round trip, because only the device knows their number (``boolean_mask``). Raises
-    ``ShapeMismatch``, ``DTypeMismatch``, and ``UsageError`` for a mask beside other indices.
+    ``ShapeMismatch`` and ``DTypeMismatch``.
     """
-    if is_tensor(index) and index.handle.spec.dtype.is_bool and index.handle.spec.shape:
+    if is_tensor(index) and index.handle.spec.dtype.is_bool:
         return boolean_mask(x, index)
+    if index.__class__ is tuple and any(_is_mask(item) for item in index):
+        parts = ((nonzero(item) if _is_mask(item) else (item,)) for item in index)
+        index = tuple(part for some in parts for part in some)
     selection = selection_of(index, x.shape)
     given = x
     if selection.ranges:
@@ -83,6 +86,10 @@ def set_item(
         return _set_sliced(x, selection, value, update)
     new = _set_sliced(SLICE.apply((x,), (ranges,)), selection, value, update)
     return SLICE_ASSIGN.apply((x, new), (ranges,))
+
+
+def _is_mask(item: Any) -> bool:
+    return is_tensor(item) and item.dtype.is_bool and bool(item.ndim)
 
 
 def _picked(x: Tensor, selection: Selection) -> Tensor:

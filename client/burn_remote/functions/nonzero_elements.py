@@ -9,19 +9,21 @@ All raise ``Unsupported`` on Burn's own servers.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, overload
 
+from burn_remote.arguments.numbers import Number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, reshaped
+from burn_remote.functions import selection
 from burn_remote.functions.manipulation import flatten, matrix_transpose, unstack
 from burn_remote.functions.statistics import count_nonzero
-from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch
+from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base, search_rows
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
 
-__all__ = ["argwhere", "boolean_mask", "nonzero"]
+__all__ = ["argwhere", "boolean_mask", "nonzero", "where"]
 
 NONZERO: Final = Operator(search_rows.NONZERO)
 SELECT: Final = Operator(base.SELECT)
@@ -74,3 +76,24 @@ def boolean_mask(x: Tensor, mask: Tensor, /, *, size: int | None = None) -> Tens
     (places,) = unstack(_indices(flatten(mask), size))
     rows = reshaped(x, (math.prod(mask.shape), *rest))
     return SELECT.apply((rows, places), (0,))
+
+
+@overload
+def where(condition: Tensor, /) -> tuple[Tensor, ...]: ...
+@overload
+def where(condition: Tensor, x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor: ...
+@explained
+def where(
+    condition: Tensor, x1: Tensor | Number | None = None, x2: Tensor | Number | None = None, /
+) -> Tensor | tuple[Tensor, ...]:
+    """Return the elements of ``x1`` where ``condition`` is true and those of ``x2`` elsewhere.
+
+    ``condition`` is a bool tensor. If both ``x1`` and ``x2`` are Python numbers, two integers give
+    int64, two bools give bool, two real numbers float32, and other numbers complex64. Without
+    ``x1`` and ``x2``, it returns ``nonzero(condition)``, which waits for one round trip.
+    """
+    if x1 is not None and x2 is not None:
+        return selection.where(condition, x1, x2)
+    if x1 is not None or x2 is not None:
+        raise UsageError("where() takes a condition, or a condition and two values")
+    return nonzero(condition)

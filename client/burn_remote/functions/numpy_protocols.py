@@ -15,12 +15,16 @@ import numpy as np
 
 from burn_remote.arguments.axes import normal_axis
 from burn_remote.diagnostics.foreign_names import numpy_equivalent
+from burn_remote.functions import distinct as distinct_elements
 from burn_remote.functions import (
+    elementwise,
     linear_algebra,
     logic,
     manipulation,
+    nan_statistics,
     repetition,
     searching,
+    selection,
     statistics,
 )
 from burn_remote.functions.casting import distinct
@@ -99,6 +103,39 @@ def _flat_if_no_axis(function: Callable[..., Any]) -> Callable[..., Any]:
     return cumulative
 
 
+def _with_ddof(function: Callable[..., Any]) -> Callable[..., Any]:
+    def spread(
+        a: Any, /, axis: Any = None, *, ddof: float = 0, correction: float = 0, **options: Any
+    ) -> Any:
+        return function(a, axis=axis, correction=ddof or correction, **options)
+
+    return spread
+
+
+def _unique(
+    ar: Any,
+    /,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    *,
+    equal_nan: bool = True,
+) -> Any:
+    values, indices, inverse, counts = distinct_elements.unique_all(ar)
+    if equal_nan and ar.dtype.is_floating:
+        # NaNs are last here, each with a place of its own.
+        last = values.shape[0] - int(statistics.count_nonzero(elementwise.isnan(values)))
+        if last < values.shape[0] - 1:
+            inverse = selection.minimum(inverse, last)
+            total = statistics.sum(counts[last:], keepdims=True)
+            counts = manipulation.concat([counts[:last], total])
+            values, indices = values[: last + 1], indices[: last + 1]
+    chosen = {"indices": return_index, "inverse": return_inverse, "counts": return_counts}
+    others = {"indices": indices, "inverse": inverse, "counts": counts}
+    wanted = [others[name] for name, is_wanted in chosen.items() if is_wanted]
+    return (values, *wanted) if wanted else values
+
+
 def _array_equal(a1: Any, a2: Any, /) -> bool:
     return a1.shape == a2.shape and bool(statistics.all(logic.equal(a1, a2)))
 
@@ -109,9 +146,17 @@ _ADAPTED: Final[dict[str, Callable[..., Any]]] = {
     "copy": lambda a, /: distinct(a),
     "cumprod": _flat_if_no_axis(statistics.cumulative_prod),
     "cumsum": _flat_if_no_axis(statistics.cumulative_sum),
-    "diff": lambda a, /, n=1, axis=-1: repetition.diff(a, axis, n),
+    "diff": lambda a, /, n=1, axis=-1: repetition.diff(a, n, axis),
     "dot": _dot,
     "hstack": _stacked(1),
+    "nancumprod": lambda a, /, axis=None, dtype=None: _flat_if_no_axis(statistics.cumulative_prod)(
+        nan_statistics.without_nan(a, 1), axis=axis, dtype=dtype
+    ),
+    "nancumsum": lambda a, /, axis=None, dtype=None: _flat_if_no_axis(statistics.cumulative_sum)(
+        nan_statistics.without_nan(a, 0), axis=axis, dtype=dtype
+    ),
+    "nanstd": _with_ddof(nan_statistics.nanstd),
+    "nanvar": _with_ddof(nan_statistics.nanvar),
     "ndim": lambda a, /: a.ndim,
     "outer": lambda a, b, /: linear_algebra.outer(manipulation.flatten(a), manipulation.flatten(b)),
     "ravel": lambda a, /: manipulation.flatten(a),
@@ -123,6 +168,9 @@ _ADAPTED: Final[dict[str, Callable[..., Any]]] = {
         manipulation.flatten(a) if axis is None else a, indices, axis=axis or 0
     ),
     "tensordot": lambda a, b, /, axes=2: linear_algebra.tensordot(a, b, axes=axes),
+    "std": _with_ddof(statistics.std),
+    "unique": _unique,
+    "var": _with_ddof(statistics.var),
     "vstack": _stacked(0),
 }
 
@@ -132,10 +180,11 @@ _FUNCTIONS: Final = {
         "all", "any", "argmax", "argmin", "argsort", "bincount", "broadcast_arrays",
         "broadcast_to", "clip", "count_nonzero", "cross", "cumulative_prod", "cumulative_sum",
         "einsum", "empty_like", "expand_dims", "flip", "full_like", "kron", "matrix_transpose",
-        "max", "mean", "meshgrid", "min", "moveaxis", "nonzero", "ones_like", "permute_dims",
-        "prod", "reshape", "roll", "searchsorted", "split", "squeeze", "stack", "std", "sum",
+        "max", "mean", "meshgrid", "min", "moveaxis", "nanmax", "nanmean", "nanmin", "nanprod",
+        "nansum", "nonzero", "ones_like", "permute_dims",
+        "prod", "reshape", "roll", "searchsorted", "split", "squeeze", "stack", "sum",
         "swapaxes", "take_along_axis", "tile", "trace", "transpose", "tril", "triu", "unique_all",
-        "unique_counts", "unique_inverse", "unique_values", "unstack", "var", "where",
+        "unique_counts", "unique_inverse", "unique_values", "unstack", "where",
         "zeros_like",
     )},
     "amax": "max",

@@ -120,8 +120,8 @@ def roll(x: Tensor, /, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
 def diff(
     x: Tensor,
     /,
-    axis: int = -1,
     n: int = 1,
+    axis: int = -1,
     *,
     prepend: Tensor | None = None,
     append: Tensor | None = None,

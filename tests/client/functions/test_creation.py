@@ -237,3 +237,19 @@ def test_ranges_of_unsigned_integers_are_exact(numbers: range) -> None:
     with br.LocalDevice() as device:
         ends = (numbers.start, numbers.stop, numbers.step)
         assert br.arange(*ends, dtype="uint64", device=device).tolist() == list(numbers)
+
+
+def test_a_tensor_without_axes_fills_another() -> None:
+    number = br.tensor(2.5, dtype=br.float64, device="local")
+    filled = br.full((2, 3), number)
+    assert (filled.dtype, filled.device) == (br.float64, number.device)
+    np.testing.assert_array_equal(filled.numpy(), np.full((2, 3), 2.5))
+    like = br.full_like(br.zeros(2, dtype=br.int32, device="local"), number)
+    assert (like.dtype, like.tolist()) == (br.int32, [2, 2])
+
+
+def test_a_tensor_with_axes_or_of_another_device_fills_nothing() -> None:
+    with pytest.raises(br.ShapeMismatch, match="broadcast_to"):
+        br.full((2, 3), br.zeros(3, device="local"))
+    with pytest.raises(br.UsageError, match="move it by"):
+        br.full((2, 3), br.tensor(1.0, device=br.LocalDevice()), device="local")

@@ -89,12 +89,12 @@ def test_an_invalid_index_is_refused(
         br.zeros((4, 3, 5), device=device)[index]
 
 
-def test_a_mask_tensor_beside_other_indices_is_refused_with_advice(
+def test_an_assignment_to_a_mask_beside_other_indices_is_refused_with_advice(
     device: RecordingDevice,
 ) -> None:
     x = br.zeros((4,), device=device)
     with pytest.raises(br.UsageError, match=r"where\(mask.*set\(mask"):
-        x[None, x > 0]
+        x.set((None, x > 0), 1.0)
     with pytest.raises(br.DTypeMismatch, match="integers"):
         x[x]
 

@@ -47,6 +47,7 @@ MOVES: list[tuple[Any, Any]] = [
     (lambda x: br.stack([x, -x], axis=-1), lambda a: np.stack([a, -a], -1)),
     (lambda x: br.diff(x), lambda a: np.diff(a)),
     (lambda x: br.diff(x, axis=1, n=2), lambda a: np.diff(a, axis=1, n=2)),
+    (lambda x: br.diff(x, 2, 0), lambda a: np.diff(a, 2, 0)),
     (lambda x: br.diff(x, n=0), lambda a: a),
     (lambda x: br.diff(x, axis=1, n=3), lambda a: np.diff(a, axis=1, n=3)),
     (lambda x: br.diff(x, axis=0, n=10**9), lambda a: np.diff(a, axis=0, n=99)),

@@ -245,3 +245,37 @@ def test_one_round_trip_finds_the_distinct_elements(device: br.Device) -> None:
     values, *_ = br.unique_all(x)
     assert device.traffic.requests == before + 1
     assert values.shape == (2,)
+
+
+def test_where_of_a_condition_alone_gives_the_places_of_true_elements() -> None:
+    array = np.asarray([[0, 3, 0], [4, 0, 5]])
+    found = br.where(br.tensor(array, device="local") > 0)
+    np.testing.assert_array_equal(np.stack([one.numpy() for one in found]), np.where(array > 0))
+    with pytest.raises(br.UsageError, match="a condition and two values"):
+        br.where(br.tensor(array, device="local") > 0, 1)  # type: ignore[call-overload]
+
+
+def test_a_mask_may_stand_beside_other_indices() -> None:
+    array = np.arange(12.0).reshape(3, 4)
+    x, mask = br.tensor(array, device="local"), np.asarray([True, False, True])
+    on_device = br.tensor(mask, device="local")
+    np.testing.assert_array_equal(x[on_device, 1:].numpy(), array[mask, 1:])
+    np.testing.assert_array_equal(x.mT[..., on_device].numpy(), array.T[..., mask])
+    np.testing.assert_array_equal(x[on_device, [0, 3]].numpy(), array[mask, [0, 3]])
+
+
+@pytest.mark.parametrize("truth", [True, False])
+def test_a_mask_without_axes_selects_all_or_nothing(truth: bool) -> None:
+    mask = br.tensor(truth, device="local")
+    for array in (np.asarray(2.5), np.arange(3.0)):
+        found = br.tensor(array, device="local")[mask]
+        np.testing.assert_array_equal(found.numpy(), array[np.asarray(truth)])
+
+
+def test_numpys_unique_counts_nan_once() -> None:
+    array = np.asarray([3.0, np.nan, 1.0, np.nan, 3.0])
+    options: dict[str, Any] = {"return_index": True, "return_inverse": True, "return_counts": True}
+    found = np.unique(br.tensor(array, device="local"), **options)
+    for one, expected in zip(found, np.unique(array, **options), strict=True):
+        np.testing.assert_array_equal(one.numpy(), expected)
+    assert np.unique(br.tensor(array, device="local"), equal_nan=False).shape == (4,)
