@@ -216,7 +216,7 @@ class Engine:
                 if plan.is_large:  # perhaps fused with the tasks after it
                     self._invoke_large(plan, tasks, place, waiting)
                 elif plan.seen is not None:
-                    invoke_simple(plan, task)
+                    invoke_simple(plan, task, 1)
                 else:
                     invoke(plan, task[1:])
             elif isinstance(plan, GraphPlan):

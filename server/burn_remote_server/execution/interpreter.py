@@ -297,31 +297,31 @@ class Interpreter:
         else:
             self._run(plan, tensors, inputs, plan.run)
 
-    def invoke_simple(self, plan: Plan, task: tuple[Any, ...]) -> None:
+    def invoke_simple(self, plan: Plan, task: tuple[Any, ...], start: int) -> None:
         """Run a task like ``invoke``, in less time, if ``plan.seen`` is set and nothing is special.
 
-        Most tasks of most programs are such. ``task`` has the plan's number before the tensors.
+        Most tasks of most programs are such. The tensors of ``task`` begin at ``start``.
         """
         arrays = self._arrays
         output = task[-1]
         inputs: tuple[Any, ...]
         seen: tuple[Any, ...]
         try:
-            first = arrays[task[1]]
+            first = arrays[task[start]]
             if plan.input_count == 1:
                 inputs = (first,)
                 seen = (first.shape, first.dtype)
             else:
-                second = arrays[task[2]]
+                second = arrays[task[start + 1]]
                 inputs = (first, second)
                 # One comparison, in which equal objects are found equal without a call.
                 seen = (first.shape, first.dtype, second.shape, second.dtype)
             if seen != plan.seen or plan.error is not None or self._slots or output in arrays:
-                self.invoke(plan, task[1:])
+                self.invoke(plan, task[start:])
                 return
             self.quota.take(plan.output_bytes, 1)
         except (KeyError, QuotaExceeded):
-            self.invoke(plan, task[1:])
+            self.invoke(plan, task[start:])
             return
         self.executed += 1
         try:
@@ -332,9 +332,11 @@ class Interpreter:
             if result.base is not None or getrefcount(result) > HELD_HERE:
                 result = self._record(result, inputs)
         except Exception as error:  # any exception of a kernel becomes the failure of its outputs
-            self._fail(plan, task[1:], error)
+            self._fail(plan, task[start:], error)
             return
         arrays[output] = result
+        for position in plan.last_uses:
+            self._forget(task[start + position])
 
     def _reusing(
         self, plan: Plan, tensors: tuple[int, ...], inputs: list[Any], dying: Sequence[int]

@@ -143,7 +143,7 @@ class Plan:
             self.run = _bind(signature, session)
             if self.gives_one and self.output_bytes >= REUSED_BYTES:
                 self._bind_into(signature, session)
-            if self.gives_one and 1 <= self.input_count <= 2 and not self.last_uses:
+            if self.gives_one and 1 <= self.input_count <= 2:
                 self.seen = tuple(chain.from_iterable(self.expected))
         except BurnRemoteError as error:
             self.error = error

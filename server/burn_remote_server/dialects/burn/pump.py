@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.dialects.burn_0_21 import Close, decode_init, decode_tasks
@@ -55,9 +56,10 @@ FULL_BATCH_BYTES: Final = LARGE_FRAME_BYTES
 MAX_UNKNOWN_FRAMES: Final = 16
 # Messages sent in one iteration of the event loop, about 0.6 ms.
 SENT_AT_ONCE: Final = 64
-# Larger messages are sent in fragments of this size. asyncio copies what the socket does not accept
-# at once, so this bounds the copy for a slow reader. The Rust client accepts fragments.
-WHOLE_BYTES: Final = 2**20
+# Larger messages are sent in fragments of this size: outside of uvloop, asyncio copies what the
+# socket does not accept at once, so this bounds the copy for a slow reader. The Rust client accepts
+# fragments, but copies them once more.
+WHOLE_BYTES: Final = 2**24
 # Queued requests of one peer. A Burn server waits for each response, so it queues none.
 MAX_WAITING_REQUESTS: Final = 64
 
@@ -267,24 +269,52 @@ async def finish(session: BurnSession) -> None:
 
 
 async def send_replies(link: AsyncLink, session: BurnSession) -> None:
-    """Send the replies of a session until it ends."""
+    """Send the replies of a session until it ends.
+
+    Small replies leave in the iteration of the event loop in which they are ready: waking this task
+    first takes about 20 µs.
+    """
     frames = session.outbox.frames
+    session.send_now = partial(_send_ready, link, session)
     sent = 0
-    while True:
-        while frames:
-            sent += 1
-            if sent % SENT_AT_ONCE == 0:
-                await asyncio.sleep(0)  # sending does not yield if the client reads fast enough
-            frame = frames.popleft()
-            session.session.counters.client_sent_bytes += await _send(link, frame)
-            session.outbox.taken(frame)
-            # Free the elements now, not when the next frame is sent.
-            del frame
-            session.progress.set()
-        if session.ended.is_set():
+    try:
+        while True:
+            while frames:
+                if sent >= SENT_AT_ONCE:
+                    sent = 0
+                    await asyncio.sleep(0)  # sending does not yield if the client reads fast enough
+                    continue  # in the meantime, all may have been sent
+                sent += 1
+                frame = frames.popleft()
+                session.send_now = _send_nothing  # a message in fragments must not be interrupted
+                session.session.counters.client_sent_bytes += await _send(link, frame)
+                session.send_now = partial(_send_ready, link, session)
+                session.outbox.taken(frame)
+                # Free the elements now, not when the next frame is sent.
+                del frame
+                session.progress.set()
+            if session.ended.is_set():
+                return
+            session.wake.clear()
+            await session.wake.wait()
+    finally:
+        session.send_now = _send_nothing
+
+
+def _send_ready(link: AsyncLink, session: BurnSession) -> None:
+    """Send small replies that are first in the queue, as far as the client reads them."""
+    frames = session.outbox.frames
+    for _ in range(min(len(frames), SENT_AT_ONCE)):
+        if not link.is_writable or len(frames[0]) > 1:
             return
-        session.wake.clear()
-        await session.wake.wait()
+        frame = frames.popleft()
+        link.send_nowait(*frame)
+        session.session.counters.client_sent_bytes += len(frame[0])
+        session.outbox.taken(frame)
+
+
+def _send_nothing() -> None:
+    """Leave the replies to the task that sends them."""
 
 
 async def _send(link: AsyncLink, buffers: Sequence[bytes | memoryview]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -155,9 +155,11 @@ class BurnSession:
         self.outbox: Final = outbox
         self._runner: Final = runner or TaskRunner(session.engine, session.interpreter, outbox)
         self.dtypes: Final = ReplyDTypes()
-        # ``wake`` is set when there may be frames to send, ``progress`` when there may be room to
-        # read on.
+        # ``wake`` is set when there are frames to send, ``progress`` when there may be room to read
+        # on.
         self.wake: Final = asyncio.Event()
+        # Sends what can be sent without waiting; the handler that sends replies sets it.
+        self.send_now: Callable[[], None] = _no_handler
         self.progress: Final = asyncio.Event()
         self.ended: Final = asyncio.Event()
         self.complete: Final = asyncio.Event()
@@ -165,8 +167,10 @@ class BurnSession:
         session.notify = self.notify
 
     def notify(self) -> None:
-        """Wake the handlers after work was done."""
-        self.wake.set()
+        """Send replies, and wake the handlers, after work was done."""
+        self.send_now()
+        if self.outbox.frames or self.session.error is not None or self.ended.is_set():
+            self.wake.set()
         self.progress.set()
         if self.session.error is not None:
             self.ended.set()
@@ -183,6 +187,10 @@ class BurnSession:
         self._routes.add(route)
         if len(self._routes) == 2:
             self.complete.set()
+
+
+def _no_handler() -> None:
+    """Do nothing: no socket for replies is open yet."""
 
 
 class BurnSessions:

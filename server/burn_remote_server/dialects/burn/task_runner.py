@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, ProtocolViolation
-from burn_remote_protocol.messages import Execute, Fetch, QueryDType, Read, Sync, Task, Upload
+from burn_remote_protocol.messages import Fetch, QueryDType, Read, Sync, Task, Upload
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_server.execution.costs import TASK_COST
 from burn_remote_server.execution.engine import Engine, Outbox
@@ -24,6 +24,9 @@ __all__ = ["BurnTask", "TaskRunner", "Unreadable"]
 
 logger = get_logger(__name__)
 
+
+# Operations that need no plan: one ends an upload, the other frees a tensor.
+_WITHOUT_PLANS: Final = frozenset({"Init", "Drop"})
 
 # Most tensors that the event loop frees at once; takes about 1 ms.
 FREED_INLINE: Final = 5_000
@@ -58,7 +61,7 @@ class TaskRunner:
         handle = self.handle
         execute = self._interpreter.execute
         known_plan = self._interpreter.known_plan
-        invoke = self._interpreter.invoke
+        invoke, invoke_simple = self._interpreter.invoke, self._interpreter.invoke_simple
         if self._interpreter.fusion is not None:
             self._interpreter.fusion.known_until = 0
         waiting = enumerate(tasks)
@@ -72,6 +75,9 @@ class TaskRunner:
                     plan = known_plan(task.signature)
                     if plan is None:
                         execute(task)
+                        continue
+                    if plan.seen is not None and not plan.is_large:
+                        invoke_simple(plan, task.tensors, 0)
                         continue
                     if not plan.is_fusible:
                         invoke(plan, task.tensors)
@@ -131,14 +137,15 @@ class TaskRunner:
         # The first error frees all tensors, and freeing many would block the event loop.
         if tensors.has_slots() or len(tensors) > FREED_INLINE:
             return None
+        known_plan = self._interpreter.known_plan
         total = 0
         for task in tasks:
-            if isinstance(task, Operation | Execute):
-                operation = task if isinstance(task, Operation) else task.operation
-                plan = self._interpreter.known_plan(operation.signature)
-                if plan is None:
+            if type(task) is Operation:
+                plan = known_plan(task.signature)
+                if plan is not None:
+                    total += plan.cost
+                elif task.signature.row.family not in _WITHOUT_PLANS:
                     return None
-                total += plan.cost
             else:
                 cost = self.cost_of(task)
                 if cost is None:

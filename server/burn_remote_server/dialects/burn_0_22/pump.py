@@ -65,8 +65,11 @@ logger = get_logger(__name__)
 
 DIALECT: Final = "burn-0.22"
 
-# Most frames in one batch for the worker, as for Burn 0.21; a frame has four tasks by default.
-MAX_BATCH_FRAMES: Final = 64
+# A batch with this many tasks takes no more frames. Small operations cost about 2 µs each, so these
+# may run on the event loop. A batch for a worker that is busy may be larger, because passing it on
+# takes about 40 µs.
+FULL_BATCH_TASKS: Final = 48
+FULL_WORKER_BATCH_TASKS: Final = 256
 # A batch with this many bytes takes no more frames: all are decoded in one iteration of the event
 # loop, and so many bytes take up to 2 ms.
 FULL_BATCH_BYTES: Final = LARGE_FRAME_BYTES
@@ -255,15 +258,15 @@ def _submit_after(
 
     Returns whether the client closes its session.
     """
-    tasks, size, count = _decoded(frame, recognizer), len(frame), 1
+    tasks, size = _decoded(frame, recognizer), len(frame)
+    most = FULL_WORKER_BATCH_TASKS if session.session.queued else FULL_BATCH_TASKS
     while (
         size < FULL_BATCH_BYTES
-        and count < MAX_BATCH_FRAMES
+        and len(tasks) < most
         and (more := link.receive_nowait()) is not None
     ):
         tasks += _decoded(more, recognizer)
         size += len(more)
-        count += 1
     counters = session.session.counters
     counters.client_received_bytes += size
     counters.batches += 1

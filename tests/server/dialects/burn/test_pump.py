@@ -28,6 +28,7 @@ from burn_remote_server.backends import open_backends
 from burn_remote_server.dialects.burn import pump as burn_pump
 from burn_remote_server.dialects.burn.pump import (
     MAX_BATCH_FRAMES,
+    send_replies,
     serve_data,
     serve_request,
     serve_response,
@@ -110,6 +111,23 @@ async def test_both_sockets_with_the_token_are_one_session(
         link.end()
     await asyncio.gather(*serving)
     assert len(host.sessions) == 0
+
+
+async def test_a_small_reply_is_sent_in_the_iteration_of_the_loop_in_which_it_is_ready(
+    host: Host, sessions: BurnSessions
+) -> None:
+    link = scripted([])
+    session = sessions.join(host.devices[0], 7, "/request", host.access.admit(ALICE))
+    sending = asyncio.create_task(send_replies(link, session))
+    await asyncio.sleep(0)
+
+    session.submit([Sync(5)], 10)
+
+    assert [decode_reply(frame).request for frame in link.sent] == [5]
+    session.ended.set()
+    session.notify()
+    await sending
+    sessions.leave(host.devices[0], 7, session)
 
 
 async def test_others_run_while_a_client_floods_the_socket_for_responses(

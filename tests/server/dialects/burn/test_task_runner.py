@@ -107,6 +107,32 @@ def test_a_failed_operation_fails_its_read_and_the_session_continues(
     assert isinstance(running.run(Read(3, 3, SPEC))[3], TensorData)
 
 
+def test_operations_with_drops_and_uploads_have_a_known_cost(running: Running) -> None:
+    use = TensorUse(SPEC, TensorStatus.READ_WRITE)
+    add, drop = added(1, 1, 2), Operation(sign(DROP, use), (2,))
+    running.run(Upload(1, DATA), add)
+
+    cost = running.runner.estimate([add, drop])
+
+    assert cost is not None
+    assert cost < 100 * TASK_COST
+
+
+def test_inputs_that_an_operation_uses_for_the_last_time_are_freed(running: Running) -> None:
+    last, kept = (
+        TensorUse(SPEC, status) for status in (TensorStatus.READ_WRITE, TensorStatus.READ_ONLY)
+    )
+    signature = sign(numeric.ADD, last, kept, kept._replace(status=TensorStatus.NOT_INIT))
+    running.run(Upload(1, DATA), Upload(2, DATA))
+
+    for result in (3, 4):  # the second time, its plan is known
+        running.run(Upload(1, DATA), Operation(signature, (1, 2, result)))
+
+    assert {*running.interpreter.tensors.arrays} == {2, 3, 4}
+    assert running.interpreter.quota.tensors == 3
+    assert running.interpreter.quota.bytes == 3 * SPEC.nbytes
+
+
 def test_a_last_read_frees_a_failed_tensor(running: Running) -> None:
     last: list[Task] = [*decode_tasks(encode_tasks([Read(0, 2, SPEC)], 1))]  # type: ignore[list-item]
     running.run(added(5, 6, 2), *last)
