@@ -63,6 +63,10 @@ class NumberProgram:
         self._known.clear()
         self._guards.clear()
 
+    def resume(self) -> None:
+        """Continue the recording of which ``finish`` was the end."""
+        self._is_finished = False
+
     def calculated(self, function: Callable[..., Any], *operands: Any) -> Any:
         """Record a function of numbers, traced or not; return its result, traced."""
         result = function(*map(untraced, operands))

@@ -19,7 +19,7 @@ from burn_remote.runner.interface import TensorHandle
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.tensors import TensorSpec
 
-__all__ = ["checkpoint"]
+__all__ = ["Recomputation", "captured_variables", "checkpoint"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -46,7 +46,7 @@ def checkpoint(function: Function, /) -> Function:
         if not is_tracked or not is_recording():
             return function(*arguments, **options)
         kind = type(inputs[0])
-        captured = _captured(function)
+        captured = captured_variables(function)
         saved: list[TensorHandle] = []
         call = saved_tree((arguments, options), saved)
         given, keywords = restored(call, [kind(handle) for handle in saved])
@@ -59,7 +59,7 @@ def checkpoint(function: Function, /) -> Function:
                     f"{name}, which checkpoint calls again, uses a tracked tensor that is not one "
                     "of its arguments; pass it as an argument"
                 )
-        recipe = _Recomputation(name, function, captured, call, saved, outputs)
+        recipe = Recomputation(name, function, captured, call, saved, outputs)
         made = iter(record(recipe, [one.handle for one in inputs], tuple(saved), outputs))
         return rebuilt(
             result,
@@ -70,8 +70,11 @@ def checkpoint(function: Function, /) -> Function:
 
 
 @final
-class _Recomputation:
-    """The recipe of one call of a function that the backward pass calls again."""
+class Recomputation:
+    """The recipe of one call of a function that the backward pass calls again.
+
+    A node of this recipe saves the tensors of the call first.
+    """
 
     __slots__ = ("_call", "_captured", "_function", "_name", "_outputs", "output_count", "specs")
 
@@ -99,7 +102,7 @@ class _Recomputation:
 
     def _check_captured(self) -> None:
         """Raise ``UsageError`` if a captured variable is not what it was in the first call."""
-        now = _captured(self._function)
+        now = captured_variables(self._function)
         for name, before in self._captured.items():
             if not _is_same(now.get(name), before):
                 raise UsageError(
@@ -113,7 +116,7 @@ class _Recomputation:
         self._check_captured()
         sources: list[Source | None] = []
         inputs: list[Any] = []
-        for place, handle in enumerate(node.saved or ()):
+        for place, handle in enumerate((node.saved or ())[: len(self.specs)]):
             if not is_wanted[place]:
                 inputs.append(kind(saved_handle(handle, place, node, is_recorded)))
                 sources.append(None)
@@ -138,7 +141,7 @@ class _Recomputation:
         return [None if source is None else walk.gradient_of(source) for source in sources]
 
 
-def _captured(function: Callable[..., Any]) -> dict[str, Any]:
+def captured_variables(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the variables that a function takes from its closure and its module, by name.
 
     The guards of compiled functions would also find what the functions that it calls take, and

@@ -69,6 +69,11 @@ class Walk:
         """The leaves that the walk reaches."""
         return self._uses.keys()
 
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """The nodes that the walk visits, the last one first."""
+        return self._nodes
+
     def gradient_of(self, source: Source) -> Any:
         """Return the gradient that the walk found; ``None`` if there is none.
 

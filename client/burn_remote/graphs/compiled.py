@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, Generic, ParamSpec, TypeVar, final, overload
 
 from burn_remote.arguments.containers import rebuilt
+from burn_remote.autodiff.nodes import TrackedHandle
 from burn_remote.autodiff.pausing import is_recording
 from burn_remote.autodiff.saved_containers import tensors_in
 from burn_remote.autodiff.tracking import Autodiff
@@ -24,6 +25,7 @@ from burn_remote.functions.tensor import Tensor
 from burn_remote.graphs.guards import guards_of
 from burn_remote.graphs.recorded_call import RecordedCall, record_call, run_updating, untracked
 from burn_remote.graphs.structures import is_compared_by_identity, take_apart
+from burn_remote.graphs.tracked_call import NotRecorded, TrackedFunction, record_tracked
 from burn_remote.runner.interface import RunnerClient, TensorHandle
 from burn_remote.runner.operation_graph import recording
 from burn_remote.runner.stack import RunnerStack
@@ -39,12 +41,9 @@ R = TypeVar("R")
 # gains nothing from being compiled.
 MAX_GRAPHS: Final = 64
 
-_UNCOMPILED: Final = (
-    "was called with tracked tensors, so it runs uncompiled: the backward pass needs its "
-    "intermediate tensors. Compile the function that computes the gradients, with "
-    "burn_remote.value_and_grad inside, and pass it tensors that are not tracked (x.detach()); "
-    "without gradients, call it inside burn_remote.no_grad()"
-)
+_UNCOMPILED: Final = "was called with tracked tensors and runs uncompiled"
+# The first member of the keys of graphs for tracked tensors.
+_TRACKED: Final = "tracked"
 
 _ONLY_TENSORS: Final = frozenset({Tensor})
 
@@ -64,7 +63,8 @@ class CompiledFunction(Generic[P, R]):
         # arguments, and its result is a pair of the function's and their new elements.
         self._updated = updated
         self._updating: dict[tuple[int, ...], CompiledFunction[P, Any]] = {}
-        self._graphs: dict[Hashable, list[RecordedCall]] = {}
+        # ``None`` stands for a call with tracked tensors that cannot be recorded.
+        self._graphs: dict[Hashable, list[Any]] = {}
         # The same graphs by the identities of specs, which the entries keep alive.
         self._found: dict[Hashable, tuple[list[TensorSpec], list[RecordedCall]]] = {}
         # The warnings that were given, each once.
@@ -105,6 +105,9 @@ class CompiledFunction(Generic[P, R]):
         if not is_common:
             client = _common(handles)
         if type(client) is Autodiff:
+            if is_recording():
+                key = (structure, client.session.__class__, *[one.spec for one in handles])
+                return self._call_recorded(client, (args, kwargs), key, tensors, numbers, statics)  # type: ignore[no-any-return]
             return self._call_tracked(args, kwargs)  # type: ignore[no-any-return]
         for recorded in graphs:
             if recorded.constants and recorded.constants[0].client is not client:
@@ -133,17 +136,52 @@ class CompiledFunction(Generic[P, R]):
         self._found[identity] = (specs, graphs)
         return graphs
 
-    def _call_tracked(self, args: Any, kwargs: Any) -> Any:
-        """Call the function with tracked tensors.
+    def _call_recorded(
+        self,
+        client: Autodiff,
+        call: Any,
+        key: tuple[Any, ...],
+        tensors: Sequence[Tensor],
+        numbers: Sequence[Any],
+        statics: Sequence[Any],
+    ) -> Any:
+        """Call the function with tracked tensors, so that gradients pass it."""
+        function, stack = self._function, client.inner
+        if (getattr(function, "__module__", None) or "").startswith("burn_remote."):
+            return function(*call[0], **call[1])
+        key = (_TRACKED, *key, *[type(one.handle) is TrackedHandle for one in tensors])
+        graphs: Any = self._graphs.get(key, ())
+        for traced in graphs:
+            if traced is None or (
+                traced.is_of(stack)
+                and all(guard.holds(statics) for guard in traced.guards)
+                and traced.numbers.run(numbers) is not None
+            ):
+                break
+        else:
+            # Another thread may record on the device, or a runner may be around some tensors.
+            others = {one.handle.client for one in tensors} - {client, stack}
+            if others or not stack.recording.acquire(blocking=False):
+                return function(*call[0], **call[1])
+            traced = None
+            try:
+                guards = guards_of(function, statics)
+                traced = record_tracked(function, stack, call, tensors, numbers, guards)
+            except NotRecorded as error:
+                self._warn(f"{_UNCOMPILED}: {error}", stacklevel=4)
+            finally:
+                stack.recording.release()
+            self._keep(key, traced, statics)
+        if traced is None:
+            return function(*call[0], **call[1])
+        return traced.issue(stack, call, tensors, numbers)
 
-        Its operations are recorded for the backward pass, so it runs uncompiled. If recording is
-        paused, the arguments need not be tracked; leaves that the function updates in place get
-        their new elements from the graph.
+    def _call_tracked(self, args: Any, kwargs: Any) -> Any:
+        """Call the function with tracked tensors while recording is paused.
+
+        The arguments need not be tracked. Leaves that the function updates in place get their new
+        elements from the graph.
         """
-        if is_recording():
-            if not (getattr(self._function, "__module__", None) or "").startswith("burn_remote."):
-                self._warn(_UNCOMPILED, stacklevel=4)
-            return self._function(*args, **kwargs)
         tensors = tensors_in((args, kwargs))
         key = tuple([place for place, tensor in enumerate(tensors) if is_tracked_leaf(tensor)])
         leaves = [tensors[place] for place in key]
@@ -209,7 +247,9 @@ class CompiledFunction(Generic[P, R]):
         """Pickle and copy as a function: by its name."""
         return self._function.__qualname__
 
-    def _keep(self, key: Hashable, recorded: RecordedCall, statics: Sequence[Any]) -> None:
+    def _keep(
+        self, key: Hashable, recorded: RecordedCall | TrackedFunction | None, statics: Sequence[Any]
+    ) -> None:
         graphs = self._graphs
         if key not in graphs:
             # Keys do not keep objects alive; graphs of objects that died can never be used again.
@@ -305,8 +345,9 @@ def compile(function: Callable[..., Any] | None = None, /) -> Any:
     effect of the first call.
 
     Gradients may be computed inside, and are part of the same task. Called with tracked tensors,
-    the function runs uncompiled and warns, because the backward pass needs its intermediate
-    tensors; inside ``no_grad`` it uses its graph, and may update leaves in place.
+    the function is one task, and so is its part of a backward pass; if it cannot be recorded so, it
+    runs uncompiled and warns with the reason. Inside ``no_grad`` it uses the graph for untracked
+    tensors, and may update leaves in place.
 
     Raises ``UsageError`` with the line of the program if the function reads, moves or uploads
     tensors, uses tensors that are not arguments, or stores tensors elsewhere than in its result.

@@ -2,54 +2,39 @@
 
 from __future__ import annotations
 
-import enum
 import functools
 import gc
-import operator
-import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, final
 
-import numpy as np
-
-from burn_remote.arguments.containers import is_container, leaves, members, rebuilt
+from burn_remote.arguments.containers import leaves, rebuilt
 from burn_remote.arguments.traced_numbers import NumberProgram, TracedNumber
 from burn_remote.autodiff.nodes import plain
 from burn_remote.autodiff.pausing import check_random_numbers
 from burn_remote.autodiff.saved_containers import tensors_in
 from burn_remote.functions.tensor import Tensor
+from burn_remote.graphs.call_values import (
+    ARGUMENT,
+    OUTPUT,
+    ResultLeaf,
+    check_unchanged,
+    contents_of,
+    leaf_of,
+    place_of,
+    with_handles,
+)
 from burn_remote.graphs.guards import Guard
-from burn_remote.graphs.recorder import Argument, Recorder
-from burn_remote.graphs.structures import Template, take_apart
+from burn_remote.graphs.recorder import Argument, Recorder, draws_random_numbers
+from burn_remote.graphs.structures import Template
 from burn_remote.graphs.tensor_names import name_in
 from burn_remote.runner.interface import RunnerClient, TensorHandle
 from burn_remote.runner.operation_graph import Graph, recording
 from burn_remote.runner.stack import RunnerStack
-from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import UsageError
-from burn_remote_protocol.operations.families import floats, numeric
 
 __all__ = ["RecordedCall", "record_call", "run_updating", "untracked"]
-
-_ARGUMENT, _OUTPUT, _NUMBER = range(3)
-
-_RANDOM: Final = frozenset({floats.RANDOM, numeric.INT_RANDOM})
-
-# Values of a result, besides tensors and numbers, that are the same in each call.
-_CONSTANTS: Final = (
-    types.NoneType | bool | int | float | complex | str | bytes | np.generic | np.dtype | DType
-    | enum.Enum | type
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _Leaf:
-    """A place in a function's result: the kind of its value, and the position of that kind."""
-
-    kind: int
-    place: int
 
 
 @final
@@ -89,10 +74,6 @@ class RecordedCall:
         return self.result.build((tensors, [Tensor(handle) for handle in outputs], registers))
 
 
-def _place_of(leaf: Any) -> tuple[int, int] | None:
-    return (leaf.kind, leaf.place) if type(leaf) is _Leaf else None
-
-
 def record_call(
     function: Callable[..., Any],
     stack: RunnerStack,
@@ -116,8 +97,8 @@ def record_call(
         program,
         functools.partial(name_in, function, (call[0][1:], call[1]) if updated else call),
     )
-    given, lent = _replaced(call, arguments, program)
-    before = [(container, _contents(container)) for container in _mutable(given)]
+    given, lent = with_handles(call, arguments, program)
+    before = contents_of(given)
     try:
         recording.runner = recorder
         stack.put_around(recorder, is_transparent=True)
@@ -142,7 +123,7 @@ def record_call(
         recording.runner = None
         stack.take_away(recorder)
         program.finish()
-    _check_unchanged(before)
+    check_unchanged(before)
     del given, before
     result, recorded = _finished(value, recorder, tensors, program, guards)
     del value
@@ -222,28 +203,17 @@ def _finished(
     outputs: dict[int, TensorHandle] = {}
     places: dict[int, int] = {}
 
-    def leaf_of(leaf: Any) -> Any:
-        if type(leaf) is TracedNumber:
-            if leaf.program is not program:
-                raise UsageError("a compiled function returns a number of another call")
-            return _Leaf(_NUMBER, leaf.place)
-        if type(leaf) is not Tensor:
-            if isinstance(leaf, _CONSTANTS):
-                return leaf
-            raise UsageError(
-                f"a compiled function returns a {type(leaf).__name__}; it may return tensors, "
-                "numbers, strings, and tuples, lists, dictionaries and data classes of them"
-            )
-        handle: Any = leaf.handle
+    def of_tensor(tensor: Tensor) -> ResultLeaf:
+        handle: Any = tensor.handle
         if recorder.has_argument(handle):
-            return _Leaf(_ARGUMENT, handle.slot)
+            return ResultLeaf(ARGUMENT, handle.slot)
         recorder.check_result(handle)
         outputs.setdefault(handle.id, handle)
-        return _Leaf(_OUTPUT, places.setdefault(handle.id, len(places)))
+        return ResultLeaf(OUTPUT, places.setdefault(handle.id, len(places)))
 
-    template = rebuilt(value, leaf_of)
+    template = rebuilt(value, lambda leaf: leaf_of(leaf, program, of_tensor))
     graph, used, constants = recorder.graph([*outputs.values()])
-    is_single = template == _Leaf(_OUTPUT, 0)
+    is_single = template == ResultLeaf(OUTPUT, 0)
     takes_all = used == (*range(len(tensors)),) and not constants
     recorded = RecordedCall(
         graph,
@@ -251,37 +221,11 @@ def _finished(
         constants,
         program,
         tuple(recorder.number_places),
-        None if is_single else Template(template, _place_of),
-        any(step.signature.row in _RANDOM for step in graph.steps),
+        None if is_single else Template(template, place_of),
+        draws_random_numbers(graph),
         tuple([(guard.read, guard.seen, guard) for guard in guards]),
     )
     return _given(value, recorder, tensors), recorded
-
-
-def _replaced(
-    call: Any, arguments: Sequence[Argument], program: NumberProgram
-) -> tuple[Any, list[Any]]:
-    """Return a call's arguments for recording, and weak references to its tensors."""
-    handles = iter(arguments)
-    traced = iter(program.inputs)
-    lent: list[Any] = []
-    found: list[Tensor] = []
-    values: list[Any] = []
-
-    def replaced(leaf: Any) -> Any:
-        # The same test as for the structure, so that both agree on what is a leaf.
-        take_apart(leaf, found, values, [])
-        if found:
-            found.clear()
-            tensor = Tensor(next(handles))
-            lent.append(weakref.ref(tensor))
-            return tensor
-        if values:
-            values.clear()
-            return next(traced)
-        return leaf
-
-    return rebuilt(call, replaced), lent
 
 
 def _given(value: Any, recorder: Recorder, tensors: Sequence[Tensor]) -> Any:
@@ -318,29 +262,3 @@ def _references(result: Any) -> list[Any]:
 def _handle_ids(result: Any) -> set[int]:
     """Return the ids of the tensors in a result."""
     return {leaf.handle.id for leaf in leaves(result) if type(leaf) is Tensor}
-
-
-def _mutable(value: Any) -> Iterator[Any]:
-    """Iterate over the lists, dictionaries and data classes in nested containers."""
-    if is_container(value):
-        if not isinstance(value, tuple | slice):
-            yield value
-        for member in members(value):
-            yield from _mutable(member)
-
-
-def _contents(container: Any) -> list[Any]:
-    if isinstance(container, dict):
-        return [*container, *container.values()]
-    return [*members(container), *getattr(container, "__dict__", ())]
-
-
-def _check_unchanged(before: list[tuple[Any, list[Any]]]) -> None:
-    """Raise ``UsageError`` unless containers have the contents that they had before."""
-    for container, contents in before:
-        now = _contents(container)
-        if len(now) != len(contents) or not all(map(operator.is_, now, contents)):
-            raise UsageError(
-                f"the compiled function changes a {type(container).__name__} that is an "
-                "argument, and later calls would not; return the new one"
-            )

@@ -14,13 +14,16 @@ from burn_remote.runner.pending import Pending
 from burn_remote.sessions.locations import caller, line_of
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.operations.families import floats, numeric
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 if TYPE_CHECKING:
     from burn_remote_protocol.dtypes import DType, DTypeUsage
 
-__all__ = ["Argument", "Recorder"]
+__all__ = ["Argument", "Recorder", "draws_random_numbers"]
+
+_RANDOM: Final = frozenset({floats.RANDOM, numeric.INT_RANDOM})
 
 
 @final
@@ -84,12 +87,17 @@ class Recorder(ForwardingRunner):
                 if isinstance(argument, TracedScalar)
             ]
         )
-        outputs = super().register_op(signature, inputs)
+        outputs = self._issued(signature, inputs)
         self._recorded.append(GraphStep(signature, sources, numbers, caller(2)))
         for handle in outputs:
             self._made[handle.id] = len(self._made)
             self._alive.add(handle.id)
         return outputs
+
+    def _issued(
+        self, signature: Signature, inputs: Sequence[TensorHandle]
+    ) -> tuple[TensorHandle, ...]:
+        return self.inner.register_op(signature, inputs)
 
     def drop_handle(self, identifier: int) -> None:
         """Note that the program has dropped a tensor, and free it. Called by any thread."""
@@ -259,3 +267,8 @@ class Recorder(ForwardingRunner):
 
     def _refuse(self, what: str, advice: str) -> NoReturn:
         raise UsageError(f"{line_of(*caller(3))}: the compiled function {what}; {advice}")
+
+
+def draws_random_numbers(graph: Graph) -> bool:
+    """Return whether an operation of a graph draws random numbers."""
+    return any(step.signature.row in _RANDOM for step in graph.steps)

@@ -13,7 +13,7 @@ from burn_remote_protocol.tensors import TensorSpec
 if TYPE_CHECKING:
     from burn_remote.runner.interface import RunnerClient, TensorHandle
 
-__all__ = ["CodePosition", "Graph", "GraphStep", "recording"]
+__all__ = ["CodePosition", "Graph", "GraphPart", "GraphStep", "part_of", "recording"]
 
 
 # Bytes of a definition, estimated as its bytes on the wire: at most 64 KiB go into one batch.
@@ -71,13 +71,13 @@ class Graph:
             [made[slot - input_count] for slot in self.output_slots]
         )
         self.nbytes: Final = sum(spec.nbytes for spec in self.outputs)
-        self._parts: tuple[int, tuple[_Part, ...]] = (0, ())  # with the number of steps allowed
+        self._parts: tuple[int, tuple[GraphPart, ...]] = (0, ())  # with the number of steps allowed
 
     def fits(self, most_steps: int) -> bool:
         """Return whether a server that allows so many steps runs this graph as one task."""
         return len(self.parts(most_steps)) == 1
 
-    def parts(self, most_steps: int) -> tuple[_Part, ...]:
+    def parts(self, most_steps: int) -> tuple[GraphPart, ...]:
         """Split the graph into consecutive parts, each short enough for a server.
 
         A graph that is short enough is the only part.
@@ -128,7 +128,7 @@ class Graph:
         return tuple([handles[slot] for slot in self.output_slots])
 
 
-class _Part(NamedTuple):
+class GraphPart(NamedTuple):
     """A part of a graph: what it takes and gives, as slots and numbers of the whole graph.
 
     ``released`` are slots that no later part uses, and that are not outputs of the graph.
@@ -141,7 +141,7 @@ class _Part(NamedTuple):
     released: tuple[int, ...]
 
 
-def _split(graph: Graph, most_steps: int) -> tuple[_Part, ...]:
+def _split(graph: Graph, most_steps: int) -> tuple[GraphPart, ...]:
     runs: list[list[GraphStep]] = []
     size = 0
     for step in graph.steps:
@@ -154,35 +154,44 @@ def _split(graph: Graph, most_steps: int) -> tuple[_Part, ...]:
         runs[-1].append(step)
         size += length
     if len(runs) == 1:
-        return (_Part(graph, (), (), graph.output_slots, ()),)
+        return (GraphPart(graph, (), (), graph.output_slots, ()),)
     # The last run that uses each slot; outputs of the graph are used after the last one.
     last_use = {
         slot: number for number, run in enumerate(runs) for step in run for slot in step.inputs
     } | dict.fromkeys(graph.output_slots, len(runs))
-    parts: list[_Part] = []
+    parts: list[GraphPart] = []
     first_made = graph.input_count
     for number, run in enumerate(runs):
         made = range(first_made, first_made + sum(len(step.signature.outputs) for step in run))
-        used = {slot for step in run for slot in step.inputs}
-        inputs = tuple(sorted(used.difference(made)))
-        outputs = tuple([slot for slot in made if last_use.get(slot, -1) > number])
-        slots = {slot: place for place, slot in enumerate([*inputs, *made])}
-        numbers = tuple(sorted({place for step in run for _, place in step.numbers}))
-        places = {place: own for own, place in enumerate(numbers)}
-        steps = [
-            step._replace(
-                inputs=tuple([slots[slot] for slot in step.inputs]),
-                numbers=tuple([(field, places[place]) for field, place in step.numbers]),
-            )
-            for step in run
-        ]
-        part = Graph(len(inputs), steps, [slots[slot] for slot in outputs])
+        part = part_of(run, made, [slot for slot in made if last_use.get(slot, -1) > number])
         released = tuple(
-            [slot for slot in inputs if slot >= graph.input_count and last_use[slot] == number]
+            [slot for slot in part.inputs if slot >= graph.input_count and last_use[slot] == number]
         )
-        parts.append(_Part(part, inputs, numbers, outputs, released))
+        parts.append(part._replace(released=released))
         first_made = made.stop
     return tuple(parts)
+
+
+def part_of(steps: Sequence[GraphStep], made: range, outputs: Sequence[int]) -> GraphPart:
+    """Return consecutive steps as a graph of their own.
+
+    ``made`` are the slots of their results, ``outputs`` those of them that the part returns. All
+    other slots are its inputs, in ascending order.
+    """
+    used = {slot for step in steps for slot in step.inputs}
+    inputs = tuple(sorted(used.difference(made)))
+    slots = {slot: place for place, slot in enumerate([*inputs, *made])}
+    numbers = tuple(sorted({place for step in steps for _, place in step.numbers}))
+    places = {place: own for own, place in enumerate(numbers)}
+    own = [
+        step._replace(
+            inputs=tuple([slots[slot] for slot in step.inputs]),
+            numbers=tuple([(field, places[place]) for field, place in step.numbers]),
+        )
+        for step in steps
+    ]
+    graph = Graph(len(inputs), own, [slots[slot] for slot in outputs])
+    return GraphPart(graph, inputs, numbers, tuple(outputs), ())
 
 
 def _with_numbers(step: GraphStep, numbers: Sequence[Any]) -> Signature:
