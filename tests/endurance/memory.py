@@ -21,6 +21,8 @@ import msgpack
 
 import burn_remote as br
 from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks, request_id
+from burn_remote_protocol.dialects.burn_0_22 import SessionInit
+from burn_remote_protocol.dialects.burn_0_22 import encode_init as encode_init_0_22
 from burn_remote_protocol.dialects.native import CHUNK_BYTES, chunk_head, encode_batch, encode_frame
 from burn_remote_protocol.dialects.native_tasks import encode_task
 from burn_remote_protocol.messages import (
@@ -34,8 +36,11 @@ from burn_remote_protocol.messages import (
     Read,
     Task,
 )
+from burn_remote_protocol.operations.families.session import CUSTOM
 from burn_remote_protocol.operations.row import Operation
-from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_protocol.operations.table import sign
+from burn_remote_protocol.operations.wire_values import Scalar, TensorUse
+from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from support.kernels import signature
 from support.servers import RunningServer, server
 from support.specs import f32
@@ -410,6 +415,41 @@ def exposed_failures(address: str, limit: int) -> Iterator[Wire]:
         yield wire
 
 
+def values_of_registered_graphs(address: str, limit: int) -> Iterator[Wire]:
+    """Call graphs of one operation of Burn 0.22 with thousands of values that it does not use."""
+    place, made = [[[0], [[0]], status, "F32"] for status in ("ReadOnly", "NotInit")]
+    step = {"NumericFloat": ["F32", {"Add": [place, place, [[1], *made[1:]]]}]}
+    for _ in range(2):
+        wire = Wire(address, "session")
+        wire.send(encode_init_0_22(SessionInit(2, secrets.randbits(63), 0, b"")))
+        wire.hear()
+        for graph in range(60):
+            for call in range(8):
+                bindings = [
+                    [[[0], [1]], [[1], [2]]],
+                    [2, *range(call, call + 4000)],
+                    [{"UInt": 90_000 + each} for each in range(4000)],
+                    [[1000 + each, 2000, 1] for each in range(4000)],
+                ]
+                task = {"ExecuteGraph": [[0], graph, bindings]}
+                if not call:
+                    task = {"RegisterAndExecuteGraph": [[0], graph, [step], bindings]}
+                wire.send(msgpack.packb([{"Task": task}]))
+        yield wire
+
+
+def lists_of_signatures(address: str, limit: int) -> Iterator[Wire]:
+    """Define 2,000 custom operations with 1,000 numbers each."""
+    out = (TensorUse(SCALAR, TensorStatus.NOT_INIT),)
+    for _ in range(2):
+        wire = _native(address)
+        for number in range(2000):
+            numbers = tuple([Scalar("Float", float(number + place)) for place in range(1000)])
+            made = sign(CUSTOM, "nothing", (), out, numbers)
+            wire.say(Define(number, made))
+        yield wire
+
+
 Attack = Callable[[str, int], Iterable[Wire]]
 
 ATTACKS: Final[dict[str, Attack]] = {
@@ -435,6 +475,8 @@ ATTACKS: Final[dict[str, Attack]] = {
         numbers_of_graphs,
         numbered_steps_of_graphs,
         exposed_failures,
+        values_of_registered_graphs,
+        lists_of_signatures,
     )
 }
 

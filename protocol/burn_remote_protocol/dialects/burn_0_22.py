@@ -63,8 +63,10 @@ __all__ = [
     "Profile",
     "RunGraph",
     "SessionInit",
+    "decode_graph",
     "decode_init",
     "decode_messages",
+    "each_message",
     "encode_init",
     "is_burn_frame",
 ]
@@ -153,13 +155,12 @@ class Bindings(NamedTuple):
 class RunGraph(NamedTuple):
     """Run a graph; ``operations`` are given if the message registers it, with relative values.
 
-    ``nbytes`` is the size of the message's operations, for the account of registered graphs.
+    They are as unpacked: ``decode_graph`` reads them, which takes up to half a second.
     """
 
     graph: int
-    operations: tuple[Operation, ...] | None
+    operations: tuple[Any, ...] | None
     bindings: Bindings
-    nbytes: int = 0
 
 
 class Profile(NamedTuple):
@@ -227,14 +228,20 @@ def decode_messages(frame: bytes | memoryview) -> list[Message | ProtocolViolati
     If a read or an expose is a tensor's last use, a ``Drop`` follows it. Raises
     ``ProtocolViolation`` if the frame is no array of messages.
     """
-    decoded: list[Message | ProtocolViolation] = []
+    return [*each_message(frame)]
+
+
+def each_message(frame: bytes | memoryview) -> Iterator[Message | ProtocolViolation]:
+    """Yield the messages of a frame like ``decode_messages``, and decode each only then.
+
+    Raises ``ProtocolViolation`` where the frame ceases to be an array of messages.
+    """
     for wire, elements in _messages(frame):
         try:
-            decoded += _decode_message(wire, elements)
+            yield from _decode_message(wire, elements)
         except ProtocolViolation as error:
             # Its traceback would keep what was decoded of the frame.
-            decoded.append(error.with_traceback(None))
-    return decoded
+            yield error.with_traceback(None)
 
 
 # The start of an upload, up to its elements.
@@ -246,6 +253,9 @@ _BEFORE_ELEMENTS: Final = re.compile(
 # MessagePack's types of byte buffers: the bytes of their lengths.
 _BUFFERS: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4}
 _EMPTY_BUFFER: Final = b"\xc4\x00"
+
+# More than most messages have.
+FIRST_FED_BYTES: Final = 2048
 
 # Enough for the shape and dtype after the elements of an upload.
 _AFTER_ELEMENTS_BYTES: Final = 1024
@@ -303,17 +313,26 @@ def _buffer(frame: memoryview, place: int) -> tuple[int, int] | None:
 
 def _length(values: memoryview, count: int) -> int:
     """Return the length of the first ``count`` values."""
-    unpacker = msgpack.Unpacker(max_buffer_size=len(values) or 1)
-    try:
-        unpacker.feed(values)
-        for _ in range(count):
-            unpacker.skip()
-    except (ValueError, msgpack.UnpackException, RecursionError):
-        raise ProtocolViolation(
-            "not MessagePack, or a message without the elements of tensors has more than "
-            f"{MAX_VALUE_BYTES:,} bytes"
-        ) from None
-    return int(unpacker.tell())
+    # The unpacker copies what it is fed: the whole frame for each of its messages is too much.
+    size = min(FIRST_FED_BYTES, len(values))
+    while True:
+        unpacker = msgpack.Unpacker(max_buffer_size=size or 1, read_size=size or 1)
+        try:
+            unpacker.feed(values[:size])
+            for _ in range(count):
+                unpacker.skip()
+        except msgpack.OutOfData:
+            if size == len(values):
+                break
+            size = min(16 * size, len(values))
+        except (ValueError, msgpack.UnpackException, RecursionError):
+            break
+        else:
+            return int(unpacker.tell())
+    raise ProtocolViolation(
+        "not MessagePack, or a message without the elements of tensors has more than "
+        f"{MAX_VALUE_BYTES:,} bytes"
+    )
 
 
 def _decode_message(wire: Any, elements: memoryview | None) -> tuple[Message, ...]:
@@ -452,8 +471,15 @@ def _register_graph(wire: Any) -> tuple[Message, ...]:
     _, graph, operations, bindings = sequence(wire, 4, "a stream, a graph, operations, bindings")
     if type(operations) not in ARRAYS or len(operations) > MAX_GRAPH_OPERATIONS:
         raise unexpected(f"at most {MAX_GRAPH_OPERATIONS:,} operations", len(operations))
-    decoded = tuple(decode_operation(one, Vocabulary.BURN_0_22) for one in operations)
-    return (RunGraph(_unsigned(graph, "a graph"), decoded, _bindings(bindings)),)
+    return (RunGraph(_unsigned(graph, "a graph"), tuple(operations), _bindings(bindings)),)
+
+
+def decode_graph(operations: tuple[Any, ...]) -> tuple[Operation, ...]:
+    """Decode the operations of a ``RunGraph``. Raises ``ProtocolViolation``."""
+    try:
+        return tuple([decode_operation(one, Vocabulary.BURN_0_22) for one in operations])
+    except (TypeError, ValueError):
+        raise ProtocolViolation("not the operations of a graph") from None
 
 
 def _execute_graph(wire: Any) -> tuple[Message, ...]:

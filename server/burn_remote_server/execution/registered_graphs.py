@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from burn_remote_protocol.dialects.burn_0_22 import Bindings, RunGraph
+from burn_remote_protocol.dialects.burn_0_22 import Bindings, RunGraph, decode_graph
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     LimitExceeded,
@@ -40,6 +40,9 @@ __all__ = ["RegisteredGraphs"]
 # of further ones one by one.
 MAX_FORMS: Final = 8
 
+# Memory of a value that a call binds, in the key of a form and in the bound operations.
+BOUND_BYTES: Final = 256
+
 # Ids of tensors that exist only during a call. Clients have ids below.
 FIRST_OWN_ID: Final = 2**64
 
@@ -52,6 +55,10 @@ class _Form(NamedTuple):
     plan: GraphPlan
     interface: Interface
     scalars: tuple[int, ...]
+
+
+# The values of a call, and the operations to which they are bound.
+_Last = tuple[Any, tuple[Operation, ...]]
 
 
 class _Uncompiled(Enum):
@@ -68,9 +75,11 @@ class _Registered:
         self.graph: Final = graph
         self.interfaces: Final[dict[tuple[int, ...], Interface]] = {}
         self.forms: Final[dict[Any, _Form | _Uncompiled]] = {}
-        self.nbytes = graph.nbytes
-        # The operations of the last call that ran one by one.
-        self.last: tuple[Any, tuple[Operation, ...]] | None = None
+        # What the account counts; 0 for a graph that did not fit and runs only once.
+        self.nbytes = 0
+        # The operations of the last call that ran one by one, and what the account counts for it.
+        self.last: _Last | None = None
+        self.last_bytes = 0
 
     def key(self, bindings: Bindings) -> Any:
         """Return what calls must have in common to use the same compiled form."""
@@ -108,14 +117,18 @@ class RegisteredGraphs:
         return len(self._graphs)
 
     def run(self, task: RunGraph) -> None:
-        """Register the graph of a task, if it has one, and run it."""
+        """Register the graph of a task, if it has one, and run it.
+
+        Raises ``ProtocolViolation`` for malformed operations.
+        """
         if task.operations is None:
             registered = self._graphs.get(task.graph)
             if registered is None:
                 self._fail_unknown(task)
                 return
         else:
-            registered = self._register(task.graph, RelativeGraph(task.operations))
+            graph = RelativeGraph(decode_graph(task.operations))
+            registered = self._register(task.graph, graph)
         bindings = task.bindings
         if not self._run_compiled(registered, bindings):
             self._run_operations(registered, bindings)
@@ -134,7 +147,7 @@ class RegisteredGraphs:
         registered = _Registered(graph)
         replaced = self._graphs.pop(number, None)
         if replaced is not None:
-            self._account.remove(replaced.nbytes)
+            self._account.remove(replaced.nbytes + replaced.last_bytes)
         try:
             self._account.add(graph.nbytes)
         except QuotaExceeded as error:
@@ -145,6 +158,7 @@ class RegisteredGraphs:
             )
         else:
             self._graphs[number] = registered
+            registered.nbytes = graph.nbytes
         return registered
 
     def _fail_unknown(self, task: RunGraph) -> None:
@@ -160,8 +174,10 @@ class RegisteredGraphs:
         key = registered.key(bindings)
         form = registered.forms.get(key)
         if form is None:
-            if len(registered.forms) < MAX_FORMS:
+            size = _bound_bytes(bindings)
+            if len(registered.forms) < MAX_FORMS and self._fits(registered, size):
                 registered.forms[key] = _Uncompiled.ONCE
+                registered.nbytes += size
             return False
         if form is _Uncompiled.ONCE:
             form = registered.forms[key] = self._compiled(registered, bindings)
@@ -181,14 +197,22 @@ class RegisteredGraphs:
         self._interpreter.tensors.drop(dropped)
         return True
 
+    def _fits(self, registered: _Registered, size: int) -> bool:
+        """Count what a registered graph keeps of a call; return whether it fits."""
+        if not registered.nbytes:
+            return False
+        try:
+            self._account.add(size)
+        except QuotaExceeded:
+            return False
+        return True
+
     def _compiled(self, registered: _Registered, bindings: Bindings) -> _Form | _Uncompiled:
         interface = registered.interface(bindings)
         if not interface.is_regular or not interface.outputs:
             return _Uncompiled.NEVER
         size = PLAN_BYTES * len(registered.graph.operations)
-        try:
-            self._account.add(size)
-        except QuotaExceeded:
+        if not self._fits(registered, size):
             return _Uncompiled.NEVER
         try:
             task, signatures, scalars = definition(registered.graph, interface, bindings)
@@ -217,7 +241,8 @@ class RegisteredGraphs:
             except BurnRemoteError as error:
                 self._fail_all(registered, bindings, error)
                 return
-            last = registered.last = (values, operations)
+            last = (values, operations)
+            self._keep(registered, last, _bound_bytes(bindings))
         for signature, ids in last[1]:
             bound = []
             for tensor in ids:
@@ -230,9 +255,21 @@ class RegisteredGraphs:
             self._interpreter.execute(Operation(signature, tuple(bound)))
         self._interpreter.tensors.drop(own)
 
+    def _keep(self, registered: _Registered, last: _Last, size: int) -> None:
+        """Keep the operations of a call for the next one, if they fit."""
+        self._account.remove(registered.last_bytes)
+        registered.last, registered.last_bytes = None, 0
+        if self._fits(registered, size):
+            registered.last, registered.last_bytes = last, size
+
     def _fail_all(
         self, registered: _Registered, bindings: Bindings, error: BurnRemoteError
     ) -> None:
         tensors = dict(bindings.tensors)
-        for tensor in registered.interface(bindings).outputs:
+        for tensor in graph_interface(registered.graph, tensors).outputs:
             self._fail(tensors[tensor], OperationFailed(str(error)))
+
+
+def _bound_bytes(bindings: Bindings) -> int:
+    """Return the memory of the values of a call, which a form or a bound operation keeps."""
+    return BOUND_BYTES * sum(map(len, bindings))

@@ -17,6 +17,7 @@ from burn_remote_protocol.messages import DefineGraph
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.operations.wire_values import Scalar, TensorUse
 from burn_remote_protocol.tensors import Slice, TensorSpec, TensorStatus, checked_shape
+from burn_remote_server.tensors.plans import signature_bytes
 
 __all__ = [
     "Interface",
@@ -30,10 +31,9 @@ __all__ = [
 # so operations that are bound to equal values must have the same one.
 SIGNATURES_KEPT: Final = 4096
 
-# Memory of a registered operation, and of each of its tensors (measured with tracemalloc: 350 to
-# 900 bytes for one to three tensors).
+# Memory of a registered operation besides its signature, in which each tensor has an id (measured
+# with tracemalloc: 350 to 900 bytes for one to three tensors).
 OPERATION_BYTES: Final = 512
-TENSOR_BYTES: Final = 256
 
 _SIGNATURES: Final[dict[Any, Signature]] = {}
 
@@ -58,8 +58,9 @@ class RelativeGraph:
         self.operations: Final = tuple(
             operation for operation in operations if operation.signature.row.family != "Init"
         )
-        tensors = sum(len(operation.tensors) for operation in self.operations)
-        self.nbytes: Final = OPERATION_BYTES * len(self.operations) + TENSOR_BYTES * tensors
+        self.nbytes: Final = sum(
+            OPERATION_BYTES + signature_bytes(operation.signature) for operation in self.operations
+        )
         # Scalars inside of other arguments become part of the bound signature.
         self.has_inner_scalars: Final = any(
             type(argument) is tuple and _holds_scalar(argument)

@@ -21,6 +21,7 @@ from burn_remote_protocol.operations.estimates import estimated
 from burn_remote_protocol.operations.families.session import CUSTOM
 from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import (
@@ -33,7 +34,16 @@ from burn_remote_server.fusion.fuser import OperationFuser, StreamOperation
 from burn_remote_server.fusion.search import begins_run
 from burn_remote_server.telemetry.logs import get_logger
 
-__all__ = ["PLAN_BYTES", "Plan", "as_failure", "memory_bytes", "timed", "too_costly", "within"]
+__all__ = [
+    "PLAN_BYTES",
+    "Plan",
+    "as_failure",
+    "memory_bytes",
+    "signature_bytes",
+    "timed",
+    "too_costly",
+    "within",
+]
 
 logger = get_logger(__name__)
 
@@ -47,15 +57,28 @@ REUSED_BYTES: Final = 256 * 1024
 PLAN_BYTES: Final = 4096
 SIGNATURE_TENSOR_BYTES: Final = 280
 SIGNATURE_DIMENSION_BYTES: Final = 48
+# A scalar or a slice in a list, in the signature and in the parameters of its call.
+SIGNATURE_VALUE_BYTES: Final = 256
 
 
 def signature_bytes(signature: Signature) -> int:
-    """Return the memory of the tensors in a signature's plan (measured)."""
+    """Return the memory of the tensors and lists of values in a signature's plan (measured)."""
     specs = [use.spec for use in signature.input_uses]
     specs += signature.outputs
-    return SIGNATURE_TENSOR_BYTES * len(specs) + SIGNATURE_DIMENSION_BYTES * sum(
-        len(spec.shape) for spec in specs
+    dimensions = sum(len(spec.shape) for spec in specs)
+    values = sum(_values(one) for one in signature.arguments if type(one) is tuple)
+    return (
+        SIGNATURE_TENSOR_BYTES * len(specs)
+        + SIGNATURE_DIMENSION_BYTES * dimensions
+        + SIGNATURE_VALUE_BYTES * values
     )
+
+
+def _values(argument: Any) -> int:
+    """Count the values in an argument, tensors left out."""
+    if type(argument) is tuple:
+        return sum(map(_values, argument))
+    return type(argument) is not TensorUse
 
 
 def memory_bytes(spec: TensorSpec) -> int:

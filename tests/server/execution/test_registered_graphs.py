@@ -1,0 +1,82 @@
+"""The memory of registered graphs of Burn 0.22, and of what calls leave behind, in the quota."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from burn_remote_protocol.dialects.burn_0_22 import Bindings, RunGraph
+from burn_remote_protocol.operations.wire_values import Scalar
+from burn_remote_protocol.tensors import Slice
+from burn_remote_server.execution.registered_graphs import RegisteredGraphs
+from support.engines import EngineSession
+
+MANY = 3000
+
+
+def tensor(identifier: int, status: str = "ReadOnly") -> Any:
+    return ((identifier,), ((0,),), status, "F32")
+
+
+STEP = (
+    ("NumericFloat", ("F32", (("Add", (tensor(0), tensor(0), tensor(1, "NotInit"))),))),
+)  # an operation as it is unpacked: a map of one pair
+
+
+def call(number: int, graph: int = 0, *, registers: bool = False) -> RunGraph:
+    """Return a call of a graph of one operation that binds thousands of values besides."""
+    bindings = Bindings(
+        ((0, 1), (1, 2)),
+        (2, *range(number, number + MANY)),
+        tuple(Scalar("Float", float(number + place)) for place in range(MANY)),
+        tuple(Slice(number + place, None, 1) for place in range(MANY)),
+    )
+    return RunGraph(graph, (STEP,) if registers else None, bindings)
+
+
+@pytest.fixture
+def session() -> EngineSession:
+    made = EngineSession(max_bytes=16 * 2**20)
+    made.upload(1, 1.0, 2.0)
+    return made
+
+
+@pytest.fixture
+def graphs(session: EngineSession) -> RegisteredGraphs:
+    return RegisteredGraphs(session.interpreter, lambda tensor, error: None)
+
+
+def test_the_values_of_calls_count_in_the_quota_while_they_are_kept(
+    session: EngineSession, graphs: RegisteredGraphs
+) -> None:
+    before = session.quota.held
+    for number in range(3):
+        graphs.run(call(number, registers=number == 0))
+    held = session.quota.held - before
+
+    assert held > 3 * 3 * MANY * 100  # three calls, three lists, 100 bytes for each value
+    graphs.run(RunGraph(0, (STEP,), Bindings(((0, 1), (1, 2)), (2,), (), ())))
+    assert session.quota.held - before < held / 10  # another graph has taken its number
+
+
+def test_a_call_whose_values_do_not_fit_runs_and_leaves_nothing(
+    session: EngineSession, graphs: RegisteredGraphs
+) -> None:
+    for graph in range(20):
+        for number in range(4):
+            graphs.run(call(number, graph, registers=number == 0))
+            assert session.values(2, size=2) == [2, 4]
+
+    assert session.quota.bytes + session.quota.held <= session.quota.max_bytes
+
+
+def test_lists_in_the_operations_of_a_graph_count(
+    session: EngineSession, graphs: RegisteredGraphs
+) -> None:
+    numbers = tuple((("UInt", value),) for value in range(1000))
+    custom = (("Custom", ("nothing", (), (tensor(1, "NotInit"),), numbers)),)
+    before = session.quota.held
+    graphs.run(RunGraph(0, (custom,) * 10, Bindings(((1, 2),), (2,), (), ())))
+
+    assert session.quota.held - before > 10 * 1000 * 100
