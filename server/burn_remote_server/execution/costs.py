@@ -20,7 +20,7 @@ from burn_remote_protocol.tensors import MAX_RANK
 from burn_remote_server.programs.graphs import GRAPH_STEP_COST, GraphPlan
 from burn_remote_server.tensors.plans import Plan
 
-__all__ = ["DEFINITION_BYTE_COST", "TASK_COST", "batch_cost"]
+__all__ = ["DEFINITION_BYTE_COST", "READ_COST", "TASK_COST", "batch_cost"]
 
 # All costs are in nanoseconds. Dispatching one task in Python takes about a microsecond.
 TASK_COST: Final = 1_000

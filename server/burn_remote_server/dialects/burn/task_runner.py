@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, ProtocolViolation
 from burn_remote_protocol.messages import Fetch, QueryDType, Read, Sync, Task, Upload
 from burn_remote_protocol.operations.row import Operation
-from burn_remote_server.execution.costs import TASK_COST
+from burn_remote_server.execution.costs import READ_COST, TASK_COST
 from burn_remote_server.execution.engine import Engine, Outbox
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.programs.stream_fusion import MAX_WINDOW_TASKS, Entry
@@ -107,6 +107,8 @@ class TaskRunner:
         """Estimate the cost of a task other than an operation; return ``None`` if it is unknown."""
         if isinstance(task, Fetch):
             return None
+        if isinstance(task, Read):
+            return READ_COST * task.spec.size
         return len(task.data.bytes) if isinstance(task, Upload) else 0
 
     def answer_refused(self, task: Any, failure: OperationFailed) -> None:

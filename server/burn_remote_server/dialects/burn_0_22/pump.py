@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from burn_remote_protocol.dialects.burn_0_22 import (
     VERSION,
@@ -43,8 +43,12 @@ from burn_remote_server.dialects.burn.pump import (
     send_replies,
 )
 from burn_remote_server.dialects.burn.sessions import BurnSession
-from burn_remote_server.dialects.burn.task_runner import Unreadable
 from burn_remote_server.dialects.burn_0_22.client_process import process_at
+from burn_remote_server.dialects.burn_0_22.frame_batch import (
+    MAX_UNKNOWN_MESSAGES,
+    SHORT_FRAME_BYTES,
+    FrameBatch,
+)
 from burn_remote_server.dialects.burn_0_22.local_transfers import (
     ClientIdentity,
     LocalClient,
@@ -52,7 +56,6 @@ from burn_remote_server.dialects.burn_0_22.local_transfers import (
 )
 from burn_remote_server.dialects.burn_0_22.outbox import Burn22Outbox
 from burn_remote_server.dialects.burn_0_22.task_runner import Burn22Runner
-from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST
 from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
@@ -64,15 +67,6 @@ __all__ = ["serve_burn_session"]
 logger = get_logger(__name__)
 
 DIALECT: Final = "burn-0.22"
-
-# A batch with this many tasks takes no more frames. Small operations cost about 2 µs each, so these
-# may run on the event loop. A batch for a worker that is busy may be larger, because passing it on
-# takes about 40 µs.
-FULL_BATCH_TASKS: Final = 48
-FULL_WORKER_BATCH_TASKS: Final = 256
-# A batch with this many bytes takes no more frames: all are decoded in one iteration of the event
-# loop, and so many bytes take up to 2 ms.
-FULL_BATCH_BYTES: Final = LARGE_FRAME_BYTES
 
 NORMAL_CLOSURE: Final = 1000  # RFC 6455, section 7.4.1
 
@@ -225,14 +219,18 @@ async def _refuse(link: AsyncLink, refused: _Refused) -> None:
 async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> None:
     settings = device.host.settings
     recognizer = MessageRecognizer()
+    waiting: bytes | memoryview | None = None
+    is_long = False
     while True:
-        frame = await link.receive()
-        if len(frame) > LARGE_FRAME_BYTES:
-            async with device.host.decoding.turn():
-                is_last = _submit_after(frame, link, session, recognizer)
+        frame = await link.receive() if waiting is None else waiting
+        batch = FrameBatch(recognizer)
+        if is_long or len(frame) > SHORT_FRAME_BYTES:
+            await batch.add_in_turns(frame, device.host.decoding)
         else:
-            is_last = _submit_after(frame, link, session, recognizer)
-        del frame  # do not keep it alive during the waits below
+            batch.add(frame)
+        waiting = batch.add_arrived(link, is_busy=bool(session.session.queued))
+        is_last, is_long = _submit(batch, session), batch.unknown >= MAX_UNKNOWN_MESSAGES
+        del frame, batch  # do not keep them alive during the waits below
         if is_last:
             await finish(session)
             return
@@ -248,37 +246,11 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
             await asyncio.sleep(0)
 
 
-def _submit_after(
-    frame: bytes | memoryview,
-    link: AsyncLink,
-    session: BurnSession,
-    recognizer: MessageRecognizer,
-) -> bool:
-    """Decode a frame and those that have arrived after it, and execute or queue their tasks.
-
-    Returns whether the client closes its session.
-    """
-    tasks, size = _decoded(frame, recognizer), len(frame)
-    most = FULL_WORKER_BATCH_TASKS if session.session.queued else FULL_BATCH_TASKS
-    while (
-        size < FULL_BATCH_BYTES
-        and len(tasks) < most
-        and (more := link.receive_nowait()) is not None
-    ):
-        tasks += _decoded(more, recognizer)
-        size += len(more)
+def _submit(batch: FrameBatch, session: BurnSession) -> bool:
+    """Execute or queue the tasks of a batch; return whether the client closes its session."""
     counters = session.session.counters
-    counters.client_received_bytes += size
+    counters.client_received_bytes += batch.size
     counters.batches += 1
-    places = [place for place, task in enumerate(tasks) if type(task) is Close]
-    session.submit(tasks[: places[0]] if places else tasks, size)
+    places = [place for place, task in enumerate(batch.tasks) if type(task) is Close]
+    session.submit(batch.tasks[: places[0]] if places else batch.tasks, batch.size)
     return bool(places)
-
-
-def _decoded(frame: bytes | memoryview, recognizer: MessageRecognizer) -> list[Any]:
-    try:
-        decoded = recognizer.decode(frame)
-    except ProtocolViolation as error:
-        # Its traceback would keep what was decoded of the frame, up to 15 MiB.
-        return [Unreadable(error.with_traceback(None))]
-    return [Unreadable(task) if isinstance(task, ProtocolViolation) else task for task in decoded]

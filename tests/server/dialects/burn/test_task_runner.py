@@ -371,3 +371,11 @@ def test_no_operation_runs_on_a_lost_device(fusing: Fusing) -> None:
     assert fusing.fused == 2
     assert not {10, 11} & {*fusing.session.tensors.arrays}
     assert [error.code for _, error in fusing.session.outbox.failures] == ["device_lost"]
+
+
+def test_the_cost_of_a_read_grows_with_its_elements() -> None:
+    session = EngineSession()
+    runner = TaskRunner(session.engine, session.interpreter, session.outbox)
+    wide = TensorSpec((1000, 1000), F32)
+
+    assert (runner.estimate([Read(1, 1, wide)]) or 0) >= wide.size

@@ -1,0 +1,101 @@
+"""Batches of consecutive frames of Burn 0.22, decoded in bounded steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from burn_remote_protocol.dialects.burn_0_22 import Message, each_message
+from burn_remote_protocol.dialects.burn_0_22_recognition import MessageRecognizer
+from burn_remote_protocol.errors import ProtocolViolation
+from burn_remote_protocol.links.interface import AsyncLink
+from burn_remote_server.dialects.burn.task_runner import Unreadable
+from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES, DecodingTurns
+
+__all__ = ["MAX_UNKNOWN_MESSAGES", "SHORT_FRAME_BYTES", "FrameBatch"]
+
+# A batch with this many tasks takes no more frames. Small operations cost about 2 µs each, so these
+# may run on the event loop. A batch for a worker that is busy may be larger, because passing it on
+# takes about 40 µs.
+FULL_BATCH_TASKS: Final = 48
+FULL_WORKER_BATCH_TASKS: Final = 256
+# A batch with this many bytes takes no more frames: all are decoded in one iteration of the event
+# loop, and so many bytes take up to 2 ms.
+FULL_BATCH_BYTES: Final = LARGE_FRAME_BYTES
+# Longer frames are decoded in turns. A frame of four operations has 300 to 600 bytes.
+SHORT_FRAME_BYTES: Final = 4096
+# From this number of messages that take long to decode, a batch takes no more frames, and the next
+# one is decoded in turns: each message takes 30 to 100 µs, those of a running program less.
+MAX_UNKNOWN_MESSAGES: Final = 64
+# The messages of a long frame are decoded in turns of this length.
+TURN_SECONDS: Final = 0.005
+
+_END: Final = object()
+
+
+class FrameBatch:
+    """The messages of consecutive frames. ``unknown`` is the number of those decoded in full."""
+
+    def __init__(self, recognizer: MessageRecognizer) -> None:
+        self._recognizer: Final = recognizer
+        self.tasks: Final[list[Any]] = []
+        self.size = 0
+        self.unknown = 0
+
+    def add(self, frame: bytes | memoryview) -> None:
+        """Add the messages of a short frame, which the recognizer may know."""
+        self.size += len(frame)
+        before = self._recognizer.unknown
+        try:
+            self._extend(self._recognizer.decode(frame))
+        except ProtocolViolation as error:
+            self._end_with(error)
+        self.unknown += self._recognizer.unknown - before
+
+    async def add_in_turns(self, frame: bytes | memoryview, decoding: DecodingTurns) -> None:
+        """Add the messages of a frame; others have their turns meanwhile."""
+        self.size += len(frame)
+        steps = self._steps(frame)
+        is_more = True
+        while is_more:
+            async with decoding.turn():
+                until = time.perf_counter() + TURN_SECONDS
+                while (is_more := next(steps, _END) is None) and time.perf_counter() < until:
+                    pass
+
+    def add_arrived(self, link: AsyncLink, *, is_busy: bool) -> bytes | memoryview | None:
+        """Add frames that have arrived, within a bounded time; return one that needs turns.
+
+        ``is_busy``: earlier tasks wait for the session's worker.
+        """
+        most = FULL_WORKER_BATCH_TASKS if is_busy else FULL_BATCH_TASKS
+        while (
+            self.size < FULL_BATCH_BYTES
+            and len(self.tasks) < most
+            and self.unknown < MAX_UNKNOWN_MESSAGES
+            and (more := link.receive_nowait()) is not None
+        ):
+            if len(more) > SHORT_FRAME_BYTES:
+                return more
+            self.add(more)
+        return None
+
+    def _steps(self, frame: bytes | memoryview) -> Iterator[None]:
+        """Add the messages of a frame; yield after each."""
+        try:
+            for task in each_message(frame):
+                self._extend((task,))
+                self.unknown += 1
+                yield
+        except ProtocolViolation as error:
+            self._end_with(error)
+
+    def _extend(self, tasks: Iterable[Message | ProtocolViolation]) -> None:
+        self.tasks.extend(
+            Unreadable(task) if isinstance(task, ProtocolViolation) else task for task in tasks
+        )
+
+    def _end_with(self, error: ProtocolViolation) -> None:
+        # Its traceback would keep what was decoded of the frame, up to 15 MiB.
+        self.tasks.append(Unreadable(error.with_traceback(None)))

@@ -1,0 +1,83 @@
+"""Batches of frames of Burn 0.22: long ones are decoded in several turns."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgpack
+import pytest
+
+from burn_remote_protocol.dialects import burn_0_22
+from burn_remote_protocol.dialects.burn_0_22_recognition import MessageRecognizer
+from burn_remote_protocol.errors import ProtocolViolation
+from burn_remote_protocol.messages import Seed
+from burn_remote_server.dialects.burn_0_22 import frame_batch
+from burn_remote_server.dialects.burn_0_22.frame_batch import FrameBatch
+from burn_remote_server.execution.decoding_turns import DecodingTurns
+
+SEEDS = [Seed(number) for number in range(300)]
+
+
+def packed(*tasks: Any) -> bytes:
+    return bytes(msgpack.packb([{"Task": task} for task in tasks]))
+
+
+class CountingTurns(DecodingTurns):
+    """Turns that count themselves."""
+
+    taken = 0
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        async with super().turn():
+            self.taken += 1
+            yield
+
+
+async def test_a_frame_of_many_messages_is_decoded_in_several_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(frame_batch, "TURN_SECONDS", 0)  # each message takes its own turn
+    batch, decoding = FrameBatch(MessageRecognizer()), CountingTurns()
+    await batch.add_in_turns(packed(*[{"Seed": seed.seed} for seed in SEEDS]), decoding)
+
+    assert batch.tasks == SEEDS
+    assert decoding.taken >= len(SEEDS)
+
+
+def test_a_message_is_decoded_only_when_it_is_taken() -> None:
+    messages = burn_0_22.each_message(packed({"Seed": 1}, {"Nonsense": 1}))
+
+    assert next(messages) == Seed(1)
+    assert "Nonsense" in str(next(messages))
+
+
+def test_the_operations_of_a_graph_are_left_to_the_thread_of_the_session() -> None:
+    (message,) = burn_0_22.decode_messages(
+        packed({"RegisterAndExecuteGraph": [[0], 1, [["nonsense"]], [[], [], [], []]]})
+    )
+
+    assert isinstance(message, burn_0_22.RunGraph)
+    with pytest.raises(ProtocolViolation, match="operation"):
+        burn_0_22.decode_graph(message.operations or ())
+
+
+def test_a_long_frame_is_not_copied_for_each_of_its_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fed: list[int] = []
+
+    class CountingUnpacker(msgpack.Unpacker):  # type: ignore[misc]
+        def feed(self, values: Any) -> None:
+            fed.append(len(values))
+            super().feed(values)
+
+    monkeypatch.setattr(msgpack, "Unpacker", CountingUnpacker)
+    elements = bytes(600_000)
+    upload = {"RegisterTensor": [[0], [1], [elements, [150_000], "F32"]]}
+    frame = packed(*[{"Seed": 1}] * 4000, upload)
+
+    assert len(burn_0_22.decode_messages(frame)) == 4001
+    assert sum(fed) < 20 * len(frame)
