@@ -14,7 +14,7 @@ import enum
 import hashlib
 import hmac
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,6 +31,7 @@ __all__ = [
     "TOKEN_SPEC",
     "CollectiveCall",
     "CollectiveKind",
+    "EngineKind",
     "GroupSpec",
     "Reduction",
     "link_id",
@@ -86,6 +87,29 @@ _REDUCING: Final = frozenset(
 )
 
 
+class EngineKind(enum.IntEnum):
+    """How the members' servers exchange elements; the values are those of the wire.
+
+    ``MEMORY`` is for members that are all sessions of one server process.
+    A server announces the engines that it has as the bits ``1 << kind`` of one number.
+    """
+
+    RING = 0
+    MEMORY = 1
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+    @classmethod
+    def bits(cls, kinds: Iterable[EngineKind]) -> int:
+        """Return the number that announces some engines."""
+        return sum({1 << kind for kind in kinds})
+
+    def is_among(self, bits: int) -> bool:
+        """Whether a number of ``bits`` announces this engine."""
+        return bool(bits >> self & 1)
+
+
 class Reduction(enum.IntEnum):
     """How elements of the members are combined; the values are those of the wire."""
 
@@ -105,7 +129,8 @@ class GroupSpec:
 
     ``addresses`` are the peer addresses of the members' devices, by rank. A member is given up
     when nothing was heard of its server for ``bound_seconds``, and when it is alive but did not
-    issue its collective for ``issue_seconds`` while the next member waited for it.
+    issue its collective for ``issue_seconds`` while the next member waited for it. All members
+    have the same ``engine``.
     """
 
     secret: bytes = field(repr=False)
@@ -113,6 +138,7 @@ class GroupSpec:
     addresses: tuple[str, ...]
     bound_seconds: float
     issue_seconds: float = ISSUE_SECONDS
+    engine: EngineKind = EngineKind.RING
 
     def __post_init__(self) -> None:
         """Check the fields. Raises ``UsageError``."""

@@ -12,6 +12,12 @@ from hypothesis import strategies as st
 
 import burn_remote as br
 from burn_remote.distributed import Group
+from burn_remote_protocol.collectives import (
+    CollectiveCall,
+    CollectiveKind,
+    EngineKind,
+    GroupSpec,
+)
 from support.collectives import (
     COMBINE,
     FLOATS,
@@ -39,8 +45,15 @@ def addresses(first_server: RunningServer, second_server: RunningServer) -> Iter
         ]
 
 
-# Native servers by either engine, servers of Burn's dialect, and several kinds of devices.
-KINDS = ("ring", "moves", "burn", "mixed")
+# Native servers by each engine, servers of Burn's dialect, and several kinds of devices.
+KINDS = ("ring", "memory", "moves", "burn", "mixed")
+
+
+@pytest.fixture(scope="module")
+def one_server() -> Iterator[list[str]]:
+    """Five devices of one server."""
+    with server("--device-count", "5") as running:
+        yield [f"{running.address}/{index}" for index in range(5)]
 
 
 def opened(kind: str, address: str, member: int) -> br.Device:
@@ -57,8 +70,9 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def members(kind: str, addresses: list[str]) -> Iterator[Devices]:
+def members(kind: str, addresses: list[str], one_server: list[str]) -> Iterator[Devices]:
     """Five devices of one kind, or of several."""
+    addresses = one_server if kind == "memory" else addresses
     with contextlib.ExitStack() as stack:
         yield [
             stack.enter_context(opened(kind, address, member))
@@ -69,7 +83,7 @@ def members(kind: str, addresses: list[str]) -> Iterator[Devices]:
 @pytest.fixture(scope="module")
 def engine(kind: str) -> str:
     """The engine for these members."""
-    return "ring" if kind == "ring" else "moves"
+    return kind if kind in ("ring", "memory") else "moves"
 
 
 @given(
@@ -343,3 +357,31 @@ def test_the_fastest_engine_of_all_members_is_chosen(addresses: list[str]) -> No
                 assert group.engine == wanted
         with pytest.raises(br.UsageError, match=r"needs native servers: .* no collectives"):
             Group([*native, burn], engine="ring")
+
+
+def test_members_on_one_server_read_each_others_elements_in_its_memory(
+    addresses: list[str],
+) -> None:
+    with server("--device-count", "3") as running, contextlib.ExitStack() as stack:
+        several = [f"{running.address}/{index}" for index in range(3)]
+        devices = [stack.enter_context(br.RemoteDevice(one)) for one in several]
+        with Group(devices) as group:
+            assert group.engine == "memory"
+            made = group.all_reduce([br.ones((2**18,), device=device) for device in devices])
+            assert [float(x.sum().item()) for x in made] == 3 * [3 * 2**18]
+        assert running.metric('burn_remote_bytes_total{direction="sent",kind="peer"}') == 0
+        elsewhere = stack.enter_context(br.RemoteDevice(addresses[0]))
+        with pytest.raises(br.UsageError, match=r"all on one native server: .* on 2 servers"):
+            Group([*devices, elsewhere], engine="memory")
+
+
+def test_a_server_refuses_to_reduce_in_memory_with_members_elsewhere(addresses: list[str]) -> None:
+    with br.RemoteDevice(addresses[0]) as a, br.RemoteDevice(addresses[1]) as b:
+        given = tuple(device.session.peer_address for device in (a, b))
+        spec = GroupSpec(bytes(32), 0, given, 5.0, engine=EngineKind.MEMORY)
+        number = a.runners.join_group(spec)
+        (token,) = a.runners.collective(number, CollectiveCall(CollectiveKind.BARRIER), [])
+        with pytest.raises(br.CollectiveFailed, match="members that are all on one server"):
+            br.Tensor(token).numpy()
+        a.runners.leave_group(number)
+        a.session.take_failures()

@@ -22,7 +22,7 @@ from burn_remote.functions.device_class import AnyDevice, Device, checked_device
 from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.value import is_tensor
 from burn_remote.runner.operation_graph import recording
-from burn_remote_protocol.collectives import ISSUE_SECONDS
+from burn_remote_protocol.collectives import ISSUE_SECONDS, EngineKind
 from burn_remote_protocol.dtypes import Category
 from burn_remote_protocol.errors import (
     ArgumentMismatch,
@@ -60,8 +60,9 @@ class Group:
     All members get the same bits. float16 and bfloat16 are combined in float32.
 
     ``name`` appears in errors. A device may be in several groups. Closing a group leaves its
-    devices open. ``engine`` is ``"ring"`` or ``"moves"``; by default, the servers carry out
-    collectives in a ring if they all can. They give a member up when nothing was heard of its
+    devices open. ``engine`` is ``"ring"``, ``"memory"`` or ``"moves"``; by default, the servers
+    carry out collectives if they all can: in memory if the members are all on one server, else in
+    a ring. They give a member up when nothing was heard of its
     server for ``timeout_seconds``, and when it did not issue its part of a collective for
     ``issue_timeout_seconds`` while another one waited for it.
     """
@@ -454,15 +455,26 @@ def _opened(
     devices: Sequence[Device], *, wanted: str | None, bound_seconds: float, issue_seconds: float
 ) -> Engine:
     """Return the wanted engine; the fastest one that the devices have if none is wanted."""
-    if wanted not in (None, RingEngine.name, MovesEngine.name):
-        raise ArgumentMismatch(f"engine must be 'ring' or 'moves', not {wanted!r:.100}")
+    if wanted not in (None, MovesEngine.name, *_SERVERS_ENGINES):
+        names = ", ".join(map(repr, [*_SERVERS_ENGINES]))
+        raise ArgumentMismatch(f"engine must be {names} or 'moves', not {wanted!r:.100}")
     if wanted != MovesEngine.name and (wanted or len(devices) > 1):
+        kind = None if wanted is None else _SERVERS_ENGINES[wanted]
         try:
-            return RingEngine(devices, bound_seconds, issue_seconds)
+            return RingEngine(devices, bound_seconds, issue_seconds, kind)
         except Unsupported as error:
             if wanted:
-                raise UsageError(f"the engine 'ring' needs native servers: {error}") from None
+                needs = _NEEDS[_SERVERS_ENGINES[wanted]]
+                raise UsageError(f"the engine {wanted!r} needs {needs}: {error}") from None
     return MovesEngine(devices)
+
+
+# The engines of servers by name, and the members that they need.
+_SERVERS_ENGINES: Final = {str(kind): kind for kind in EngineKind}
+_NEEDS: Final = {
+    EngineKind.RING: "native servers",
+    EngineKind.MEMORY: "members that are all on one native server",
+}
 
 
 def _checked_members(devices: Any) -> tuple[Device, ...]:

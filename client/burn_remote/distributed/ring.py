@@ -1,7 +1,8 @@
-"""The engine ``ring``: collectives that native servers carry out among themselves.
+"""The engines ``ring`` and ``memory``: collectives that native servers carry out among themselves.
 
 The client issues one task for each member and dtype; the servers exchange the elements directly, on
-threads of their own. What a ring does not do (parts of different sizes, quantized tensors) is
+threads of their own: over connections in a ring, or, if all members are on one server, where they
+are in its memory. What a server does not do (parts of different sizes, quantized tensors) is
 carried out by moves.
 """
 
@@ -28,11 +29,13 @@ from burn_remote_protocol.collectives import (
     GROUP_SECRET_BYTES,
     CollectiveCall,
     CollectiveKind,
+    EngineKind,
     GroupSpec,
     Reduction,
 )
 from burn_remote_protocol.dtypes import Category, DType
 from burn_remote_protocol.errors import BurnRemoteError, CollectiveFailed, Unsupported
+from burn_remote_protocol.links.addresses import parse_address
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["RingEngine"]
@@ -55,14 +58,17 @@ _forgotten: Final[WeakKeyDictionary[Session, deque[int]]] = WeakKeyDictionary()
 class RingEngine:
     """Has the members' servers carry out collectives (``Engine``).
 
-    The constructor makes each device a member of a group of sessions, without waiting. It raises
-    ``Unsupported`` if a device cannot be one.
+    The constructor makes each device a member of a group of sessions, without waiting. ``kind`` is
+    the engine of the servers; by default the fastest one that they all have. It raises
+    ``Unsupported`` if a device cannot be a member, or has no such engine.
     """
 
-    name: Final = "ring"
-
     def __init__(
-        self, devices: Sequence[Device], bound_seconds: float, issue_seconds: float
+        self,
+        devices: Sequence[Device],
+        bound_seconds: float,
+        issue_seconds: float,
+        kind: EngineKind | None = None,
     ) -> None:
         self._devices = tuple(devices)
         self._moves: Final = MovesEngine(devices)
@@ -74,6 +80,7 @@ class RingEngine:
             # has joined.
             if not device.session.welcome.limits.get("groups"):
                 raise Unsupported(f"{device} carries out no collectives with others")
+        self._kind: Final = _chosen(devices, kind)
         self._forgotten = [_forgotten.setdefault(device.session, deque()) for device in devices]
         for device, numbers in zip(devices, self._forgotten, strict=True):
             while numbers:
@@ -82,7 +89,7 @@ class RingEngine:
         addresses = tuple([device.session.peer_address for device in devices])
         try:
             for rank, device in enumerate(devices):
-                spec = GroupSpec(secret, rank, addresses, bound_seconds, issue_seconds)
+                spec = GroupSpec(secret, rank, addresses, bound_seconds, issue_seconds, self._kind)
                 self._numbers.append(device.runners.join_group(spec))
         except BaseException:
             self.close()
@@ -92,6 +99,11 @@ class RingEngine:
         # May run in any thread, even one that holds a session's lock: nothing is issued here.
         for forgotten, number in zip(self._forgotten, self._numbers, strict=False):
             forgotten.append(number)
+
+    @property
+    def name(self) -> str:
+        """The name of the servers' engine."""
+        return str(self._kind)
 
     def all_reduce(self, operation: ReduceOperation) -> engine.Reduction:
         """Begin a reduction whose results go to all members."""
@@ -276,6 +288,27 @@ class RingReduction:
                         [zeros(one.shape, dtype=one.dtype, device=device) for one in self._specs],
                     )
         self._outputs.clear()
+
+
+def _chosen(devices: Sequence[Device], wanted: EngineKind | None) -> EngineKind:
+    """Return the wanted engine, or the fastest one. Raises ``Unsupported`` if a device lacks it."""
+    welcomes = [device.session.welcome for device in devices]
+    bits = [welcome.limits.get("group_engines", _RING_BITS) for welcome in welcomes]
+    addresses = [parse_address(welcome.peer_address) for welcome in welcomes]
+    servers = {(address.host, address.port) for address in addresses}
+    if wanted is None:
+        is_fit = len(servers) == 1 and all(map(EngineKind.MEMORY.is_among, bits))
+        return EngineKind.MEMORY if is_fit else EngineKind.RING
+    for device, has in zip(devices, bits, strict=True):
+        if not wanted.is_among(has):
+            raise Unsupported(f"{device} does not have it: update the server")
+    if wanted is EngineKind.MEMORY and len(servers) > 1:
+        raise Unsupported(f"the members are on {len(servers)} servers")
+    return wanted
+
+
+# Servers that announce no engines have this one.
+_RING_BITS: Final = EngineKind.bits([EngineKind.RING])
 
 
 def _are_equal(buckets: Sequence[Bucket]) -> bool:

@@ -15,6 +15,7 @@ from burn_remote_protocol.collectives import (
     GROUP_SECRET_BYTES,
     CollectiveCall,
     CollectiveKind,
+    EngineKind,
     GroupSpec,
     Reduction,
 )
@@ -152,7 +153,13 @@ def _graph_from_wire(
 
 
 def _group_from_wire(
-    group: Any, secret: Any, rank: Any, addresses: Any, bound: Any, issue: Any
+    group: Any,
+    secret: Any,
+    rank: Any,
+    addresses: Any,
+    bound: Any,
+    issue: Any,
+    engine: Any = 0,
 ) -> JoinGroup:
     try:
         spec = GroupSpec(
@@ -161,6 +168,7 @@ def _group_from_wire(
             tuple(text(address) for address in addresses),
             seconds(bound),
             seconds(issue),
+            EngineKind(count(engine)),
         )
     except UsageError as error:
         raise ProtocolViolation(str(error)) from None
@@ -212,7 +220,7 @@ _ENCODE_TASK: Final[dict[type[Any], Callable[[Any], list[Any]]]] = {
     ],
     JoinGroup: lambda t: [
         _JOIN_GROUP, t.group, t.spec.secret, t.spec.rank, t.spec.addresses, t.spec.bound_seconds,
-        t.spec.issue_seconds
+        t.spec.issue_seconds, *([int(t.spec.engine)] if t.spec.engine else [])
     ],
     Collective: lambda t: [
         _COLLECTIVE, t.group, t.sequence, int(t.call.kind), int(t.call.reduction), t.call.root,

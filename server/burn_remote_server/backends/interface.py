@@ -28,6 +28,7 @@ __all__ = [
     "Loan",
     "Memory",
     "NotCaptured",
+    "Reduce",
     "RowReduction",
     "Run",
     "array_shape",
@@ -73,6 +74,9 @@ Deliver = Callable[[memoryview | Exception | None], None]
 # combine(own, received, out, is_last): combines elements in host memory, given as bytes in wire
 # order. ``is_last``: those of all members are combined now. ``out`` may be one of the others.
 Combine = Callable[[memoryview, memoryview, memoryview, bool], None]
+
+# reduce(elements of all members in their order, out): low precision is rounded once.
+Reduce = Callable[[Sequence[memoryview], memoryview], None]
 
 
 def array_shape(spec: TensorSpec) -> Shape:
@@ -302,6 +306,13 @@ class Backend(ABC):
 
     def combiner(self, dtype: DType, reduction: Reduction, members: int) -> Combine:
         """Return the function that combines elements of several members of a group.
+
+        Raises ``Unsupported``.
+        """
+        raise Unsupported(f"the backend {self.name} takes part in no collectives")
+
+    def reducer(self, dtype: DType, reduction: Reduction) -> Reduce:
+        """Return the function that reduces the elements of all members of a group at once.
 
         Raises ``Unsupported``.
         """

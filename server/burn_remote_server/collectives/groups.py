@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from burn_remote_protocol.collectives import GroupSpec, link_id, link_proof
+from burn_remote_protocol.collectives import EngineKind, GroupSpec, link_id, link_proof
 from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.messages import Collective, JoinGroup, LeaveGroup
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend
-from burn_remote_server.collectives.engine import Job, Membership
+from burn_remote_server.collectives.engine import CollectiveEngine, Job, Membership
 from burn_remote_server.collectives.links import Incoming, MemoryPipe
 from burn_remote_server.collectives.member import Member
+from burn_remote_server.collectives.memory import MemoryEngine
 from burn_remote_server.collectives.peer_links import Dialler
 from burn_remote_server.collectives.ring import RingEngine
 from burn_remote_server.collectives.scratch import Scratch
@@ -23,6 +24,11 @@ from burn_remote_server.telemetry.counters import CounterRegistry
 from burn_remote_server.tensors.slots import InFlight, Lent
 
 __all__ = ["Groups", "SessionGroups"]
+
+_ENGINES: Final[Mapping[EngineKind, Callable[[Member], CollectiveEngine]]] = {
+    EngineKind.RING: RingEngine,
+    EngineKind.MEMORY: MemoryEngine,
+}
 
 
 class Groups:
@@ -46,6 +52,11 @@ class Groups:
         self._awaited: Final[dict[bytes, list[asyncio.Future[Member]]]] = {}
         self._pipes: Final[dict[bytes, MemoryPipe]] = {}
 
+    @property
+    def engines(self) -> Collection[EngineKind]:
+        """The engines that this process has."""
+        return _ENGINES.keys()
+
     def session(self, backend: Backend, host_memory: Quota, *, is_staged: bool) -> SessionGroups:
         """Return the groups of a new session.
 
@@ -65,8 +76,9 @@ class Groups:
             self._forget(spec, member)
 
         join_seconds = self._dialler.join_seconds(spec)
+        open_engine = _ENGINES[spec.engine]
         member = Member(
-            spec, backend, RingEngine, partial(self._dial, spec), counters, ended, join_seconds
+            spec, backend, open_engine, partial(self._dial, spec), counters, ended, join_seconds
         )
         with self._lock:
             is_taken = self._ranks.setdefault(identifier, member) is not member
@@ -74,6 +86,8 @@ class Groups:
             member.reject(0, "another session of this server is that member already")
         elif not self._is_own(spec.addresses[spec.rank]):
             member.reject(0, "the session that joined as this member is on another server")
+        elif spec.engine is EngineKind.MEMORY and not all(map(self._is_own, spec.addresses)):
+            member.reject(0, "the engine memory needs members that are all on one server")
         elif size > 1:
             self._offer(identifier, member, spec.addresses[(spec.rank + 1) % size])
         member.start()

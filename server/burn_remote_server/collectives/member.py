@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from burn_remote_protocol.collectives import GroupSpec
+from burn_remote_protocol.collectives import EngineKind, GroupSpec
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     CollectiveFailed,
@@ -251,7 +251,8 @@ class Member:
 
     def sent(self, size: int) -> None:
         """Count bytes of elements that were sent."""
-        self._counters.peer_sent_bytes += size
+        if self.spec.engine is not EngineKind.MEMORY:
+            self._counters.peer_sent_bytes += size
 
     def while_sending(self) -> None:
         """Raise ``GroupIsBroken`` if the next member is gone.
@@ -443,7 +444,8 @@ class Member:
         while True:
             message = self._receive(place)
             if isinstance(message, Piece):
-                self._counters.peer_received_bytes += len(message.elements)
+                if self.spec.engine is not EngineKind.MEMORY:
+                    self._counters.peer_received_bytes += len(message.elements)
                 return message.elements
             if message is not None:
                 raise ProtocolViolation("a collective began within another one")

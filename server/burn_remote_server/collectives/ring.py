@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind
 from burn_remote_protocol.errors import ProtocolViolation
-from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.interface import Backend, Combine
+from burn_remote_server.backends.interface import Combine
 from burn_remote_server.collectives.engine import Job
+from burn_remote_server.collectives.host_memory import Output, input_bytes, outputs_of
 from burn_remote_server.collectives.links import Piece
 from burn_remote_server.collectives.member import Member
 from burn_remote_server.collectives.packing import Packing
@@ -35,15 +35,8 @@ class RingEngine:
 
         Raises ``GroupIsBroken``, ``ConnectionLost`` and ``ProtocolViolation``.
         """
-        call, backend = job.call, self._member.backend
-        given = [
-            backend.to_bytes(one, spec.dtype)
-            for one, spec in zip(inputs, call.input_specs(self._member.spec.rank), strict=True)
-        ]
-        if call.kind is CollectiveKind.BARRIER:
-            given = [memoryview(b"\0")]
-        specs = [slot.spec for slot in job.outputs if slot.spec is not None]
-        outputs = [_Output(backend, spec) for spec in specs]
+        given = input_bytes(job, inputs, self._member)
+        outputs = outputs_of(job, self._member)
         _Execution(self._member, job, given, outputs).run()
         return [output.finished() for output in outputs]
 
@@ -51,29 +44,11 @@ class RingEngine:
         """Do nothing: the links belong to the member."""
 
 
-class _Output:
-    """An output that is being filled."""
-
-    def __init__(self, backend: Backend, spec: TensorSpec) -> None:
-        self._backend: Final = backend
-        self._spec: Final = spec
-        self._upload: Final = backend.empty(spec)
-        memory = backend.upload_memory(self._upload)
-        self._is_staged: Final = memory is None
-        self.memory: Final = memoryview(bytearray(spec.nbytes)) if memory is None else memory
-
-    def finished(self) -> Any:
-        """Return the shared array."""
-        if self._is_staged and self._spec.nbytes:
-            self._backend.write(self._upload, 0, self.memory)
-        return self._backend.finished(self._upload, self._spec.dtype)
-
-
 class _Execution:
     """The actions of one collective, over the bytes of its inputs and outputs."""
 
     def __init__(
-        self, member: Member, job: Job, inputs: list[memoryview], outputs: list[_Output]
+        self, member: Member, job: Job, inputs: list[memoryview], outputs: list[Output]
     ) -> None:
         self._packing: Final = Packing(job.call)
         call = self._packing.call

@@ -35,6 +35,8 @@ __all__ = [
     "Receive",
     "Send",
     "Span",
+    "chunks",
+    "member_parts",
     "schedule",
     "scratch_bytes",
 ]
@@ -136,7 +138,8 @@ def _whole(sizes: Sequence[int]) -> list[Span]:
     return [Span(place, 0, size) for place, size in enumerate(sizes)]
 
 
-def _chunks(spans: Iterable[Span], chunk: int) -> list[Span]:
+def chunks(spans: Iterable[Span], chunk: int) -> list[Span]:
+    """Cut spans into chunks of at most so many elements."""
     return [
         Span(place, at, min(at + chunk, stop))
         for place, start, stop in spans
@@ -148,8 +151,8 @@ def _length(span: Span) -> int:
     return span.stop - span.start
 
 
-def _parts(sizes: Sequence[int], members: int, chunk: int) -> list[list[Span]]:
-    """Cut all tensors, one after the other, into equal parts; return the chunks of each."""
+def member_parts(sizes: Sequence[int], members: int) -> list[list[Span]]:
+    """Cut all tensors, one after the other, into an equal part for each member."""
     total = sum(sizes)
     edges = [total * part // members for part in range(members + 1)]
     parts: list[list[Span]] = [[] for _ in range(members)]
@@ -160,12 +163,17 @@ def _parts(sizes: Sequence[int], members: int, chunk: int) -> list[list[Span]]:
             if start < stop:
                 parts[part].append(Span(place, start - begin, stop - begin))
         begin += size
-    return [_chunks(part, chunk) for part in parts]
+    return parts
+
+
+def _parts(sizes: Sequence[int], members: int, chunk: int) -> list[list[Span]]:
+    """Return the chunks of each member's part."""
+    return [chunks(part, chunk) for part in member_parts(sizes, members)]
 
 
 def _all_reduce(sizes: Sequence[int], members: int, rank: int, chunk: int) -> Iterator[Action]:
     if members == 1:
-        yield from (Copy(span, span) for span in _chunks(_whole(sizes), chunk))
+        yield from (Copy(span, span) for span in chunks(_whole(sizes), chunk))
         return
     parts = _parts(sizes, members, chunk)
     yield from map(Send, parts[rank])
@@ -180,7 +188,7 @@ def _all_reduce(sizes: Sequence[int], members: int, rank: int, chunk: int) -> It
 
 def _blocks(sizes: Sequence[int], members: int, chunk: int) -> list[Span]:
     """Return the chunks of one member's share of tensors that are split along their first axis."""
-    return _chunks(_whole([size // members for size in sizes]), chunk)
+    return chunks(_whole([size // members for size in sizes]), chunk)
 
 
 def _rounds(spans: Sequence[Span], kept: int) -> Iterator[Sequence[Span]]:
@@ -212,7 +220,7 @@ def _reduce_scatter(sizes: Sequence[int], members: int, rank: int, chunk: int) -
 
 
 def _all_gather(sizes: Sequence[int], members: int, rank: int, chunk: int) -> Iterator[Action]:
-    spans = _chunks(_whole(sizes), chunk)
+    spans = chunks(_whole(sizes), chunk)
     if members > 1:
         yield from map(Send, spans)
     for span in spans:
@@ -225,7 +233,7 @@ def _all_gather(sizes: Sequence[int], members: int, rank: int, chunk: int) -> It
 
 
 def _broadcast(sizes: Sequence[int], members: int, distance: int, chunk: int) -> Iterator[Action]:
-    for span in _chunks(_whole(sizes), chunk):
+    for span in chunks(_whole(sizes), chunk):
         if distance == 0:
             if members > 1:
                 yield Send(span)
@@ -235,7 +243,7 @@ def _broadcast(sizes: Sequence[int], members: int, distance: int, chunk: int) ->
 
 
 def _reduce(sizes: Sequence[int], members: int, distance: int, chunk: int) -> Iterator[Action]:
-    for span in _chunks(_whole(sizes), chunk):
+    for span in chunks(_whole(sizes), chunk):
         if members == 1:
             yield Copy(span, span)
         elif distance == 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, TextIO
 
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
+from burn_remote_protocol.collectives import EngineKind
 from burn_remote_server.settings.byte_sizes import format_bytes
 from burn_remote_server.settings.listen_address import http_authority, reachable_host
 from burn_remote_server.settings.server_settings import Settings
@@ -54,7 +55,11 @@ def announce(
 
 
 def facts(
-    settings: Settings, addresses: Sequence[str], port: int, dialects: Sequence[str]
+    settings: Settings,
+    addresses: Sequence[str],
+    port: int,
+    dialects: Sequence[str],
+    engines: Iterable[EngineKind],
 ) -> dict[str, str]:
     """Return the facts that the startup message shows, in order."""
     about = {"address": " ".join(addresses)}
@@ -65,6 +70,7 @@ def facts(
     library = _library_version(settings.backend)
     about["computes"] = f"{library}, {devices}, Python {platform.python_version()}"
     about["speaks"] = ", ".join(dialects)
+    about["groups by"] = ", ".join(map(str, engines))
     share = settings.max_session_bytes
     session = "80 % of memory" if share is None else format_bytes(share)
     about["limits"] = (

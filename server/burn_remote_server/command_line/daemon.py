@@ -65,7 +65,7 @@ def run(settings: Settings) -> None:
             )
             for device in host.devices
         ]
-        about = banner.facts(settings, addresses, host.port, DIALECTS)
+        about = banner.facts(settings, addresses, host.port, DIALECTS, host.groups.engines)
         banner.announce(about, addresses, out=sys.stdout, terminal=sys.stderr)
         notify(READY, f"ready at {' '.join(addresses)}")
 

@@ -10,7 +10,14 @@ from typing import Any, ClassVar, Final
 from burn_remote_protocol.collectives import Reduction
 from burn_remote_protocol.dtypes import F32, DType, DTypeUsage
 from burn_remote_protocol.tensors import TensorData, TensorSpec
-from burn_remote_server.backends.interface import Backend, BackendSession, Combine, Loan, Memory
+from burn_remote_server.backends.interface import (
+    Backend,
+    BackendSession,
+    Combine,
+    Loan,
+    Memory,
+    Reduce,
+)
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.fusion.counts import KernelCounts
 from burn_remote_server.fusion.fuser import OperationFuser, Optimization, OptimizationState
@@ -128,6 +135,9 @@ class Fusion(Backend, FusionBackend):
 
     def combiner(self, dtype: DType, reduction: Reduction, members: int) -> Combine:
         return self.inner.combiner(dtype, reduction, members)
+
+    def reducer(self, dtype: DType, reduction: Reduction) -> Reduce:
+        return self.inner.reducer(dtype, reduction)
 
     def import_shared(self, shared: Any, spec: TensorSpec, source: Backend) -> Any:
         return self.inner.import_shared(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from burn_remote_protocol.collectives import (
     CollectiveCall,
     CollectiveKind,
+    EngineKind,
     GroupSpec,
     Reduction,
 )
@@ -87,6 +88,11 @@ BYTES: list[tuple[Any, str]] = [
         JoinGroup(2, GroupSpec(TRANSFER, 1, ("ws://a", "ws://b"), 5.0)),
         f"97 f2 02 {TRANSFER_HEX} 01 92 a677733a2f2f61 a677733a2f2f62 cb4014000000000000"
         " cb4082c00000000000",
+    ),
+    (
+        JoinGroup(2, GroupSpec(TRANSFER, 0, ("ws://a", "ws://b"), 5.0, engine=EngineKind.MEMORY)),
+        f"98 f2 02 {TRANSFER_HEX} 00 92 a677733a2f2f61 a677733a2f2f62 cb4014000000000000"
+        " cb4082c00000000000 01",
     ),
     (
         Collective(2, 7, MEAN_TO_1, (3,), (4,)),

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from burn_remote_protocol.collectives import EngineKind
 from burn_remote_server.command_line.banner import announce, facts, ready_line
 from burn_remote_server.settings.server_settings import Settings
 
@@ -43,7 +44,7 @@ def test_a_program_gets_one_line(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_person_gets_a_panel() -> None:
     out, terminal = io.StringIO(), Terminal()
-    announce(facts(Settings(), ADDRESSES, 3000, ["x"]), ADDRESSES, out=out, terminal=terminal)
+    announce(facts(Settings(), ADDRESSES, 3000, ["x"], []), ADDRESSES, out=out, terminal=terminal)
     for expected in (ADDRESSES[0], "numpy", "256 sessions", "/healthz", "burn-remote-server"):
         assert expected in terminal.getvalue()
 
@@ -54,20 +55,23 @@ def test_a_closed_output_does_not_stop_the_server() -> None:
 
 def test_the_facts_name_what_an_operator_asks_for() -> None:
     settings = Settings(device_count=2, max_session_bytes=2**30, drain_seconds=7)
-    about = facts(settings, ADDRESSES, 3000, ["native protocol 1", "Burn 0.21"])
+    about = facts(settings, ADDRESSES, 3000, ["native protocol 1", "Burn 0.21"], EngineKind)
     assert about["address"] == " ".join(ADDRESSES)
     assert "2 devices" in about["computes"]
     assert about["speaks"] == "native protocol 1, Burn 0.21"
+    assert about["groups by"] == "ring, memory"
     assert "each 1GiB" in about["limits"]
     assert "within 7 s" in about["stops"]
     assert about["health"].startswith("http://127.0.0.1:3000/healthz")
 
 
 def test_the_address_for_peers_is_shown_if_it_differs() -> None:
-    assert "peers use" not in facts(Settings(), ADDRESSES, 3000, [])
+    assert "peers use" not in facts(Settings(), ADDRESSES, 3000, [], [])
     behind_a_proxy = Settings(advertise_address="ws://node-a:80")
-    assert facts(behind_a_proxy, ADDRESSES, 3000, [])["peers use"] == "ws://node-a:80"
+    assert facts(behind_a_proxy, ADDRESSES, 3000, [], [])["peers use"] == "ws://node-a:80"
 
 
 def test_an_unknown_backend_is_named_without_a_version() -> None:
-    assert facts(Settings(backend="abacus"), ADDRESSES, 3000, [])["computes"].startswith("abacus,")
+    assert facts(Settings(backend="abacus"), ADDRESSES, 3000, [], [])["computes"].startswith(
+        "abacus,"
+    )

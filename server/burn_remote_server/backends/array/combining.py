@@ -1,11 +1,13 @@
 """The arithmetic of collectives: combining the elements of several members in host memory.
 
-float16 and bfloat16 are added in float32 and rounded once per step. Integers wrap, as in the
-kernels. Each result is computed by one member and passed on, so all members have the same bits.
+float16 and bfloat16 are added in float32: a ``combiner`` rounds at each step, a ``reducer`` once.
+Integers wrap, as in the kernels. Each result is computed by one member and passed on, so all
+members have the same bits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -13,9 +15,9 @@ import numpy as np
 from burn_remote_protocol.collectives import Reduction
 from burn_remote_protocol.dtypes import DType
 from burn_remote_server.backends.array.core.array_dtypes import LOW_PRECISION, wire_dtype
-from burn_remote_server.backends.interface import Combine
+from burn_remote_server.backends.interface import Combine, Reduce
 
-__all__ = ["combiner"]
+__all__ = ["combiner", "reducer"]
 
 _FUNCTIONS: Final[dict[Reduction, Any]] = {
     Reduction.SUM: np.add,
@@ -47,3 +49,29 @@ def combiner(dtype: DType, reduction: Reduction, members: int) -> Combine:
             np.divide(target, computed.type(members), out=target)
 
     return combine
+
+
+def reducer(dtype: DType, reduction: Reduction) -> Reduce:
+    """Return the function that reduces elements of ``dtype``; see ``Backend.reducer``."""
+    stored = wire_dtype(dtype)
+    function = _FUNCTIONS[reduction]
+    is_mean = reduction is Reduction.MEAN
+    is_low = stored in LOW_PRECISION
+    computed = np.dtype(np.float32) if is_low else stored
+
+    def reduce(given: Sequence[Any], out: Any) -> None:
+        first, *others = (np.frombuffer(each, stored) for each in given)
+        target = np.frombuffer(out, stored)
+        total = first.astype(computed) if is_low else target
+        if not (is_low or others):
+            total[...] = first
+        for each in others:
+            mine = each.astype(computed) if is_low else each
+            function(total if is_low else first, mine, out=total)
+            first = total
+        if is_mean:
+            np.divide(total, computed.type(len(given)), out=total)
+        if is_low:
+            target[...] = total
+
+    return reduce

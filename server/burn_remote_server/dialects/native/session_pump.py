@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple
 
+from burn_remote_protocol.collectives import EngineKind
 from burn_remote_protocol.dialects.native import (
     MAX_GROUPS,
     SESSION_LIMITS,
@@ -327,6 +328,7 @@ def _welcome(device: Device, attachment: Attachment, version: int) -> Welcome:
         limits={
             **SESSION_LIMITS,
             "groups": MAX_GROUPS,
+            "group_engines": EngineKind.bits(device.host.groups.engines),
             "files": int(bool(settings.data_dir)),
             "message_bytes": settings.max_message_bytes,
             "heartbeat_milliseconds": max(1, round(1000 * settings.heartbeat_seconds)),
