@@ -13,6 +13,7 @@ formula is Burn's and PyTorch's).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Unpack
 
 from burn_remote_protocol.tensors import TensorSpec
@@ -46,178 +47,76 @@ class Convolution(Correlation):
     def table(self) -> Mapping[str, Kernel]:
         """Return the kernels by the names of their IR variants."""
         return {
-            "Conv1d": self.conv1d,
-            "Conv1dXBackward": self.conv1d_x_backward,
-            "Conv1dWeightBackward": self.conv1d_weight_backward,
-            "Conv1dBiasBackward": self.conv1d_bias_backward,
-            "Conv2d": self.conv2d,
-            "Conv2dXBackward": self.conv2d_x_backward,
-            "Conv2dWeightBackward": self.conv2d_weight_backward,
-            "Conv2dBiasBackward": self.conv2d_bias_backward,
-            "Conv3d": self.conv3d,
-            "Conv3dXBackward": self.conv3d_x_backward,
-            "Conv3dWeightBackward": self.conv3d_weight_backward,
-            "Conv3dBiasBackward": self.conv3d_bias_backward,
+            "Conv1d": partial(self._forward, "Conv1d"),
+            "Conv1dXBackward": partial(self._x_backward, "Conv1dXBackward"),
+            "Conv1dWeightBackward": partial(self._weight_backward, "Conv1dWeightBackward"),
+            "Conv1dBiasBackward": partial(_bias_backward, "Conv1dBiasBackward", 1),
+            "Conv2d": partial(self._forward, "Conv2d"),
+            "Conv2dXBackward": partial(self._x_backward, "Conv2dXBackward"),
+            "Conv2dWeightBackward": partial(self._weight_backward, "Conv2dWeightBackward"),
+            "Conv2dBiasBackward": partial(_bias_backward, "Conv2dBiasBackward", 2),
+            "Conv3d": partial(self._forward, "Conv3d"),
+            "Conv3dXBackward": partial(self._x_backward, "Conv3dXBackward"),
+            "Conv3dWeightBackward": partial(self._weight_backward, "Conv3dWeightBackward"),
+            "Conv3dBiasBackward": partial(_bias_backward, "Conv3dBiasBackward", 3),
         }
 
-    def conv1d(
-        self,
-        x: Array,
-        weight: Array,
-        bias: Array | None,
-        *,
-        out: TensorSpec,
-        **options: Unpack[Geometry],
-    ) -> Array:
-        """Convolve ``x`` ``[batch, channels, length]``."""
-        return self._forward("Conv1d", x, weight, bias, options)
-
-    def conv1d_x_backward(
-        self,
-        x: Array,
-        weight: Array,
-        output_grad: Array,
-        *,
-        out: TensorSpec,
-        **options: Unpack[Geometry],
-    ) -> Array:
-        """Return the gradient with respect to ``x``."""
-        return self._x_backward("Conv1dXBackward", x, weight, output_grad, options)
-
-    def conv1d_weight_backward(
-        self,
-        x: Array,
-        weight: Array,
-        output_grad: Array,
-        *,
-        out: TensorSpec,
-        **options: Unpack[Geometry],
-    ) -> Array:
-        """Return the gradient with respect to ``weight``."""
-        return self._weight_backward("Conv1dWeightBackward", x, weight, output_grad, options)
-
-    def conv1d_bias_backward(
-        self, x: Array, bias: Array, output_grad: Array, *, out: TensorSpec
-    ) -> Array:
-        """Return the gradient with respect to ``bias``."""
-        return self._bias_backward("Conv1dBiasBackward", 1, bias, output_grad)
-
-    def conv2d(
-        self,
-        x: Array,
-        weight: Array,
-        bias: Array | None,
-        *,
-        out: TensorSpec,
-        **options: Unpack[Geometry],
-    ) -> Array:
-        """Convolve ``x`` ``[batch, channels, height, width]``."""
-        return self._forward("Conv2d", x, weight, bias, options)
-
-    def conv2d_x_backward(
-        self,
-        x: Array,
-        weight: Array,
-        output_grad: Array,
-        *,
-        out: TensorSpec,
-        **options: Unpack[Geometry],
-    ) -> Array:
-        """Return the gradient with respect to ``x``."""
-        return self._x_backward("Conv2dXBackward", x, weight, output_grad, options)
-
-    def conv2d_weight_backward(
-        self,
-        x: Array,
-        weight: Array,
-        output_grad: Array,
-        *,
-        out: TensorSpec,
-        **options: Unpack[Geometry],
-    ) -> Array:
-        """Return the gradient with respect to ``weight``."""
-        return self._weight_backward("Conv2dWeightBackward", x, weight, output_grad, options)
-
-    def conv2d_bias_backward(
-        self, x: Array, bias: Array, output_grad: Array, *, out: TensorSpec
-    ) -> Array:
-        """Return the gradient with respect to ``bias``."""
-        return self._bias_backward("Conv2dBiasBackward", 2, bias, output_grad)
-
-    def conv3d(
-        self,
-        x: Array,
-        weight: Array,
-        bias: Array | None,
-        *,
-        out: TensorSpec,
-        **options: Unpack[Geometry],
-    ) -> Array:
-        """Convolve ``x`` ``[batch, channels, depth, height, width]``."""
-        return self._forward("Conv3d", x, weight, bias, options)
-
-    def conv3d_x_backward(
-        self,
-        x: Array,
-        weight: Array,
-        output_grad: Array,
-        *,
-        out: TensorSpec,
-        **options: Unpack[Geometry],
-    ) -> Array:
-        """Return the gradient with respect to ``x``."""
-        return self._x_backward("Conv3dXBackward", x, weight, output_grad, options)
-
-    def conv3d_weight_backward(
-        self,
-        x: Array,
-        weight: Array,
-        output_grad: Array,
-        *,
-        out: TensorSpec,
-        **options: Unpack[Geometry],
-    ) -> Array:
-        """Return the gradient with respect to ``weight``."""
-        return self._weight_backward("Conv3dWeightBackward", x, weight, output_grad, options)
-
-    def conv3d_bias_backward(
-        self, x: Array, bias: Array, output_grad: Array, *, out: TensorSpec
-    ) -> Array:
-        """Return the gradient with respect to ``bias``."""
-        return self._bias_backward("Conv3dBiasBackward", 3, bias, output_grad)
-
     def _forward(
-        self, operation: str, x: Array, weight: Array, bias: Array | None, options: Geometry
+        self,
+        operation: str,
+        x: Array,
+        weight: Array,
+        bias: Array | None,
+        *,
+        out: TensorSpec,
+        **options: Unpack[Geometry],
     ) -> Array:
+        """Convolve ``x``."""
         layer = checked_layer(operation, x, weight, options)
         if bias is not None:
             check_shape(operation, "bias", bias, (layer.filters,))
-        out = self._correlate(x, weight, layer)
+        result = self._correlate(x, weight, layer)
         if bias is not None:
-            out += bias.reshape(-1, *(1,) * len(layer.windows))
-        return out
+            result += bias.reshape(-1, *(1,) * len(layer.windows))
+        return result
 
     def _x_backward(
-        self, operation: str, x: Array, weight: Array, output_grad: Array, options: Geometry
+        self,
+        operation: str,
+        x: Array,
+        weight: Array,
+        output_grad: Array,
+        *,
+        out: TensorSpec,
+        **options: Unpack[Geometry],
     ) -> Array:
+        """Return the gradient with respect to ``x``."""
         layer = checked_layer(operation, x, weight, options)
         expected = (x.shape[0], layer.filters, *layer.windows.outputs)
         check_shape(operation, "output_grad", output_grad, expected)
         return self._input_gradient(weight, output_grad, layer)
 
     def _weight_backward(
-        self, operation: str, x: Array, weight: Array, output_grad: Array, options: Geometry
+        self,
+        operation: str,
+        x: Array,
+        weight: Array,
+        output_grad: Array,
+        *,
+        out: TensorSpec,
+        **options: Unpack[Geometry],
     ) -> Array:
+        """Return the gradient with respect to ``weight``."""
         layer = checked_layer(operation, x, weight, options)
         expected = (x.shape[0], layer.filters, *layer.windows.outputs)
         check_shape(operation, "output_grad", output_grad, expected)
         return self._weight_gradient(x, output_grad, layer, weight.shape)
 
-    def _bias_backward(self, operation: str, rank: int, bias: Array, output_grad: Array) -> Array:
-        return _bias_gradient(operation, rank, bias, output_grad)
 
-
-def _bias_gradient(operation: str, rank: int, bias: Array, output_grad: Array) -> Array:
+def _bias_backward(
+    operation: str, rank: int, x: Array, bias: Array, output_grad: Array, *, out: TensorSpec
+) -> Array:
+    """Return the gradient with respect to ``bias``, of a convolution of either kind."""
     check_rank(operation, "output_grad", output_grad, rank + 2, AXES[rank])
     check_shape(operation, "bias", bias, (output_grad.shape[1],))
     return output_grad.sum(axis=(0, *range(2, rank + 2)))
@@ -239,109 +138,28 @@ class TransposedConvolution(Correlation):
     def table(self) -> Mapping[str, Kernel]:
         """Return the kernels by the names of their IR variants."""
         return {
-            "ConvTranspose1d": self.conv_transpose1d,
-            "ConvTranspose2d": self.conv_transpose2d,
-            "ConvTranspose3d": self.conv_transpose3d,
-            "ConvTranspose1dWeightBackward": self.conv_transpose1d_weight_backward,
-            "ConvTranspose1dBiasBackward": self.conv_transpose1d_bias_backward,
-            "ConvTranspose2dWeightBackward": self.conv_transpose2d_weight_backward,
-            "ConvTranspose2dBiasBackward": self.conv_transpose2d_bias_backward,
-            "ConvTranspose3dWeightBackward": self.conv_transpose3d_weight_backward,
-            "ConvTranspose3dBiasBackward": self.conv_transpose3d_bias_backward,
+            "ConvTranspose1d": partial(self._spread, "ConvTranspose1d"),
+            "ConvTranspose1dWeightBackward": partial(
+                self._weight_backward, "ConvTranspose1dWeightBackward"
+            ),
+            "ConvTranspose1dBiasBackward": partial(
+                _bias_backward, "ConvTranspose1dBiasBackward", 1
+            ),
+            "ConvTranspose2d": partial(self._spread, "ConvTranspose2d"),
+            "ConvTranspose2dWeightBackward": partial(
+                self._weight_backward, "ConvTranspose2dWeightBackward"
+            ),
+            "ConvTranspose2dBiasBackward": partial(
+                _bias_backward, "ConvTranspose2dBiasBackward", 2
+            ),
+            "ConvTranspose3d": partial(self._spread, "ConvTranspose3d"),
+            "ConvTranspose3dWeightBackward": partial(
+                self._weight_backward, "ConvTranspose3dWeightBackward"
+            ),
+            "ConvTranspose3dBiasBackward": partial(
+                _bias_backward, "ConvTranspose3dBiasBackward", 3
+            ),
         }
-
-    def conv_transpose1d(
-        self,
-        x: Array,
-        weight: Array,
-        bias: Array | None,
-        *,
-        out: TensorSpec,
-        **options: Unpack[TransposedGeometry],
-    ) -> Array:
-        """Apply a transposed convolution to ``x`` ``[batch, channels, length]``."""
-        return self._spread("ConvTranspose1d", x, weight, bias, options)
-
-    def conv_transpose2d(
-        self,
-        x: Array,
-        weight: Array,
-        bias: Array | None,
-        *,
-        out: TensorSpec,
-        **options: Unpack[TransposedGeometry],
-    ) -> Array:
-        """Apply a transposed convolution to ``x`` ``[batch, channels, height, width]``."""
-        return self._spread("ConvTranspose2d", x, weight, bias, options)
-
-    def conv_transpose3d(
-        self,
-        x: Array,
-        weight: Array,
-        bias: Array | None,
-        *,
-        out: TensorSpec,
-        **options: Unpack[TransposedGeometry],
-    ) -> Array:
-        """Apply a transposed convolution to ``x`` ``[batch, channels, depth, height, width]``."""
-        return self._spread("ConvTranspose3d", x, weight, bias, options)
-
-    def conv_transpose1d_weight_backward(
-        self,
-        x: Array,
-        weight: Array,
-        output_grad: Array,
-        *,
-        out: TensorSpec,
-        **options: Unpack[TransposedGeometry],
-    ) -> Array:
-        """Return the gradient with respect to ``weight``."""
-        operation = "ConvTranspose1dWeightBackward"
-        return self._weight_backward(operation, x, weight, output_grad, options)
-
-    def conv_transpose1d_bias_backward(
-        self, x: Array, bias: Array, output_grad: Array, *, out: TensorSpec
-    ) -> Array:
-        """Return the gradient with respect to ``bias``."""
-        return _bias_gradient("ConvTranspose1dBiasBackward", 1, bias, output_grad)
-
-    def conv_transpose2d_weight_backward(
-        self,
-        x: Array,
-        weight: Array,
-        output_grad: Array,
-        *,
-        out: TensorSpec,
-        **options: Unpack[TransposedGeometry],
-    ) -> Array:
-        """Return the gradient with respect to ``weight``."""
-        operation = "ConvTranspose2dWeightBackward"
-        return self._weight_backward(operation, x, weight, output_grad, options)
-
-    def conv_transpose2d_bias_backward(
-        self, x: Array, bias: Array, output_grad: Array, *, out: TensorSpec
-    ) -> Array:
-        """Return the gradient with respect to ``bias``."""
-        return _bias_gradient("ConvTranspose2dBiasBackward", 2, bias, output_grad)
-
-    def conv_transpose3d_weight_backward(
-        self,
-        x: Array,
-        weight: Array,
-        output_grad: Array,
-        *,
-        out: TensorSpec,
-        **options: Unpack[TransposedGeometry],
-    ) -> Array:
-        """Return the gradient with respect to ``weight``."""
-        operation = "ConvTranspose3dWeightBackward"
-        return self._weight_backward(operation, x, weight, output_grad, options)
-
-    def conv_transpose3d_bias_backward(
-        self, x: Array, bias: Array, output_grad: Array, *, out: TensorSpec
-    ) -> Array:
-        """Return the gradient with respect to ``bias``."""
-        return _bias_gradient("ConvTranspose3dBiasBackward", 3, bias, output_grad)
 
     def _weight_backward(
         self,
@@ -349,8 +167,11 @@ class TransposedConvolution(Correlation):
         x: Array,
         weight: Array,
         output_grad: Array,
-        options: TransposedGeometry,
+        *,
+        out: TensorSpec,
+        **options: Unpack[TransposedGeometry],
     ) -> Array:
+        """Return the gradient with respect to ``weight``."""
         layer = _checked_adjoint(operation, x, weight, options)
         expected = (x.shape[0], layer.channels, *layer.windows.sizes)
         check_shape(operation, "output_grad", output_grad, expected)
@@ -363,15 +184,18 @@ class TransposedConvolution(Correlation):
         x: Array,
         weight: Array,
         bias: Array | None,
-        options: TransposedGeometry,
+        *,
+        out: TensorSpec,
+        **options: Unpack[TransposedGeometry],
     ) -> Array:
+        """Apply a transposed convolution to ``x``."""
         layer = _checked_adjoint(operation, x, weight, options)
         if bias is not None:
             check_shape(operation, "bias", bias, (layer.channels,))
-        out = self._input_gradient(weight, x, layer)
+        result = self._input_gradient(weight, x, layer)
         if bias is not None:
-            out += bias.reshape(-1, *(1,) * len(layer.windows))
-        return out
+            result += bias.reshape(-1, *(1,) * len(layer.windows))
+        return result
 
 
 def _checked_adjoint(operation: str, x: Array, weight: Array, options: TransposedGeometry) -> Layer:
