@@ -1,4 +1,4 @@
-"""The base class of fusers that collect operations with results of one shape."""
+"""The base class of fusers that collect operations on arrays of one shape."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["RunFuser"]
 
 
 class RunFuser(OperationFuser):
-    """Collects operations with results of one shape until one is not accepted."""
+    """Collects operations on arrays of one shape until one is not accepted."""
 
     def __init__(self) -> None:
         self._operations: list[StreamOperation] = []
@@ -20,19 +20,20 @@ class RunFuser(OperationFuser):
         self._status = FuserStatus.OPEN
 
     @abstractmethod
-    def _accepts(self, operation: StreamOperation) -> bool:
-        """Whether an operation can be the next of the run."""
+    def _accepted_shape(self, operation: StreamOperation) -> Shape | None:
+        """Return the shape of the run once this operation joins, or ``None`` to refuse it."""
 
     @abstractmethod
     def _empty(self) -> Self:
         """Return a new fuser of the same kind."""
 
     def fuse(self, operation: StreamOperation) -> None:
-        if self._accepts(operation):
-            self._shape = operation.signature.outputs[0].shape
-            self._operations.append(operation)
-        else:
+        shape = self._accepted_shape(operation)
+        if shape is None:
             self._status = FuserStatus.CLOSED
+        else:
+            self._shape = shape
+            self._operations.append(operation)
 
     def reset(self) -> None:
         self._operations = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar, Final, Self
 
+from burn_remote_protocol.tensors import Shape
 from burn_remote_server.fusion.array.block_optimization import (
     BlockOptimization,
     bytes_saved,
@@ -67,15 +68,15 @@ class ElementwiseFuser(RunFuser):
         self._compiler: Final = compiler
         super().__init__()
 
-    def _accepts(self, operation: StreamOperation) -> bool:
+    def _accepted_shape(self, operation: StreamOperation) -> Shape | None:
         if len(operation.calls) != 1 or len(operation.outputs) != 1:
-            return False
+            return None
         (out,) = operation.signature.outputs
         if self._shape is None:
             takes = math.prod(out.shape) >= self._least_elements()
         else:
             takes = out.shape == self._shape
-        return takes and gives(operation, out)
+        return out.shape if takes and gives(operation, out) else None
 
     def _least_elements(self) -> int:
         """Return the size below which no run pays, however long it is."""

@@ -7,7 +7,7 @@ some rows at a time. A row is never divided, so a reduction adds its elements in
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 import burn_remote_server.fusion.array.block_program as block_program
 from burn_remote_protocol.tensors import Shape
@@ -18,13 +18,8 @@ from burn_remote_server.fusion.array.block_optimization import (
     is_exact,
 )
 from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler
-from burn_remote_server.fusion.fuser import (
-    FuserProperties,
-    FuserStatus,
-    OperationFuser,
-    Optimization,
-    StreamOperation,
-)
+from burn_remote_server.fusion.fuser import FuserProperties, Optimization, StreamOperation
+from burn_remote_server.fusion.run_fuser import RunFuser
 
 __all__ = ["ReduceFuser", "ReduceOptimization"]
 
@@ -40,27 +35,16 @@ class ReduceOptimization(BlockOptimization):
     name: ClassVar[str] = "reduce"
 
 
-class ReduceFuser(OperationFuser):
+class ReduceFuser(RunFuser):
     """Collects row reductions of arrays of one shape, and element-wise operations around them."""
 
     least_bytes: ClassVar[int] = 256 * 1024
 
     def __init__(self, compiler: KernelCompiler | None = None) -> None:
         self._compiler: Final = compiler
-        self._operations: list[StreamOperation] = []
-        self._shape: Shape | None = None
-        self._status = FuserStatus.OPEN
-
-    def fuse(self, operation: StreamOperation) -> None:
-        shape = self._accepted_shape(operation)
-        if shape is None:
-            self._status = FuserStatus.CLOSED
-        else:
-            self._shape = shape
-            self._operations.append(operation)
+        super().__init__()
 
     def _accepted_shape(self, operation: StreamOperation) -> Shape | None:
-        """Return the shape of the arrays once this operation joins, or ``None`` to refuse it."""
         if len(operation.outputs) != 1:
             return None
         (out,) = operation.signature.outputs
@@ -88,14 +72,6 @@ class ReduceFuser(OperationFuser):
         assert self._shape is not None
         return ReduceOptimization(self._shape, self._operations, self._compiler)
 
-    def reset(self) -> None:
-        self._operations = []
-        self._shape = None
-        self._status = FuserStatus.OPEN
-
-    def status(self) -> FuserStatus:
-        return self._status
-
     def properties(self) -> FuserProperties:
         inside, saved = bytes_saved(self._operations)
         reduces = any(each.reduction is not None for each in self._operations)
@@ -110,14 +86,8 @@ class ReduceFuser(OperationFuser):
         size = math.prod(self._shape)
         return any(size >= least and exact >= count for least, count in EXACT_OPERATIONS)
 
-    def __len__(self) -> int:
-        return len(self._operations)
-
-    def clone_dyn(self) -> OperationFuser:
-        clone = ReduceFuser(self._compiler)
-        clone._operations = [*self._operations]
-        clone._shape, clone._status = self._shape, self._status
-        return clone
+    def _empty(self) -> Self:
+        return type(self)(self._compiler)
 
 
 def is_short_row(length: int) -> bool:

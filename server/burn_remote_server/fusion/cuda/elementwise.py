@@ -119,14 +119,16 @@ class CudaElementwiseFuser(RunFuser):
         self._compiler: Final = compiler
         super().__init__()
 
-    def _accepts(self, operation: StreamOperation) -> bool:
+    def _accepted_shape(self, operation: StreamOperation) -> Shape | None:
         if not operation.calls or len(operation.outputs) != 1:
-            return False
+            return None
         (out,) = operation.signature.outputs
         if self._shape not in (None, out.shape) or not math.prod(out.shape):
-            return False
+            return None
         expression = expression_of(operation.signature)
-        return expression is not None and len(operation.numbers) in (0, len(expression.numbers))
+        if expression is None or len(operation.numbers) not in (0, len(expression.numbers)):
+            return None
+        return out.shape
 
     def finish(self) -> Optimization:
         assert self._shape is not None
