@@ -118,6 +118,22 @@ def test_operations_that_wait_divide_a_graph(running: RunningServer, device: br.
         )
 
 
+def test_inputs_that_stay_and_inputs_that_change_are_told_apart(
+    running: RunningServer, device: br.Device
+) -> None:
+    product = br.compile(lambda x, w: ((x @ w) * 2 + 1) @ w)
+    eye = np.eye(8, dtype=np.float32)
+    x, w = br.tensor(eye, device=device), br.tensor(eye, device=device)
+    settled(lambda: product(x, w), running)
+    for call in range(12):
+        if call % 3 == 0:
+            x = br.tensor(eye * call, device=device)
+        if call % 4 == 0:
+            w = br.tensor(eye * (call + 1), device=device)
+        ours = product(x, w).numpy()
+        np.testing.assert_array_equal(ours, ((x @ w) * 2 + 1).numpy() @ w.numpy())
+
+
 def test_random_numbers_are_drawn_anew_in_each_call(
     running: RunningServer, device: br.Device
 ) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -82,8 +82,9 @@ class _Copies:
     def __init__(self, device: int, own: Sequence[Any], column: int, values: int = 0) -> None:
         """``values`` is how many of the last ones are elements, not arrays."""
         self._kernel = _kernel(device)
-        self._launches: list[tuple[slice, Any, Any, tuple[int, int]]] = []
-        sizes = [array.nbytes for array in own]
+        self._sizes = sizes = [array.nbytes for array in own]
+        # Per launch: the copies, columns of their table, the table as an argument, and the grid.
+        self._launches: list[tuple[slice, Any, Any, Any, tuple[int, int]]] = []
         addresses = [array.data.ptr for array in own]
         for place in range(len(own) - values, len(own)):
             sizes[place] |= IMMEDIATE
@@ -97,12 +98,22 @@ class _Copies:
             blocks = min(MAX_BLOCKS, -(-moved // (THREADS * BYTES_PER_THREAD)))
             # CuPy passes an array of one element by value.
             argument = table.reshape(-1).view([("items", np.uint64, 3 * MAX_COPIES)])
-            self._launches.append((part, table[:count, column], argument, (blocks, count)))
+            columns = table[:count, column], table[:count, 2]
+            self._launches.append((part, *columns, argument, (blocks, count)))
 
-    def run(self, others: Sequence[int]) -> None:
-        """Copy from or to the addresses ``others``; an element is given in place of its address."""
-        for part, column, argument, grid in self._launches:
-            column[:] = others[part]
+    def run(self, others: Sequence[int], omitted: Collection[int] = ()) -> None:
+        """Copy from or to the addresses ``others``, but not at the places ``omitted``.
+
+        An element is given in place of its address.
+        """
+        sizes = self._sizes
+        if omitted:
+            if len(omitted) == len(sizes):
+                return
+            sizes = [0 if place in omitted else size for place, size in enumerate(sizes)]
+        for part, addresses, bytes_to_copy, argument, grid in self._launches:
+            addresses[:] = others[part]
+            bytes_to_copy[:] = sizes[part]
             self._kernel(grid, (THREADS,), (argument,))
 
 
@@ -176,6 +187,8 @@ class CudaGraph(CapturedRun):
         self._gpu: Final = gpu
         self._stream: Final = stream
         self._captured: _Captured | None = captured
+        # The inputs of the last launch, whose elements the graph's memory has.
+        self._held: list[Callable[[], Any]] = [_nothing] * len(captured.inputs)
 
     @property
     def blocks(self) -> Sequence[tuple[object, int]]:
@@ -193,6 +206,9 @@ class CudaGraph(CapturedRun):
         if captured is None:
             return None
         given = []  # copies live until the kernel that reads them is queued
+        # Arrays never change, so those of the call before need no copy: weights of a model, say.
+        held = self._held
+        omitted = {place for place, array in enumerate(inputs) if held[place]() is array}
         for array, layout in zip(inputs, captured.inputs, strict=True):
             if array.strides != layout.strides:
                 array = layout.laid_out(array)
@@ -203,7 +219,8 @@ class CudaGraph(CapturedRun):
         sources += map(_element, numbers, captured.dtypes)
         with self._gpu.faults:
             outputs = [layout.empty() for layout in captured.outputs]
-            captured.copies_in.run(sources)
+            captured.copies_in.run(sources, omitted)
+            self._held = [weakref.ref(array) for array in inputs]
             captured.graph.launch(self._stream)
             captured.copies_out.run([array.data.ptr for array in outputs])
         return outputs
@@ -215,6 +232,10 @@ class CudaGraph(CapturedRun):
 
     def __del__(self) -> None:
         self.release()
+
+
+def _nothing() -> None:
+    """Stand for a reference to an array that is gone."""
 
 
 def _element(number: Any, dtype: Any) -> int:
