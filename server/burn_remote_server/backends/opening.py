@@ -11,17 +11,19 @@ from burn_remote_server.backends.interface import Backend
 __all__ = ["open_backends"]
 
 
-def _open_numpy(count: int, memory_limit: int | None) -> list[Backend]:
+def _open_numpy(count: int, memory_limit: int | None, tf32: bool) -> list[Backend]:
+    if tf32:
+        raise UsageError("only NVIDIA GPUs have TF32: use the backend 'cupy', or leave out --tf32")
     from burn_remote_server.backends.numpy.backend import NumpyBackend
 
     return [NumpyBackend(memory_limit) for _ in range(count)]
 
 
-def _open_cupy(count: int, memory_limit: int | None) -> list[Backend]:
+def _open_cupy(count: int, memory_limit: int | None, tf32: bool) -> list[Backend]:
     try:
         from burn_remote_server.backends.cupy.backend import CupyBackend
 
-        first = CupyBackend(0, memory_limit)
+        first = CupyBackend(0, memory_limit, tf32=tf32)
     except ImportError as error:
         raise UsageError(
             "the backend 'cupy' needs CuPy: install burn-remote[cuda13] or burn-remote[cuda12]"
@@ -30,22 +32,26 @@ def _open_cupy(count: int, memory_limit: int | None) -> list[Backend]:
         raise UsageError(f"the backend 'cupy' found no GPU that it can use: {error}") from error
     if count > first.device_count:
         raise UsageError(f"{count} devices were asked for; this machine has {first.device_count}")
-    return [first, *(CupyBackend(index, memory_limit) for index in range(1, count))]
+    others = range(1, count)
+    return [first, *(CupyBackend(index, memory_limit, tf32=tf32) for index in others)]
 
 
 # Imported on demand: a server needs only the array library that it computes with.
-_OPENERS: Final[dict[str, Callable[[int, int | None], list[Backend]]]] = {
+_OPENERS: Final[dict[str, Callable[[int, int | None, bool], list[Backend]]]] = {
     "cupy": _open_cupy,
     "numpy": _open_numpy,
 }
 
 
-def open_backends(name: str, device_count: int, memory_limit: int | None = None) -> list[Backend]:
+def open_backends(
+    name: str, device_count: int, memory_limit: int | None = None, *, tf32: bool = False
+) -> list[Backend]:
     """Return one backend per device, whose arrays may use ``memory_limit`` bytes of it.
 
-    Raises ``UsageError`` for an unknown library.
+    With ``tf32``, GPUs may round ``float32`` operands of products and convolutions to TF32.
+    Raises ``UsageError`` for an unknown library, and for ``tf32`` without a GPU.
     """
     opener = _OPENERS.get(name)
     if opener is None:
         raise UsageError(f"unknown backend {name!r}; known are {', '.join(sorted(_OPENERS))}")
-    return opener(device_count, memory_limit)
+    return opener(device_count, memory_limit, tf32)

@@ -143,6 +143,7 @@ def command(
     device_memory: Annotated[str | None, _flag("device_memory", COMPUTING, "BYTES")] = None,
     fusion: Annotated[bool | None, _switch("fusion", COMPUTING)] = None,
     compiled_kernels: Annotated[bool | None, _switch("compiled_kernels", COMPUTING)] = None,
+    tf32: Annotated[bool | None, _switch("tf32", COMPUTING)] = None,
     custom_operations: Annotated[
         list[str] | None, _flag("custom_operations", COMPUTING, "MODULE")
     ] = None,

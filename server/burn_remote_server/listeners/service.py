@@ -58,7 +58,9 @@ async def serve(settings: Settings, *, drain: asyncio.Event, ready: Callable[[Ho
     """
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     custom = load_operations(settings.custom_operations)
-    opened = backends.open_backends(settings.backend, settings.device_count, settings.device_memory)
+    opened = backends.open_backends(
+        settings.backend, settings.device_count, settings.device_memory, tf32=settings.tf32
+    )
     if settings.fusion:
         opened = [with_fusion(backend, compiles=settings.compiled_kernels) for backend in opened]
     async with asyncio.TaskGroup() as tasks:

@@ -177,6 +177,13 @@ class Settings(BaseModel):
         description="Compile parts of such runs to machine code, beside the sessions, if the extra "
         "fusion is installed (llvmlite). Results keep the same bits.",
     )
+    tf32: bool = Field(
+        False,
+        description="Let a GPU round the float32 operands of matrix products and convolutions to "
+        "TF32, with 10 bits after the point in place of 23. Faster, with errors of some 1e-3 in "
+        "place of 1e-6. Only the backend cupy has it, and only GPUs from compute capability 8.0 "
+        "on.",
+    )
     custom_operations: Names = Field(
         (),
         description="Python module with your own operations, such as package.module; clients "

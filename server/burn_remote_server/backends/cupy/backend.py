@@ -32,6 +32,7 @@ from burn_remote_server.backends.cupy.families import cuda_families
 from burn_remote_server.backends.cupy.host_copies import BLOCK_BYTES, Reads, Upload, host_array
 from burn_remote_server.backends.cupy.lending import Lender, borrow, domain
 from burn_remote_server.backends.cupy.library import CUPY
+from burn_remote_server.backends.cupy.products import round_to_tf32
 from burn_remote_server.backends.cupy.random_numbers import CudaRandomStream
 from burn_remote_server.backends.interface import (
     Backend,
@@ -161,13 +162,19 @@ class CupyBackend(ArrayBackend):
     """One GPU of this machine.
 
     ``memory_limit`` bounds the bytes that arrays may use. With ``uses_cudnn``, convolutions run on
-    cuDNN if it is installed.
+    cuDNN if it is installed. With ``tf32``, which concerns all GPUs of the process, matrix products
+    and convolutions of ``float32`` may round their operands to TF32, with a mantissa of 10 bits.
     """
 
     name: ClassVar[str] = "cupy"
 
     def __init__(
-        self, index: int = 0, memory_limit: int | None = None, *, uses_cudnn: bool = True
+        self,
+        index: int = 0,
+        memory_limit: int | None = None,
+        *,
+        uses_cudnn: bool = True,
+        tf32: bool = False,
     ) -> None:
         self._gpu = Gpu(index, memory_limit)
         self._faults = self._gpu.faults
@@ -175,7 +182,8 @@ class CupyBackend(ArrayBackend):
         self._lends_to = domain()
         with self._gpu.device:
             # Load cuDNN here, so that no session waits for it at its first convolution.
-            self.cudnn: Cudnn | None = open_cudnn() if uses_cudnn else None
+            self.cudnn: Cudnn | None = open_cudnn(tf32=tf32) if uses_cudnn else None
+            round_to_tf32(tf32)
             super().__init__(CUPY)
             self._shared = {**self._shared, **kernel_table(cuda_families())}
 

@@ -45,8 +45,11 @@ _OPERANDS: Final = {
 }
 
 
-def open_cudnn() -> Cudnn | None:
-    """Return cuDNN on the current device, or ``None`` if it is not installed or does not run."""
+def open_cudnn(*, tf32: bool = False) -> Cudnn | None:
+    """Return cuDNN on the current device, or ``None`` if it is not installed or does not run.
+
+    With ``tf32``, convolutions of ``float32`` may round their operands to TF32.
+    """
     try:
         frontend = version(PACKAGE)
     except PackageNotFoundError:
@@ -59,7 +62,7 @@ def open_cudnn() -> Cudnn | None:
     try:
         import cudnn
 
-        opened = Cudnn(cudnn)
+        opened = Cudnn(cudnn, tf32=tf32)
     except (ImportError, OSError, RuntimeError) as error:  # no library, or none for this GPU
         logger.warning("cudnn_not_used", reason=str(error))
         return None
@@ -81,8 +84,9 @@ class Cudnn:
     Raises ``RuntimeError`` if there is no libcudnn, or none for this GPU.
     """
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: Any, *, tf32: bool = False) -> None:
         self._library = library
+        self._tf32: Final = tf32
         self.version: Final = str(library.backend_version_string())
         # One handle per stream. A session has one stream and uses it from one thread at a time, so
         # the number of handles is bounded by the highest number of concurrent sessions.
@@ -113,7 +117,9 @@ class Cudnn:
             return None
 
     def _plan(self, task: Task) -> PlannedConvolution:
-        return PlannedConvolution(self, task, *_built(self._library, self.handle(), task))
+        return PlannedConvolution(
+            self, task, *_built(self._library, self.handle(), task, self._tf32)
+        )
 
 
 class PlannedConvolution:
@@ -160,7 +166,7 @@ def _laid_out(array: Any) -> Any:
     return array.copy() if array.data.ptr % ALIGNMENT else array
 
 
-def _built(library: Any, handle: Any, task: Task) -> tuple[Any, tuple[int, ...]]:
+def _built(library: Any, handle: Any, task: Task, tf32: bool) -> tuple[Any, tuple[int, ...]]:
     """Return a built graph, and the unique ids of its operands and its result.
 
     Raises the package's own error for a graph that cuDNN does not support.
@@ -199,7 +205,7 @@ def _built(library: Any, handle: Any, task: Task) -> tuple[Any, tuple[int, ...]]
     graph.validate()
     graph.build_operation_graph()
     graph.create_execution_plans([library.heur_mode.A, library.heur_mode.FALLBACK])
-    graph.deselect_numeric_notes(_unwanted(library.numerical_note, task.dtype))
+    graph.deselect_numeric_notes(_unwanted(library.numerical_note, task.dtype, tf32))
     graph.deselect_workspace_greater_than(WORKSPACE_BYTES)
     graph.check_support()
     graph.build_plans()
@@ -212,7 +218,7 @@ def _data_type(library: Any, dtype: Any) -> Any:
     return library.data_type.FLOAT if dtype == FLOAT32 else library.data_type.HALF
 
 
-def _unwanted(notes: Any, dtype: Any) -> list[Any]:
+def _unwanted(notes: Any, dtype: Any, tf32: bool) -> list[Any]:
     """Return the engine properties that give other results than our own kernels."""
     unwanted = [
         # Accumulation in the elements' precision, or elements in a lower precision.
@@ -228,7 +234,11 @@ def _unwanted(notes: Any, dtype: Any) -> list[Any]:
         notes.WINOGRAD_TILE_13x13,
     ]
     # Tensor cores compute float32 as TF32, which has a 10-bit mantissa.
-    return [*unwanted, notes.TENSOR_CORE] if dtype == FLOAT32 else unwanted
+    if dtype == FLOAT32 and not tf32:
+        return [*unwanted, notes.TENSOR_CORE]
+    if dtype == FLOAT32:
+        unwanted.remove(notes.DOWN_CONVERT_INPUTS)
+    return unwanted
 
 
 def _c_order(shape: Shape) -> list[int]:

@@ -13,12 +13,13 @@ from typing import Any, Final, NamedTuple
 
 import cupy
 import numpy as np
+from cupy import _core
 from cupy.cuda import cublas
 
 from burn_remote_server.backends.array.core.array_dtypes import BFLOAT16
 from burn_remote_server.backends.cupy.blas import capturing
 
-__all__ = ["matmul", "plain_matmul"]
+__all__ = ["matmul", "plain_matmul", "round_to_tf32"]
 
 
 class _GemmTypes(NamedTuple):
@@ -34,10 +35,18 @@ def _gemm_types(elements: int, sums: int, dtype: Any) -> _GemmTypes:
     return _GemmTypes(elements, sums, np.ones(1, dtype), np.zeros(1, dtype))
 
 
+# cuBLAS's sums of float32: of its full precision, and of operands rounded to TF32.
+_FLOAT32: Final = np.dtype(np.float32)
+_FULL_SUMS: Final = 68
+_TF32_SUMS: Final = 77
+# CuPy's numbers for the same choice in its own products.
+_CUPY_DEFAULT: Final = 1
+_CUPY_TF32: Final = 7
+
 _GEMM_TYPES: Final = {
     np.dtype(np.float16): _gemm_types(2, 68, np.float32),
     BFLOAT16: _gemm_types(14, 68, np.float32),
-    np.dtype(np.float32): _gemm_types(0, 68, np.float32),
+    _FLOAT32: _gemm_types(0, _FULL_SUMS, np.float32),
     np.dtype(np.float64): _gemm_types(1, 70, np.float64),
 }
 _DEFAULT_ALGORITHM: Final = -1
@@ -54,6 +63,13 @@ class _Matrix(NamedTuple):
     array: Any
     is_transposed: bool
     step: int  # leading dimension: elements between consecutive rows, or columns
+
+
+def round_to_tf32(is_allowed: bool) -> None:
+    """Set whether products of ``float32`` may round their operands to TF32, in this process."""
+    _core.set_compute_type(_FLOAT32, _CUPY_TF32 if is_allowed else _CUPY_DEFAULT)
+    sums = _TF32_SUMS if is_allowed else _FULL_SUMS
+    _GEMM_TYPES[_FLOAT32] = _gemm_types(0, sums, np.float32)
 
 
 def matmul(lhs: Any, rhs: Any, out: Any = None) -> Any:
