@@ -25,7 +25,7 @@ from burn_remote_server.backends.array.core.kernel_forms import (
 from burn_remote_server.backends.array.kernels.kernel_families import random_families
 from burn_remote_server.backends.array.kernels.quantized_kernels import stored
 from burn_remote_server.backends.array.session import ArraySession, kernel_table
-from burn_remote_server.backends.cupy.captured_runs import CudaGraphs
+from burn_remote_server.backends.cupy.captured_runs import CudaGraphs, prepare
 from burn_remote_server.backends.cupy.cudnn_convolution import Cudnn, open_cudnn
 from burn_remote_server.backends.cupy.device import Gpu, Shared
 from burn_remote_server.backends.cupy.families import cuda_families
@@ -184,6 +184,7 @@ class CupyBackend(ArrayBackend):
             # Load cuDNN here, so that no session waits for it at its first convolution.
             self.cudnn: Cudnn | None = open_cudnn(tf32=tf32) if uses_cudnn else None
             round_to_tf32(tf32)
+            prepare(index)  # here too: a capture may run on the event loop
             super().__init__(CUPY)
             self._shared = {**self._shared, **kernel_table(cuda_families())}
 

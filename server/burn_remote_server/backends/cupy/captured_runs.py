@@ -27,7 +27,7 @@ from burn_remote_server.backends.cupy.blas import (
 from burn_remote_server.backends.cupy.device import Gpu
 from burn_remote_server.backends.interface import CapturedRun, NotCaptured
 
-__all__ = ["CudaGraphs"]
+__all__ = ["CudaGraphs", "prepare"]
 
 # Copies of one kernel; CUDA bounds its parameters by 4 KB.
 MAX_COPIES: Final = 128
@@ -70,50 +70,56 @@ extern "C" __global__ void burn_remote_copies(const __grid_constant__ Copies cop
 
 @cache
 def _kernel(device: int) -> Any:
+    """Return the kernel of copies for the current device, which has this number."""
     return cupy.RawModule(code=_SOURCE, options=("--std=c++17",)).get_function("burn_remote_copies")
+
+
+class _Launch(NamedTuple):
+    """One kernel of copies: their places, their table, and the grid."""
+
+    places: range
+    table: memoryview  # of 64-bit integers
+    argument: Any
+    grid: tuple[int, int]
 
 
 class _Copies:
     """Copies between a graph's memory and arrays, by one kernel for up to ``MAX_COPIES``.
 
-    ``column`` is 0 if the arrays are targets, 1 if they are sources.
+    ``column`` is 0 if the arrays are targets, 1 if they are sources. The last ``values`` sources
+    are elements, not addresses.
     """
 
     def __init__(self, device: int, own: Sequence[Any], column: int, values: int = 0) -> None:
-        """``values`` is how many of the last ones are elements, not arrays."""
-        self._kernel = _kernel(device)
-        self._sizes = sizes = [array.nbytes for array in own]
-        # Per launch: the copies, columns of their table, the table as an argument, and the grid.
-        self._launches: list[tuple[slice, Any, Any, Any, tuple[int, int]]] = []
-        addresses = [array.data.ptr for array in own]
+        self._kernel: Final = _kernel(device)
+        self._column: Final = column
+        self._sizes: Final = [array.nbytes for array in own]
         for place in range(len(own) - values, len(own)):
-            sizes[place] |= IMMEDIATE
+            self._sizes[place] |= IMMEDIATE
+        self._launches: Final[list[_Launch]] = []
         for first in range(0, len(own), MAX_COPIES):
-            part = slice(first, min(first + MAX_COPIES, len(own)))
-            table = np.zeros((MAX_COPIES, 3), np.uint64)
-            count = part.stop - part.start
-            table[:count, 1 - column] = addresses[part]
-            table[:count, 2] = sizes[part]
-            moved = max(size for size in (THREADS * BYTES_PER_THREAD, *sizes[part]) if size < 2**63)
-            blocks = min(MAX_BLOCKS, -(-moved // (THREADS * BYTES_PER_THREAD)))
+            part = own[first : first + MAX_COPIES]
+            rows = np.zeros((MAX_COPIES, 3), np.uint64)
+            rows[: len(part), 1 - column] = [array.data.ptr for array in part]
+            bytes_to_copy = max(THREADS * BYTES_PER_THREAD, *(array.nbytes for array in part))
+            blocks = min(MAX_BLOCKS, -(-bytes_to_copy // (THREADS * BYTES_PER_THREAD)))
             # CuPy passes an array of one element by value.
-            argument = table.reshape(-1).view([("items", np.uint64, 3 * MAX_COPIES)])
-            columns = table[:count, column], table[:count, 2]
-            self._launches.append((part, *columns, argument, (blocks, count)))
+            argument = rows.reshape(-1).view([("items", np.uint64, 3 * MAX_COPIES)])
+            table = rows.data.cast("B").cast("Q")
+            places = range(first, first + len(part))
+            self._launches.append(_Launch(places, table, argument, (blocks, len(part))))
 
     def run(self, others: Sequence[int], omitted: Collection[int] = ()) -> None:
-        """Copy from or to the addresses ``others``, but not at the places ``omitted``.
-
-        An element is given in place of its address.
-        """
+        """Copy from or to the addresses ``others``, but not at the places ``omitted``."""
         sizes = self._sizes
-        if omitted:
-            if len(omitted) == len(sizes):
-                return
-            sizes = [0 if place in omitted else size for place, size in enumerate(sizes)]
-        for part, addresses, bytes_to_copy, argument, grid in self._launches:
-            addresses[:] = others[part]
-            bytes_to_copy[:] = sizes[part]
+        if len(omitted) == len(sizes):
+            return
+        for places, table, argument, grid in self._launches:
+            entry = 0
+            for place in places:
+                table[entry + self._column] = others[place]
+                table[entry + 2] = 0 if place in omitted else sizes[place]
+                entry += 3
             self._kernel(grid, (THREADS,), (argument,))
 
 
@@ -135,7 +141,7 @@ class _Layout(NamedTuple):
     def empty(self) -> Any:
         """Return a new array."""
         if self.is_c:
-            return cupy.empty(self.shape, self.dtype)
+            return cupy.ndarray(self.shape, self.dtype)
         memory = cupy.cuda.alloc(self.nbytes)
         return cupy.ndarray(self.shape, self.dtype, memory, strides=self.strides)
 
@@ -241,6 +247,11 @@ def _nothing() -> None:
 def _element(number: Any, dtype: Any) -> int:
     """Return the bytes of a number in a dtype, as an integer."""
     return int.from_bytes(scalar_array(np, number, dtype).tobytes(), "little")
+
+
+def prepare(device: int) -> None:
+    """Compile what captures need, for the current device, which has this number."""
+    _kernel(device)
 
 
 class CudaGraphs:
