@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
+from burn_remote_protocol.collectives import Reduction
 from burn_remote_protocol.dialects.bounded_unpacking import (
     MAX_LIST_LENGTH,
     MAX_VALUE_BYTES,
@@ -36,6 +37,7 @@ from burn_remote_protocol.messages import (
     Upload,
 )
 from burn_remote_protocol.operations.encoding import decode_operation, decode_tensor_data
+from burn_remote_protocol.operations.families.session import ALL_REDUCE
 from burn_remote_protocol.operations.releases import Vocabulary, check_dtype
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.operations.wire_values import (
@@ -54,6 +56,7 @@ from burn_remote_protocol.tensors import MAX_ELEMENTS, Slice, TensorSpec, Tensor
 __all__ = [
     "VERSION",
     "Alias",
+    "AllReduce",
     "Bindings",
     "Close",
     "ExposeLocally",
@@ -140,6 +143,23 @@ class FetchUnsupported(NamedTuple):
     error: Unsupported
 
 
+class AllReduce(NamedTuple):
+    """Combine a tensor with those of other sessions of the same client: one for each device.
+
+    ``devices`` are the client's numbers of the devices, which mean nothing to a server but how many
+    they are, and which collectives belong together. ``is_last``: this session does not use the
+    tensor afterwards.
+    """
+
+    tensor: int
+    output: int
+    spec: TensorSpec
+    output_spec: TensorSpec
+    reduction: Reduction
+    devices: tuple[tuple[int, int], ...]
+    is_last: bool
+
+
 class Bindings(NamedTuple):
     """What a call of a graph puts in the place of its relative values.
 
@@ -175,6 +195,7 @@ Message = (
     | Operation
     | Close
     | Alias
+    | AllReduce
     | ExposeLocally
     | FetchLocally
     | FetchUnsupported
@@ -376,7 +397,23 @@ def _wrapped(wire: Any, what: str) -> int:
 
 def _operation(wire: Any) -> tuple[Message, ...]:
     _, operation = sequence(wire, 2, "a stream and an operation")
-    return (decode_operation(operation, Vocabulary.BURN_0_22),)
+    if operation == _SYNC_COLLECTIVE:
+        return ()  # operations on the outputs of a collective wait for it
+    decoded = decode_operation(operation, Vocabulary.BURN_0_22)
+    return (_all_reduce(decoded) if decoded.signature.row is ALL_REDUCE else decoded,)
+
+
+_SYNC_COLLECTIVE: Final = (("Distributed", "SyncCollective"),)
+_REDUCTIONS: Final = {"Sum": Reduction.SUM, "Mean": Reduction.MEAN}
+
+
+def _all_reduce(operation: Operation) -> AllReduce:
+    (tensor, output), (use, out, reduction, devices) = (
+        operation.tensors,
+        operation.signature.arguments,
+    )
+    is_last = use.status is TensorStatus.READ_WRITE
+    return AllReduce(tensor, output, use.spec, out.spec, _REDUCTIONS[reduction], devices, is_last)
 
 
 def _upload(wire: Any) -> tuple[Message, ...]:

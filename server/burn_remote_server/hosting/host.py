@@ -188,9 +188,7 @@ class Device:
                 self.backend,
                 interpreter.reply_quota,
                 is_staged=interpreter.reply_quota is not interpreter.quota,
-            )
-            if transfer_domain == NATIVE_TRANSFERS
-            else None,
+            ),
             files=self.host.files,
         )
         self.host.open_fetches(outbox)

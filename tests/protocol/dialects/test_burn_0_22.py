@@ -8,9 +8,11 @@ from typing import Any
 import msgpack
 import pytest
 
+from burn_remote_protocol.collectives import Reduction
 from burn_remote_protocol.dialects.bounded_unpacking import MAX_VALUE_BYTES
 from burn_remote_protocol.dialects.burn_0_22 import (
     Alias,
+    AllReduce,
     Bindings,
     Close,
     ExposeLocally,
@@ -310,3 +312,18 @@ def test_another_first_message_is_refused(wire: Any) -> None:
 )  # fmt: skip
 def test_the_first_byte_tells_burns_frames_from_native_ones(first: bytes, is_burn: bool) -> None:
     assert is_burn_frame(first) is is_burn
+
+
+# -- collectives ------------------------------------------------------------------------------
+
+
+def test_an_all_reduce_has_its_devices_and_its_reduction() -> None:
+    reduce = {"AllReduce": [tensor("ReadWrite", 3), tensor("NotInit", 4), "Mean", [[0, 0], [1, 9]]]}
+
+    (found,) = decoded({"RegisterOperation": [S, {"Distributed": reduce}]})
+
+    assert found == AllReduce(3, 4, f32(2), f32(2), Reduction.MEAN, ((0, 0), (1, 9)), is_last=True)
+
+
+def test_waiting_for_collectives_is_no_task() -> None:
+    assert decoded({"RegisterOperation": [S, {"Distributed": "SyncCollective"}]}) == []

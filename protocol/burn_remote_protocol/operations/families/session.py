@@ -52,9 +52,10 @@ ALL_REDUCE: Final = Row(
     estimates.elementwise(1),
 )
 
-# Operations that no server can carry out, and why.
+# Operations that no backend can carry out, and why.
 IMPOSSIBLE: Final = {
-    ALL_REDUCE: "Burn's IR says neither which tensors take part nor how they are reduced",
+    ALL_REDUCE: "Burn's IR says neither which tensors take part nor how they are reduced in 0.21; "
+    "since 0.22, servers carry it out between sessions, but in no graph",
 }
 
 ROWS: Final = (INIT, DROP, CUSTOM, ALL_REDUCE)

@@ -52,6 +52,13 @@ class LocalClient:
     def key(self, transfer: int) -> Key:
         """Return the registry key of a transfer between sessions of this client.
 
+        Raises ``TransferFailed`` like ``name``.
+        """
+        return self.name(), transfer
+
+    def name(self) -> str:
+        """Return the client's name, which all its sessions have and no other client's.
+
         The first call looks for the client's process, which takes some milliseconds. Raises
         ``TransferFailed`` if it is not certain which sessions are those of this client.
         """
@@ -59,14 +66,14 @@ class LocalClient:
             self._process = self._find_process()
             self._is_found = True
         if self._process is not None:
-            return f"burn-0.22 {self.identity!r} process {self._process}", transfer
+            return f"burn-0.22 {self.identity!r} process {self._process}"
         if self._clients.is_ambiguous(self.identity):
             raise TransferFailed(
                 f"several clients at {self.identity.host} move tensors between devices of this "
                 "server, and Burn 0.22 does not say which session is whose; give each client a "
                 "token of its own"
             )
-        return f"burn-0.22 {self.identity!r}", transfer
+        return f"burn-0.22 {self.identity!r}"
 
 
 class LocalClients:

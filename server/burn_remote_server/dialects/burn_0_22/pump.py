@@ -49,6 +49,7 @@ from burn_remote_server.dialects.burn_0_22.frame_batch import (
     SHORT_FRAME_BYTES,
     FrameBatch,
 )
+from burn_remote_server.dialects.burn_0_22.local_groups import LocalGroups, SessionCollectives
 from burn_remote_server.dialects.burn_0_22.local_transfers import (
     ClientIdentity,
     LocalClient,
@@ -91,6 +92,7 @@ async def serve_burn_session(
     link: AsyncLink,
     host: Host,
     clients: LocalClients,
+    groups: LocalGroups,
     token: str | None,
     address: str,
     first: bytes,
@@ -101,7 +103,7 @@ async def serve_burn_session(
     which the client reached this server. ``first`` is the connection's first frame.
     """
     try:
-        opened = _open(link, host, clients, token, address, first)
+        opened = _open(link, host, clients, groups, token, address, first)
     except _Refused as refused:
         host.counters.sessions_refused += 1
         logger.warning("connection refused", peer=link.peer, reason=str(refused))
@@ -130,6 +132,7 @@ async def serve_burn_session(
         log.info("connection ended", reason=str(group.exceptions[0]))
     finally:
         clients.leave(opened.client)
+        groups.leave(opened.client)
         host.end_session(session.session)
         session.ended.set()
         session.notify()
@@ -147,6 +150,7 @@ def _open(
     link: AsyncLink,
     host: Host,
     clients: LocalClients,
+    groups: LocalGroups,
     token: str | None,
     address: str,
     first: bytes,
@@ -171,7 +175,7 @@ def _open(
     find = partial(process_at, link.peer_host, _port(link.peer), host.port)
     client = clients.join(identity, device.index, find)
     try:
-        session = _session(device, grant, client, address)
+        session = _session(device, grant, client, groups, address)
     except BurnRemoteError as error:
         clients.leave(client)
         raise _Refused(str(error), None) from None
@@ -194,14 +198,17 @@ def _token(init: SessionInit, in_path: str | None) -> str | None:
         raise HandshakeRefused("the client's token is not UTF-8") from None
 
 
-def _session(device: Device, grant: Grant, client: LocalClient, address: str) -> BurnSession:
+def _session(
+    device: Device, grant: Grant, client: LocalClient, groups: LocalGroups, address: str
+) -> BurnSession:
     host = device.host
     settings = host.settings.limited(grant.limits)
     outbox = Burn22Outbox(device, settings.session_bytes(device.backend.memory_bytes()))
     session = device.open_session(host.draw_session_id(grant), outbox, burn_domain(address), grant)
     outbox.count_in(OverheadAccount(session.interpreter.reply_quota))
     session.counters.failures = outbox.failures
-    runner = Burn22Runner(session.engine, session.interpreter, outbox, client)
+    collectives = SessionCollectives(groups, client, [each.peer_address for each in host.devices])
+    runner = Burn22Runner(session.engine, session.interpreter, outbox, client, collectives)
     return BurnSession(session, outbox, runner)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from burn_remote_protocol.links.interface import AsyncLink
+from burn_remote_server.dialects.burn_0_22.local_groups import LocalGroups
 from burn_remote_server.dialects.burn_0_22.local_transfers import LocalClients
 from burn_remote_server.dialects.burn_0_22.pump import serve_burn_session
 from burn_remote_server.hosting.host import Device
@@ -18,11 +19,11 @@ def burn_0_22_sessions() -> Callable[[AsyncLink, Device, str | None, str, bytes]
     ``serve(link, device, token, address, first)`` serves a connection whose first frame has
     arrived.
     """
-    clients = LocalClients()
+    clients, groups = LocalClients(), LocalGroups()
 
     def serve(
         link: AsyncLink, device: Device, token: str | None, address: str, first: bytes
     ) -> Awaitable[None]:
-        return serve_burn_session(link, device.host, clients, token, address, first)
+        return serve_burn_session(link, device.host, clients, groups, token, address, first)
 
     return serve

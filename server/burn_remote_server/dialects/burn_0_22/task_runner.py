@@ -8,15 +8,17 @@ from typing import Any, Final
 from burn_remote_protocol.dialects.burn_0_21 import EXPIRES_SECONDS
 from burn_remote_protocol.dialects.burn_0_22 import (
     Alias,
+    AllReduce,
     ExposeLocally,
     FetchLocally,
     FetchUnsupported,
     Profile,
     RunGraph,
 )
-from burn_remote_protocol.errors import OperationFailed, TransferFailed
+from burn_remote_protocol.errors import OperationFailed, TransferFailed, UsageError
 from burn_remote_protocol.messages import Expose, Fetch
 from burn_remote_server.dialects.burn.task_runner import TaskRunner
+from burn_remote_server.dialects.burn_0_22.local_groups import SessionCollectives
 from burn_remote_server.dialects.burn_0_22.local_transfers import LocalClient
 from burn_remote_server.dialects.burn_0_22.outbox import LOCAL, Burn22Outbox
 from burn_remote_server.execution.engine import Engine
@@ -31,17 +33,24 @@ class Burn22Runner(TaskRunner):
     """Executes the tasks of a session of Burn 0.22."""
 
     def __init__(
-        self, engine: Engine, interpreter: Interpreter, outbox: Burn22Outbox, client: LocalClient
+        self,
+        engine: Engine,
+        interpreter: Interpreter,
+        outbox: Burn22Outbox,
+        client: LocalClient,
+        collectives: SessionCollectives,
     ) -> None:
         super().__init__(engine, interpreter, outbox)
         self._own_outbox: Final = outbox
         self._client: Final = client
+        self._collectives: Final = collectives
         self.graphs: Final = RegisteredGraphs(
             interpreter, lambda tensor, error: engine.fail_tensor(tensor, error, "Graph")
         )
         self._handlers: Final[dict[type[Any], Callable[[Any], None]]] = {
             Alias: lambda task: engine.alias(task.tensor, task.source),
             RunGraph: self._run_graph,
+            AllReduce: self._all_reduce,
             ExposeLocally: self._expose_locally,
             FetchLocally: self._fetch_locally,
             FetchUnsupported: lambda task: engine.fail_tensor(
@@ -63,7 +72,7 @@ class Burn22Runner(TaskRunner):
         if isinstance(task, RunGraph):
             return self.graphs.estimate(task)
         # The first of these looks for the process of the client.
-        if isinstance(task, ExposeLocally | FetchLocally):
+        if isinstance(task, ExposeLocally | FetchLocally | AllReduce):
             return None
         return super().cost_of(task)
 
@@ -79,6 +88,16 @@ class Burn22Runner(TaskRunner):
             self.graphs.run(task)
         except Stopped:
             return
+
+    def _all_reduce(self, task: AllReduce) -> None:
+        try:
+            for each in self._collectives.tasks(task):
+                super().handle(each)
+        except (OperationFailed, UsageError) as error:
+            failure = error if isinstance(error, OperationFailed) else OperationFailed(str(error))
+            self._engine.fail_tensor(task.output, failure, "AllReduce")
+        if task.is_last:
+            self._interpreter.tensors.drop((task.tensor,))
 
     def _expose_locally(self, task: ExposeLocally) -> None:
         expose = Expose(task.tensor, task.spec, 1, task.transfer, EXPIRES_SECONDS)

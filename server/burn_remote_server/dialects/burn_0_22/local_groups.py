@@ -1,0 +1,121 @@
+"""The groups in which sessions of one Burn 0.22 client carry out collectives on this server.
+
+A client opens a session per device. Each passes its tensor to an all-reduce, which names all the
+devices that take part. The first all-reduce with certain devices makes the sessions that issue it
+members of a group, with ranks in the order of their arrival: a sum and a mean are the same for any
+order of the ranks. The group is complete when as many sessions have joined as there are devices.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from burn_remote_protocol.collectives import (
+    GROUP_SECRET_BYTES,
+    ISSUE_SECONDS,
+    CollectiveCall,
+    CollectiveKind,
+    GroupSpec,
+)
+from burn_remote_protocol.dialects.burn_0_22 import AllReduce
+from burn_remote_protocol.errors import OperationFailed
+from burn_remote_protocol.messages import Collective, JoinGroup
+from burn_remote_server.dialects.burn_0_22.local_transfers import LocalClient
+
+__all__ = ["LocalGroups", "SessionCollectives"]
+
+# A session may be in this many groups, each of which has two threads and its own buffers.
+MAX_GROUPS: Final = 8
+
+Devices = tuple[tuple[int, int], ...]
+_GroupKey = tuple[str, Devices]
+
+
+class _Forming(NamedTuple):
+    """A group for which members are still missing."""
+
+    secret: bytes
+    members: tuple[LocalClient, ...]
+
+
+class LocalGroups:
+    """The groups of all clients of a process that are not complete yet. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._forming: Final[dict[_GroupKey, _Forming]] = {}
+        self._lock: Final = threading.Lock()
+
+    def join(self, client: LocalClient, devices: Devices, addresses: Sequence[str]) -> GroupSpec:
+        """Make a session a member of the group of some devices, and return what it joins.
+
+        ``addresses`` are those of this server's devices. Raises ``OperationFailed`` if the server
+        has fewer devices than take part, and ``TransferFailed`` if it is not certain which sessions
+        are those of this client.
+        """
+        different = len({*devices})
+        if not 1 <= different == len(devices) <= len(addresses):
+            raise OperationFailed(
+                f"an all-reduce of {len(devices)} devices, of which {different} are different; "
+                f"this server has {len(addresses)}, and reduces between its own devices only"
+            )
+        key = client.name(), devices
+        with self._lock:
+            forming = self._forming.pop(key, None)
+            if forming is None or client in forming.members:
+                forming = _Forming(secrets.token_bytes(GROUP_SECRET_BYTES), ())
+            rank = len(forming.members)
+            if rank + 1 < len(devices):
+                self._forming[key] = forming._replace(members=(*forming.members, client))
+        return GroupSpec(forming.secret, rank, (*addresses[: len(devices)],), ISSUE_SECONDS)
+
+    def leave(self, client: LocalClient) -> None:
+        """Forget a session that has ended: no other one may join a group with it."""
+        with self._lock:
+            for key, forming in [*self._forming.items()]:
+                if client in forming.members:
+                    del self._forming[key]
+
+
+class SessionCollectives:
+    """The collectives of one session, as tasks of the groups that the server has for native ones.
+
+    Not thread-safe: only the session's worker calls it.
+    """
+
+    def __init__(self, groups: LocalGroups, client: LocalClient, addresses: Sequence[str]) -> None:
+        self._groups: Final = groups
+        self._client: Final = client
+        self._addresses: Final = addresses
+        self._numbers: Final[dict[Devices, int]] = {}
+        self._issued: Final[list[int]] = []  # collectives in each group
+
+    def tasks(self, task: AllReduce) -> tuple[JoinGroup | Collective, ...]:
+        """Return the tasks that carry out an all-reduce.
+
+        Raises ``OperationFailed`` if this server cannot, and ``UsageError``.
+        """
+        if task.spec != task.output_spec:
+            raise OperationFailed(
+                f"an all-reduce of {task.spec} into {task.output_spec}; they must be equal"
+            )
+        call = CollectiveCall(CollectiveKind.ALL_REDUCE, (task.spec,), task.reduction)
+        devices = tuple(sorted(task.devices))
+        call.check(len(devices))
+        joined: tuple[JoinGroup, ...] = ()
+        number = self._numbers.get(devices)
+        if number is None:
+            number = len(self._numbers)
+            if number == MAX_GROUPS:
+                raise OperationFailed(
+                    f"all-reduces of more than {MAX_GROUPS} different sets of devices in a session"
+                )
+            spec = self._groups.join(self._client, devices, self._addresses)
+            self._numbers[devices] = number
+            self._issued.append(0)
+            joined = (JoinGroup(number, spec),)
+        sequence = self._issued[number]
+        self._issued[number] += 1
+        return *joined, Collective(number, sequence, call, (task.tensor,), (task.output,))
