@@ -517,7 +517,6 @@ POSITIONAL: Final = {
     "normal": "normal((2, 3), mean=0.0, std=1.0)",
     "uniform": "uniform((2, 3), low=0.0, high=1.0)",
     "expand_dims": "x.expand_dims((0, 1))",
-    "flatten": "x.reshape(shape) to join some axes",
     "flip": "x.flip((0, 1))",
     "read": "read([x, y])",
     "ones": "ones((2, 3), dtype=…)",

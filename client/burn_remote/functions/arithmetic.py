@@ -211,12 +211,14 @@ def reciprocal(x: Tensor, /) -> Tensor:
 
 @explained
 def negative(x: Tensor, /) -> Tensor:
-    """Return ``-x``. Raises ``DTypeMismatch`` for unsigned integers and bools."""
+    """Return ``-x``; unsigned integers wrap, as in NumPy. Raises ``DTypeMismatch`` for bools."""
     dtype = x.dtype
     if dtype.is_complex:
         return COMPLEX_NEGATIVE.unary(x)
-    if dtype.category is Category.UINT or dtype.is_bool:
-        raise DTypeMismatch(f"{x.handle.spec} cannot be negated; its dtype has no negative numbers")
+    if dtype.is_bool:
+        raise DTypeMismatch(f"{x.handle.spec} cannot be negated; write ~x")
+    if dtype.category is Category.UINT:
+        return MUL.apply(x, 2 ** (8 * dtype.itemsize) - 1)
     return _negative(x)
 
 

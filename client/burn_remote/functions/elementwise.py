@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import ONES, ZEROS, Operator, constant
 from burn_remote.dispatch.preferred_rows import preferring
-from burn_remote.functions.arithmetic import add, divide, multiply
+from burn_remote.functions.arithmetic import add, copysign, divide, multiply
 from burn_remote.functions.casting import astype, distinct
 from burn_remote.functions.complex_numbers import complex, imag, real
 from burn_remote.functions.logic import equal, greater, less, logical_and, logical_or
@@ -143,8 +143,16 @@ def _real_sign(x: Tensor, /) -> Tensor:
     return mask_fill(above, less(x, 0), -1)
 
 
+def _sign_by_copying(x: Tensor, /) -> Tensor:
+    return less(copysign(1.0, x) if x.dtype.is_floating else x, 0)
+
+
+@preferring(elementwise_rows.COPYSIGN, _sign_by_copying)
 def signbit(x: Tensor, /) -> Tensor:
-    """Return, as bools, whether the sign bit is set: for negative numbers and ``-0.0``."""
+    """Return, as bools, whether the sign bit is set: for negative numbers and ``-0.0``.
+
+    That of NaN is false on Burn's own servers.
+    """
     return logical_or(less(x, 0), less(RECIP.unary(x), 0))
 
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from burn_remote.arguments.axes import normal_axes, normal_axis
 from burn_remote.diagnostics.invalid_calls import explained, no_tensor
 from burn_remote.dispatch.operators import Operator, reshaped, with_rank
-from burn_remote.functions.arithmetic import multiply, pow
+from burn_remote.functions.arithmetic import multiply, pow, subtract
 from burn_remote.functions.casting import as_float, astype, at_least_float32
 from burn_remote.functions.complex_numbers import adjoint
 from burn_remote.functions.elementwise import abs, norm_of_squares, square
-from burn_remote.functions.manipulation import permute_dims
+from burn_remote.functions.manipulation import concat, part, permute_dims
 from burn_remote.functions.operands import alike
 from burn_remote.functions.statistics import count_nonzero, max_abs, sum
 from burn_remote.functions.statistics import min as smallest
@@ -80,13 +80,25 @@ def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
 
 @explained
 def cross(x1: Tensor, x2: Tensor, /, axis: int = -1) -> Tensor:
-    """Return the cross product of floating-point vectors along an axis of size 3.
-
-    Other axes broadcast.
-    """
+    """Return the cross product of vectors along an axis of size 3. Other axes broadcast."""
     x1, x2 = alike(x1, x2)
     rank = max(x1.ndim, x2.ndim)
+    if not x1.dtype.is_floating:  # the row of Burn's IR is for floats
+        place = normal_axis(axis, rank)
+        first, second = with_rank(x1, rank), with_rank(x2, rank)
+        if (first.shape[place], second.shape[place]) != (3, 3):
+            raise ShapeMismatch(
+                f"axis {axis} of {x1.handle.spec} and {x2.handle.spec} must have the size 3"
+            )
+        ahead = multiply(_turned(first, place, 1), _turned(second, place, 2))
+        return subtract(ahead, multiply(_turned(first, place, 2), _turned(second, place, 1)))
     return CROSS.apply((with_rank(x1, rank), with_rank(x2, rank)), (normal_axis(axis, rank),))
+
+
+def _turned(x: Tensor, axis: int, count: int) -> Tensor:
+    """Return ``x`` with the first elements along an axis moved to its end."""
+    size = x.shape[axis]
+    return concat([part(x, axis, count, size), part(x, axis, 0, count)], axis=axis)
 
 
 @explained

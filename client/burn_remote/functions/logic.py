@@ -160,21 +160,21 @@ def reflected_right_shift(x2: Tensor, x1: Number, /) -> Tensor:
 
 
 @explained
-def logical_and(x1: Tensor, x2: Tensor, /) -> Tensor:
+def logical_and(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     """Return the logical AND; nonzero numbers are true."""
-    return AND.apply(as_bool(x1), as_bool(x2))
+    return AND.apply(_truth(x1), _truth(x2))
 
 
 @explained
-def logical_or(x1: Tensor, x2: Tensor, /) -> Tensor:
+def logical_or(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     """Return the logical OR; nonzero numbers are true."""
-    return OR.apply(as_bool(x1), as_bool(x2))
+    return OR.apply(_truth(x1), _truth(x2))
 
 
 @explained
-def logical_xor(x1: Tensor, x2: Tensor, /) -> Tensor:
+def logical_xor(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     """Return the logical XOR; nonzero numbers are true."""
-    return _xor(as_bool(x1), as_bool(x2))
+    return _xor(_truth(x1), _truth(x2))
 
 
 @preferring(bools.XOR, lambda x1, x2: XOR.apply(x1, x2))
@@ -186,6 +186,10 @@ def _xor(x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
 def logical_not(x: Tensor, /) -> Tensor:
     """Return the logical NOT; nonzero numbers are true."""
     return NOT.unary(as_bool(x))
+
+
+def _truth(x: Tensor | Number) -> Tensor | bool:
+    return as_bool(x) if is_tensor(x) else bool(x)
 
 
 def _are_bools(x1: Tensor | Number, x2: Tensor | Number) -> bool:

@@ -15,7 +15,7 @@ from burn_remote.dispatch.operators import Operator, reshaped, with_rank
 from burn_remote.functions.casting import distinct
 from burn_remote.functions.operands import all_alike
 from burn_remote.functions.value import is_tensor
-from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch
+from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base
 from burn_remote_protocol.operations.rules.checks import broadcast_shapes
 from burn_remote_protocol.tensors import Slice
@@ -76,9 +76,20 @@ def reshape(
 
 
 @explained
-def flatten(x: Tensor, /) -> Tensor:
-    """Return the elements, in C order, with shape ``[size]``."""
-    return distinct(x, reshaped(x, (x.size,)))
+def flatten(x: Tensor, /, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """Return the elements, in C order, with shape ``[size]``; or join some axes, as PyTorch does.
+
+    Shapes: ``[a…, b…, c…]`` to ``[a…, product of b, c…]``, where ``b…`` are the axes from
+    ``start_dim`` to ``end_dim``, which is included. A 0-d tensor gets one axis.
+    """
+    shape = x.shape
+    if not shape:
+        return distinct(x, reshaped(x, (1,)))
+    first, last = normal_axis(start_dim, len(shape)), normal_axis(end_dim, len(shape))
+    if last < first:
+        raise UsageError(f"start_dim {start_dim} is behind end_dim {end_dim}")
+    joined = (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :])
+    return distinct(x, reshaped(x, joined))
 
 
 @explained

@@ -1,0 +1,73 @@
+"""Details in which the array API standard, NumPy and PyTorch agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import burn_remote as br
+
+TRUTHS = np.asarray([True, False])
+
+
+@pytest.mark.parametrize("name", ["logical_and", "logical_or", "logical_xor"])
+@pytest.mark.parametrize("other", [True, False, 3])
+def test_logical_functions_take_python_numbers_on_either_side(name: str, other: int) -> None:
+    x = br.tensor(TRUTHS, device="local")
+    expected = getattr(np, name)(TRUTHS, bool(other))
+    np.testing.assert_array_equal(getattr(br, name)(x, other).numpy(), expected)
+    np.testing.assert_array_equal(getattr(br, name)(other, x).numpy(), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.uint64])
+def test_the_negative_of_unsigned_integers_wraps(dtype: Any) -> None:
+    array = np.asarray([0, 1, 7, np.iinfo(dtype).max], dtype)
+    result = -br.tensor(array, device="local")
+    assert result.numpy().dtype == dtype
+    np.testing.assert_array_equal(result.numpy(), -array)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, np.complex128])
+def test_the_cross_product_takes_integers_and_complex_numbers(dtype: Any) -> None:
+    first = np.arange(6).reshape(2, 3).astype(dtype)
+    second = (np.arange(3) * 3 + 1).astype(dtype)
+    x, y = br.tensor(first, device="local"), br.tensor(second, device="local")
+    np.testing.assert_array_equal(br.cross(x, y).numpy(), np.cross(first, second))
+    with pytest.raises(br.ShapeMismatch, match="must have the size 3"):
+        br.cross(x[:, :2], y[:2])
+
+
+def test_the_sign_bit_of_nan_is_its_own() -> None:
+    array = np.asarray([np.nan, -np.nan, -0.0, 0.0, -1.5])
+    found = br.signbit(br.tensor(array, device="local"))
+    np.testing.assert_array_equal(found.numpy(), np.signbit(array))
+
+
+def test_the_size_is_a_number_and_a_method() -> None:
+    x = br.zeros((2, 3, 4), device="local")
+    assert x.size == 24
+    assert isinstance(x.size, int)
+    assert x.size() == (2, 3, 4)
+    assert (x.size(0), x.size(-1), x.size(dim=1)) == (2, 4, 3)
+    assert br.zeros(x.size, device="local").shape == (24,)
+    with pytest.raises(br.IndexOutOfRange):
+        x.size(3)
+
+
+@pytest.mark.parametrize("bounds", [(), (1,), (0, 1), (1, 2), (-2, -1), (2,)])
+def test_flatten_joins_the_axes_that_pytorch_would(bounds: tuple[int, ...]) -> None:
+    array = np.arange(24).reshape(2, 3, 4)
+    first, last = (*bounds, 0, -1)[:1][0], (bounds[1] if len(bounds) > 1 else -1)
+    places = range(first % 3, last % 3 + 1)
+    size = int(np.prod([array.shape[place] for place in places]))
+    shape = (*array.shape[: places[0]], size, *array.shape[places[-1] + 1 :])
+    found = br.tensor(array, device="local").flatten(*bounds)
+    np.testing.assert_array_equal(found.numpy(), array.reshape(shape))
+
+
+def test_flatten_refuses_bounds_in_the_wrong_order() -> None:
+    with pytest.raises(br.UsageError, match="behind"):
+        br.zeros((2, 3, 4), device="local").flatten(2, 1)
+    assert br.tensor(5.0, device="local").flatten().shape == (1,)
