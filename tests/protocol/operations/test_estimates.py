@@ -10,6 +10,7 @@ from burn_remote_protocol.dtypes import F32, DType, QuantScheme
 from burn_remote_protocol.operations import estimates
 from burn_remote_protocol.operations.encoding import decode_operation
 from burn_remote_protocol.operations.estimates import estimated
+from burn_remote_protocol.operations.estimates.shared_costs import CONVERSION_COST, QUANTIZED_COST
 from burn_remote_protocol.operations.row import Call, Estimates
 from burn_remote_protocol.tensors import TensorSpec
 from support.recorded import recorded_operations, recordings
@@ -66,7 +67,7 @@ def test_an_estimate_matches_the_count_by_hand(
 def test_floats_of_16_bits_are_converted_to_32_and_back() -> None:
     converting = estimates.per_element(1)
     cost, workspace = estimated(converting, call(f16(10), out=f16(10)))
-    assert cost == 20 + estimates.CONVERSION_COST * 20
+    assert cost == 20 + CONVERSION_COST * 20
     assert workspace == 4 * 20
 
 
@@ -80,7 +81,7 @@ def test_quantized_tensors_of_one_scale_are_moved_as_they_are(dtype: DType, each
     spec = TensorSpec((8,), dtype)
     moving = estimates.per_element(1, converts=False)
     cost, workspace = estimated(moving, call(spec, out=spec))
-    assert cost == 16 + estimates.QUANTIZED_COST * 16
+    assert cost == 16 + QUANTIZED_COST * 16
     assert workspace == each * 16
 
 
