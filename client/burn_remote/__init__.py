@@ -218,6 +218,7 @@ from burn_remote.functions.nonzero_elements import argwhere, boolean_mask, nonze
 from burn_remote.functions.padding import pad
 from burn_remote.functions.printing import set_printoptions
 from burn_remote.functions.quantization import (
+    fake_quantize,
     quant_scheme,
     quantize,
 )
@@ -485,6 +486,7 @@ __all__ = [
     "expand_dims",
     "expm1",
     "eye",
+    "fake_quantize",
     "fft",
     "finfo",
     "flatten",

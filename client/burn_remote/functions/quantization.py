@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from burn_remote.arguments.numbers import whole_number
+from burn_remote.autodiff.custom import custom_vjp
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, filled, reshaped
 from burn_remote.functions.arithmetic import divide
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from burn_remote.functions.tensor import Tensor
 
-__all__ = ["quant_scheme", "quantize"]
+__all__ = ["fake_quantize", "quant_scheme", "quantize"]
 
 QUANTIZE: Final = Operator(floats.QUANTIZE)
 
@@ -98,6 +99,26 @@ def quantize(
         check_blocks(x.shape, scheme)
         scales = _scales(x, scheme)
     return QUANTIZE.apply((x, scales), (scheme,))
+
+
+@explained
+def fake_quantize(x: Tensor, scheme: QuantScheme | None = None, /) -> Tensor:
+    """Round elements to those that a quantized tensor has, with the gradient of the identity.
+
+    The result is ``quantize(x, scheme)``, dequantized to the shape and dtype of ``x``. Its gradient
+    passes to ``x`` unchanged (the straight-through estimator: Y. Bengio, N. Léonard and
+    A. Courville, 2013), so that a training adapts weights to their quantization. Raises what
+    ``quantize`` raises.
+    """
+
+    def rounded(x: Tensor) -> Tensor:
+        return astype(quantize(x, scheme), x.dtype)
+
+    @custom_vjp(lambda x: (rounded(x), None), lambda _, grad: grad)
+    def straight_through(x: Tensor) -> Tensor:
+        return rounded(x)
+
+    return straight_through(x)
 
 
 def _scales(x: Tensor, scheme: QuantScheme) -> Tensor:

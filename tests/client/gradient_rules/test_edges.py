@@ -248,19 +248,35 @@ def test_integers_end_a_gradient(device: br.Device) -> None:
 def test_a_quantized_weight_refuses_a_gradient_and_says_what_to_write(device: br.Device) -> None:
     x = br.tensor(np.ones((2, 32), np.float32), device=device).requires_grad_()
     loss = x.quantize(br.quant_scheme(block=32)).dequantize().sum()
-    with pytest.raises(br.UsageError, match=r"Dequantize.*straight-through.*detach"):
+    with pytest.raises(br.UsageError, match=r"Dequantize.*straight-through.*fake_quantize"):
         loss.backward()
 
 
 def test_a_straight_through_gradient_passes_a_quantized_weight(device: br.Device) -> None:
     x = br.tensor(np.linspace(-1, 1, 64, dtype=np.float32).reshape(2, 32), device=device)
     x.requires_grad_()
-    rounded = x.detach().quantize(br.quant_scheme(block=32)).dequantize()
-    through = x + (rounded - x).detach()
-    np.testing.assert_allclose(through.detach().numpy(), rounded.numpy(), atol=1e-6)
-    (found,) = br.autograd.grad(through.sum(), x)
-    assert found is not None
-    np.testing.assert_array_equal(found.numpy(), np.ones((2, 32)))
+    scheme = br.quant_scheme("Q4S", block=32)
+    rounded = x.detach().quantize(scheme).dequantize()
+    for function in (br.fake_quantize, br.compile(br.fake_quantize)):
+        through = function(x, scheme)
+        np.testing.assert_array_equal(through.detach().numpy(), rounded.numpy())
+        (found,) = br.autograd.grad((through * through).sum(), x)
+        assert found is not None
+        np.testing.assert_array_equal(found.numpy(), 2 * rounded.numpy())
+
+
+@pytest.mark.parametrize("dtype", [br.float16, br.bfloat16, br.float64])
+def test_fake_quantization_keeps_the_dtype(device: br.Device, dtype: br.DType) -> None:
+    x = br.tensor(np.linspace(-1, 1, 8), device=device, dtype=dtype)
+    rounded = br.fake_quantize(x)
+    assert rounded.dtype == dtype
+    expected = x.quantize().dequantize().astype(dtype)
+    np.testing.assert_array_equal(rounded.numpy(), expected.numpy())
+
+
+def test_fake_quantization_refuses_what_quantization_refuses(device: br.Device) -> None:
+    with pytest.raises(br.DTypeMismatch, match="only floating-point"):
+        br.fake_quantize(br.ones((4,), dtype=br.int64, device=device))
 
 
 def test_a_custom_operation_refuses_a_gradient() -> None:
