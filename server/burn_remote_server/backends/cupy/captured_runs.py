@@ -9,6 +9,7 @@ does: freed memory is reused only by later work of that stream.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
@@ -71,7 +72,11 @@ extern "C" __global__ void burn_remote_copies(const __grid_constant__ Copies cop
 @cache
 def _kernel(device: int) -> Any:
     """Return the kernel of copies for the current device, which has this number."""
-    return cupy.RawModule(code=_SOURCE, options=("--std=c++17",)).get_function("burn_remote_copies")
+    module = cupy.RawModule(code=_SOURCE, options=("--std=c++17",))
+    function = module.get_function("burn_remote_copies").kernel
+    # Never unloaded: at the exit of a process whose GPU is lost, CuPy would report an error of it.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(function))
+    return function
 
 
 class _Launch(NamedTuple):
