@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ORACLE := .venv-oracle
 
-.PHONY: help setup demo test coverage lint types fuzz endurance attack costs bench bench-graphs bench-training compare bench-modules conformance docs ecosystem examples interop array-api test-oracle test-torch test-gpu docker-demo docker-faults docker-clean clean
+.PHONY: help setup demo test coverage lint types fuzz endurance attack costs bench bench-graphs bench-training compare bench-modules conformance docs ecosystem examples interop array-api test-oracle test-torch torch-coverage test-gpu docker-demo docker-faults docker-clean clean
 .DEFAULT_GOAL := help
 
 help:            ## List the targets
@@ -131,6 +131,9 @@ test-oracle: $(ORACLE)/.ready  ## Compare results with PyTorch and SciPy (in a s
 
 test-torch: $(ORACLE)/.ready  ## Test PyTorch programs on burn devices (in the environment of test-oracle)
 	@$(ORACLE)/bin/python -m pytest -m torch tests/pytorch
+
+torch-coverage: $(ORACLE)/.ready  ## Compare aten operations on burn devices with the CPU, and write docs/torch-coverage.md
+	@$(ORACLE)/bin/python -W ignore benchmarks/torch_coverage.py --write
 
 bench-modules: $(ORACLE)/.ready  ## Compare the speed of network functions with fused NumPy code and PyTorch
 	@$(ORACLE)/bin/python benchmarks/modules.py

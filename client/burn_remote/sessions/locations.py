@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from types import CodeType
 from typing import Final
 
 from burn_remote.runner.operation_graph import CodePosition, Graph
 
-__all__ = ["Locations", "caller", "caller_and_depth", "line_of"]
+__all__ = ["Locations", "caller", "caller_and_depth", "line_of", "pass_over"]
 
 # Tensors whose line is recorded, a power of two; each costs about 100 bytes per session. An error
 # of an older tensor does not name its line.
@@ -16,7 +17,7 @@ RING_LENGTH: Final = 16_384
 
 _ROOT: Final = __name__.partition(".")[0]
 # Comparing whole names is faster than comparing prefixes, and this runs for each operation.
-_PACKAGES: Final = frozenset(
+_PACKAGES = frozenset(
     {
         _ROOT,
         *(
@@ -44,6 +45,12 @@ _PACKAGES: Final = frozenset(
         ),
     }
 )
+
+
+def pass_over(packages: Iterable[str]) -> None:
+    """Have the frames of further packages count as this package's: another library's own."""
+    global _PACKAGES
+    _PACKAGES = _PACKAGES | frozenset(packages)
 
 
 def caller(depth: int) -> CodePosition:

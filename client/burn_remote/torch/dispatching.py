@@ -28,7 +28,9 @@ from burn_remote.torch.aten import (  # noqa: F401 - these fill the table
     layers,
     matrices,
     reductions,
+    separable,
     shapes,
+    signals,
 )
 from burn_remote.torch.aten.table import TABLE, overload
 from burn_remote.torch.errors import UnsupportedOperation

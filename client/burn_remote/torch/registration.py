@@ -7,6 +7,7 @@ PyTorch lets Python register one backend (``PrivateUse1``) by functions that it 
 from __future__ import annotations
 
 import contextlib
+import sys
 import warnings
 from collections.abc import Iterator
 from types import ModuleType
@@ -15,8 +16,10 @@ from typing import Any, Final
 import torch
 from torch.utils import backend_registration
 
+from burn_remote.sessions.locations import pass_over
 from burn_remote.torch import places
 from burn_remote.torch.aten.table import TABLE
+from burn_remote.torch.autocasting import register_autocast
 from burn_remote.torch.dispatching import HANDLERS, resolve
 from burn_remote.torch.tensors import set_dispatcher
 
@@ -36,6 +39,11 @@ def check_version(version: str) -> None:
             f"this is {version}, whose interface for backends may differ",
             stacklevel=3,
         )
+
+
+def _is_torch(module: Any) -> bool:
+    package = getattr(module, "__package__", None)
+    return isinstance(package, str) and package.partition(".")[0] == "torch"
 
 
 class _Module(ModuleType):
@@ -91,12 +99,18 @@ def register() -> None:
         return
     check_version(torch.__version__)
     set_dispatcher(HANDLERS, resolve)
+    # An error names the line of the program, not that of torch.nn.
+    packages = {
+        str(module.__package__) for module in list(sys.modules.values()) if _is_torch(module)
+    }
+    pass_over(packages)
     backend_registration._setup_privateuseone_for_python_backend(
         places.BACKEND, backend_module=_Module("torch.burn")
     )
     library = torch.library.Library("aten", "IMPL")
     for func in factories():
         library.impl(func.name().removeprefix("aten::"), _factory(func), "PrivateUse1")
+    register_autocast(library)
     _libraries.append(library)
 
 

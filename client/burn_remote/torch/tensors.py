@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any, Final
 
 import torch
+from torch.utils import _pytree as pytree
 
 import burn_remote as br
 from burn_remote.functions.casting import converted_to
@@ -28,12 +30,30 @@ __all__ = [
 ]
 
 _make: Final = torch.Tensor._make_wrapper_subclass
+_graph_task: Final = torch._C._current_graph_task_id
 _dispatcher: list[Any] = []
 
 
 def set_dispatcher(handlers: dict[Any, Any], resolve: Any) -> None:
     """Have operations on tensors carried out: by a handler each, which ``resolve`` finds."""
     _dispatcher[:] = [handlers, resolve]
+
+
+class _Thread(threading.local):
+    """Whether PyTorch runs the backward passes that this thread starts in this thread.
+
+    So errors name the line of the program, and devices have any index: PyTorch has one worker
+    thread for a backend in Python.
+    """
+
+    is_ready = False
+
+    def prepare(self) -> None:
+        torch._C._set_multithreading_enabled(False)
+        self.is_ready = True
+
+
+_this_thread: Final = _Thread()
 
 
 class BurnTensor(torch.Tensor):
@@ -50,11 +70,18 @@ class BurnTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not _this_thread.is_ready:
+            _this_thread.prepare()
         handlers, resolve = _dispatcher
         handler = handlers.get(func)
-        if handler is None:
-            handler = resolve(func)
-        return handler(args, kwargs or {})
+        try:
+            if handler is None:
+                handler = resolve(func)
+            return handler(args, kwargs or {})
+        except Exception as error:
+            if _graph_task() == -1:
+                raise
+            return _postponed(error, func, args, kwargs or {})
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         shown = repr(to_cpu(self))
@@ -122,6 +149,33 @@ class BurnTensor(torch.Tensor):
             )
         torch.Tensor.data.__set__(self, new)
         take_over(self, new)
+
+
+def _postponed(error: Exception, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Have an error raised at the end of the backward pass, and return results of its shapes.
+
+    PyTorch's engine aborts the process if an exception passes through it while its device guard is
+    one of Python.
+    """
+
+    def fail() -> None:
+        raise error
+
+    torch.autograd.Variable._execution_engine.queue_callback(fail)
+
+    def described(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+        return x
+
+    def placeholder(x: Any) -> Any:
+        return unset(x.shape, None, x.dtype, place) if isinstance(x, torch.Tensor) else x
+
+    given = [x for x in pytree.tree_leaves((args, kwargs)) if type(x) is BurnTensor]
+    place = given[0]._place
+    args, kwargs = pytree.tree_map(described, (args, kwargs))
+    kwargs = {name: x for name, x in kwargs.items() if name != "device"}
+    return pytree.tree_map(placeholder, func(*args, **kwargs))
 
 
 def take_over(x: BurnTensor, new: BurnTensor) -> None:

@@ -179,8 +179,9 @@ def masked_select(x: Tensor, mask: Tensor) -> Tensor:
 
 @aten("masked_scatter")
 def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    x, mask = br.broadcast_arrays(x, mask)
     shape = x.shape
-    mask = br.flatten(br.broadcast_to(mask, shape))
+    mask = br.flatten(mask)
     if not mask.size:
         return x
     places = br.maximum(br.cumulative_sum(converted_to(mask, br.int64), axis=0) - 1, 0)

@@ -27,18 +27,22 @@ _TRANSPOSED: Final[dict[int, Callable[..., Tensor]]] = {
 @aten("_softmax")
 def softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
     x = converted_to(x, br.float32) if half_to_float else x
+    if not x.size:
+        return x
     return F.softmax(x, dim) if x.ndim else br.ones_like(x)
 
 
 @aten("_log_softmax")
 def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
     x = converted_to(x, br.float32) if half_to_float else x
+    if not x.size:
+        return x
     return F.log_softmax(x, dim) if x.ndim else br.zeros_like(x)
 
 
 @aten("_softmax_backward_data")
 def softmax_backward(grad: Tensor, output: Tensor, dim: int, input_dtype: Any) -> Tensor:
-    if not grad.ndim:
+    if not grad.ndim or not grad.size:
         return br.zeros_like(grad)
     product = grad * output
     return cast(product - output * br.sum(product, axis=dim, keepdims=True), input_dtype)
@@ -46,7 +50,7 @@ def softmax_backward(grad: Tensor, output: Tensor, dim: int, input_dtype: Any) -
 
 @aten("_log_softmax_backward_data")
 def log_softmax_backward(grad: Tensor, output: Tensor, dim: int, input_dtype: Any) -> Tensor:
-    if not grad.ndim:
+    if not grad.ndim or not grad.size:
         return br.zeros_like(grad)
     total = br.sum(grad, axis=dim, keepdims=True)
     return cast(grad - br.exp(output) * total, input_dtype)
@@ -363,8 +367,8 @@ def max_pool2d(
     return (values, indices) if batch else (br.squeeze(values, 0), br.squeeze(indices, 0))
 
 
-@aten("max_pool2d_with_indices_backward")
-def max_pool2d_backward(
+@aten("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward")
+def max_pool_backward(
     grad: Tensor,
     x: Tensor,
     kernel_size: Sequence[int],
@@ -374,57 +378,13 @@ def max_pool2d_backward(
     ceil_mode: bool,
     indices: Tensor,
 ) -> Tensor:
-    planes = (*x.shape[:-2], x.shape[-2] * x.shape[-1])
-    windows = (*grad.shape[:-2], grad.shape[-2] * grad.shape[-1])
+    spatial = len(kernel_size) if len(kernel_size) > 1 else x.ndim - 2
+    outer = x.ndim - spatial
+    planes = (*x.shape[:outer], math.prod(x.shape[outer:]))
+    windows = (*grad.shape[:outer], math.prod(grad.shape[outer:]))
     zeros = br.zeros(planes, dtype=grad.dtype, device=grad.device)
     at, values = br.reshape(indices, windows), br.reshape(grad, windows)
-    return br.reshape(br.scatter(zeros, len(planes) - 1, at, values, update="add"), x.shape)
-
-
-@aten("avg_pool2d")
-def avg_pool2d(
-    x: Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Tensor:
-    batch = x.ndim == 4
-    x = x if batch else br.expand_dims(x, 0)
-    kernel = _sizes(kernel_size, 2)
-    steps = _sizes(stride, 2) if stride else kernel
-    counts = True if divisor_override else count_include_pad
-    result = F.avg_pool2d(x, kernel, steps, _sizes(padding, 2), ceil_mode, counts)
-    if divisor_override:
-        result = result * (math.prod(kernel) / divisor_override)
-    return result if batch else br.squeeze(result, 0)
-
-
-@aten("avg_pool2d_backward")
-def avg_pool2d_backward(
-    grad: Tensor,
-    x: Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
-) -> Tensor:
-    batch = x.ndim == 4
-    if not batch:
-        x, grad = br.expand_dims(x, 0), br.expand_dims(grad, 0)
-    kernel = _sizes(kernel_size, 2)
-    steps = _sizes(stride, 2) if stride else kernel
-    counts = True if divisor_override else count_include_pad
-    if divisor_override:
-        grad = grad * (math.prod(kernel) / divisor_override)
-    result = br.gradients.avg_pool_backward(
-        x, grad, kernel, steps, _sizes(padding, 2), counts, ceil_mode
-    )
-    return result if batch else br.squeeze(result, 0)
+    return br.reshape(br.scatter(zeros, outer, at, values, update="add"), x.shape)
 
 
 @aten("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
@@ -436,6 +396,30 @@ def adaptive_avg_pool(x: Tensor, output_size: Sequence[int]) -> Tensor:
     return br.squeeze(pool(br.expand_dims(x, 0), tuple(output_size)), 0)
 
 
-@aten("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
-def adaptive_avg_pool_backward(grad: Tensor, x: Tensor) -> Tensor:
-    return br.gradients.adaptive_avg_pool_backward(x, grad)
+@aten("_adaptive_avg_pool2d_backward")
+def adaptive_avg_pool2d_backward(grad: Tensor, x: Tensor) -> Tensor:
+    return _adaptive_backward(grad, x, 2)
+
+
+@aten("_adaptive_avg_pool3d_backward")
+def adaptive_avg_pool3d_backward(grad: Tensor, x: Tensor) -> Tensor:
+    return _adaptive_backward(grad, x, 3)
+
+
+def _adaptive_backward(grad: Tensor, x: Tensor, spatial: int) -> Tensor:
+    if x.ndim == spatial + 2:
+        return br.gradients.adaptive_avg_pool_backward(x, grad)
+    x, grad = br.expand_dims(x, 0), br.expand_dims(grad, 0)
+    return br.squeeze(br.gradients.adaptive_avg_pool_backward(x, grad), 0)
+
+
+@aten("embedding_renorm")
+def embedding_renorm(x: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
+    size = br.abs(x)
+    norms = br.pow(br.sum(br.pow(size, float(norm_type)), axis=1), 1 / norm_type)
+    used = br.zeros_like(norms)
+    places = br.flatten(converted_to(indices, br.int64))
+    used = br.update_along(used, 0, places, filled_like(used, 1.0, places.shape))
+    shrunk = br.logical_and(norms > max_norm, used)
+    scale = br.where(shrunk, max_norm / (norms + 1e-7), filled_like(norms, 1.0))
+    return x * br.reshape(scale, (-1, 1))

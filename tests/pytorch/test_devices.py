@@ -1,0 +1,163 @@
+"""Devices, random numbers, checkpoints, errors and conversions of PyTorch programs."""
+
+from __future__ import annotations
+
+import copy
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import burn_remote as br
+from support.servers import server
+
+torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group oracle")
+brt = pytest.importorskip("burn_remote.torch")
+registration = pytest.importorskip("burn_remote.torch.registration")
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def device() -> Any:
+    return brt.local()
+
+
+def test_equal_seeds_give_equal_numbers(device: Any) -> None:
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        drawn.append(
+            [torch.rand(3, device=device).tolist(), torch.randn(2, device=device).tolist()]
+        )
+    assert drawn[0] == drawn[1]
+    assert torch.rand(3, device=device).tolist() != drawn[0][0]
+
+
+def test_a_checkpoint_is_loaded_without_a_device(device: Any, tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 2).to(device)
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    loaded = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert loaded["weight"].device.type == "cpu"
+    other = torch.nn.Linear(3, 2).to(device)
+    other.load_state_dict(loaded)
+    assert other.weight.tolist() == model.weight.tolist()
+    assert other.weight.device == device
+
+
+def test_a_saved_optimizer_goes_on(device: Any) -> None:
+    model = torch.nn.Linear(3, 1).to(device)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(2, 3, device=device)).sum().backward()
+    optimizer.step()
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    optimizer.load_state_dict(torch.load(file, weights_only=True))
+    optimizer.step()
+    assert optimizer.state_dict()["state"][0]["exp_avg"].device == device
+
+
+def test_a_copied_model_has_elements_of_its_own(device: Any) -> None:
+    model = torch.nn.Linear(2, 2).to(device)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.weight.zero_()
+    assert isinstance(other.weight, torch.nn.Parameter)
+    assert model.weight.abs().sum().item() > 0
+
+
+def test_nothing_is_tracked_in_no_grad(device: Any) -> None:
+    weight = torch.ones(2, device=device, requires_grad=True)
+    with torch.no_grad():
+        assert not (weight * 2).requires_grad
+    assert (weight * 2).requires_grad
+
+
+def test_batches_of_a_loader_move_to_the_device(device: Any) -> None:
+    data = torch.utils.data.TensorDataset(torch.arange(4.0))
+    batches = [
+        batch.to(device, non_blocking=True).tolist()
+        for (batch,) in torch.utils.data.DataLoader(data, batch_size=2)
+    ]
+    assert batches == [[0, 1], [2, 3]]
+
+
+def test_autocast_multiplies_in_bfloat16(device: Any) -> None:
+    layer = torch.nn.Linear(4, 2).to(device)
+    with torch.autocast("burn", dtype=torch.bfloat16):
+        result = layer(torch.ones(1, 4, device=device))
+        assert result.dtype is torch.bfloat16
+        assert torch.softmax(result, 1).dtype is torch.float32
+    result.float().sum().backward()
+    assert layer.weight.grad.dtype is torch.float32
+    assert layer(torch.ones(1, 4, device=device)).dtype is torch.float32
+
+
+def test_printing_shows_elements_and_device(device: Any) -> None:
+    shown = repr(torch.tensor([1.5, 2.0], device=device))
+    assert shown == f"tensor([1.5000, 2.0000], device='{device}')"
+
+
+def test_an_unknown_operation_names_itself_and_the_way_out(device: Any) -> None:
+    x = torch.ones(2, 2, device=device)
+    with pytest.raises(NotImplementedError, match=r"aten::geqrf.*fallback\(\"cpu\"\)"):
+        torch.geqrf(x)
+
+
+def test_an_unknown_operation_runs_on_the_cpu_if_that_is_allowed(device: Any) -> None:
+    x = torch.ones(2, 2, device=device)
+    brt.fallback("cpu")
+    try:
+        with pytest.warns(UserWarning, match="aten::geqrf runs on the CPU"):
+            a, _ = torch.geqrf(x)
+        torch.geqrf(x)  # no second warning
+    finally:
+        brt.fallback(None)
+    assert a.device == device
+    assert torch.allclose(a.cpu(), torch.geqrf(x.cpu())[0])
+
+
+def test_an_error_in_a_backward_pass_is_raised_by_it(device: Any) -> None:
+    image = torch.rand(1, 1, 4, 4).to(device).requires_grad_()
+    grid = torch.zeros(1, 2, 2, 2, device=device)
+    sampled = torch.nn.functional.grid_sample(image, grid, mode="bicubic", align_corners=False)
+    with pytest.raises(br.UsageError, match="bicubic"):
+        sampled.sum().backward()
+
+
+def test_tensors_of_the_cpu_and_the_device_do_not_mix(device: Any) -> None:
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.ones(2, device=device) + torch.ones(2)
+
+
+def test_a_number_of_the_cpu_mixes_with_tensors_of_the_device(device: Any) -> None:
+    assert (torch.ones(2, device=device) * torch.tensor(3.0)).tolist() == [3.0, 3.0]
+
+
+def test_an_index_without_a_device_is_refused(device: Any) -> None:
+    with pytest.raises(br.UsageError, match="burn:77 is not connected"):
+        torch.zeros(1, device="burn:77")
+
+
+def test_a_failure_names_its_reason_and_the_line_of_the_program(device: Any) -> None:
+    table = torch.zeros(3, 2, device=device)
+    picked = torch.nn.functional.embedding(torch.tensor([5], device=device), table)
+    with pytest.raises(br.OperationFailed, match=r"test_devices\.py"):
+        picked.tolist()
+
+
+def test_an_untested_version_warns() -> None:
+    with pytest.warns(UserWarning, match=r"tested with PyTorch from 2\.13"):
+        registration.check_version("3.0.1+cu128")
+
+
+def test_tensors_move_between_servers() -> None:
+    with server() as first, server() as second:
+        one, two = brt.connect(first.address), brt.connect(second.address)
+        assert one != two
+        x = torch.arange(4.0, device=one).requires_grad_()
+        moved = x.to(two)
+        (moved * moved).sum().backward()
+        assert x.grad.device == one
+        assert x.grad.tolist() == [0, 2, 4, 6]

@@ -1,0 +1,186 @@
+"""Views share their elements: an operation in place changes all tensors that show them.
+
+Random programs of views and operations in place run on the CPU and on a burn device; at the end,
+every tensor of the program is compared.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group oracle")
+brt = pytest.importorskip("burn_remote.torch")
+pytestmark = pytest.mark.torch
+
+Draw = st.DrawFn
+
+
+@pytest.fixture(scope="module")
+def device() -> Any:
+    return brt.local()
+
+
+def axis(x: Any, number: int) -> int:
+    return number % max(int(x.dim()), 1)
+
+
+def sliced(x: Any, a: int, b: int) -> Any:
+    dim = axis(x, a)
+    size = x.shape[dim] if x.dim() else 0
+    if not x.dim():
+        return x
+    start = b % (size + 1)
+    index = [slice(None)] * x.dim()
+    index[dim] = slice(start, None, 1 + (a + b) % 3)
+    return x[tuple(index)]
+
+
+# Views: each takes a tensor and two numbers, and fits any tensor.
+VIEWS: dict[str, Callable[[Any, int, int], Any]] = {
+    "slice": sliced,
+    "select": lambda x, a, b: (
+        x.select(axis(x, a), b % x.shape[axis(x, a)]) if x.dim() and x.numel() else x
+    ),
+    "transpose": lambda x, a, b: x.transpose(axis(x, a), axis(x, b)) if x.dim() else x,
+    "flat": lambda x, a, b: x.reshape(-1),
+    "rows": lambda x, a, b: x.reshape(2, -1) if x.numel() and x.numel() % 2 == 0 else x,
+    "unsqueeze": lambda x, a, b: x.unsqueeze(a % (x.dim() + 1)),
+    "squeeze": lambda x, a, b: x.squeeze(),
+    "diagonal": lambda x, a, b: x.diagonal(b % 3 - 1) if x.dim() >= 2 else x,
+    "flip": lambda x, a, b: x.flip(axis(x, a)) if x.dim() else x,
+    "split": lambda x, a, b: x.split(1 + b % 3, axis(x, a))[-1] if x.dim() else x,
+    "unfold": lambda x, a, b: x.unfold(axis(x, a), 1, 2) if x.dim() and x.shape[axis(x, a)] else x,
+    "expand": lambda x, a, b: x.unsqueeze(0).expand(2, *x.shape),
+    "detach": lambda x, a, b: x.detach(),
+    "as_strided": lambda x, a, b: (
+        x.as_strided((2, 2), (1, 2), x.storage_offset())
+        if x.is_contiguous() and x.numel() >= 4
+        else x
+    ),
+    "clone": lambda x, a, b: x.clone(),
+    "sum of rows": lambda x, a, b: x + 1,
+}
+
+# Operations in place: each takes the target, another tensor of the program, and a number.
+WRITES: dict[str, Callable[[Any, Any, int], Any]] = {
+    "add_": lambda x, y, a: x.add_(a),
+    "mul_": lambda x, y, a: x.mul_(2),
+    "zero_": lambda x, y, a: x.zero_(),
+    "fill_": lambda x, y, a: x.fill_(a),
+    "copy_": lambda x, y, a: x.copy_(y.flatten()[0]) if y.numel() else x,
+    "item": lambda x, y, a: (
+        x.__setitem__((0,) * x.dim(), a) if x.numel() and x.dim() else x.fill_(a)
+    ),
+    "rows": lambda x, y, a: x.__setitem__(slice(0, 1), a) if x.dim() else x,
+    # PyTorch warns that it will refuse a mask on expanded tensors.
+    "mask": lambda x, y, a: x if 0 in x.stride() else x.masked_fill_(x > a, -a),
+    "out": lambda x, y, a: torch.add(x, a, out=x),
+    "+=": lambda x, y, a: x.__iadd__(x),
+    "clamp_": lambda x, y, a: x.clamp_(max=a),
+    "data": lambda x, y, a: x.data.sub_(a),
+}
+
+Step = tuple[str, int, int, int]
+
+
+def steps() -> st.SearchStrategy[list[Step]]:
+    names = st.sampled_from([*VIEWS, *WRITES])
+    number = st.integers(0, 7)
+    return st.lists(st.tuples(names, number, number, number), min_size=1, max_size=12)
+
+
+def run(program: list[Step], shape: tuple[int, ...], place: Any) -> tuple[list[Any], list[str]]:
+    """Return the elements of all tensors at the end, and which error each step raised."""
+    count = 1
+    for size in shape:
+        count *= size
+    tensors = [torch.arange(count).reshape(shape).to(place)]
+    errors = []
+    for name, which, a, b in program:
+        x = tensors[which % len(tensors)]
+        try:
+            if name in VIEWS:
+                tensors.append(VIEWS[name](x, a, b))
+            else:
+                WRITES[name](x, tensors[b % len(tensors)], a)
+            errors.append("")
+        except (RuntimeError, IndexError) as error:
+            errors.append(str(error))
+    return tensors, errors
+
+
+@settings(max_examples=100)
+@given(
+    program=steps(),
+    shape=st.lists(st.integers(0, 4), min_size=0, max_size=3).map(tuple),
+)
+def test_programs_of_views_and_writes_end_as_on_the_cpu(
+    device: Any, program: list[Step], shape: tuple[int, ...]
+) -> None:
+    _, errors = run(program, shape, "cpu")
+    # A write whose source overlaps its target is refused on the CPU, and computed here.
+    overlaps = ["some elements of the input" in error for error in errors]
+    program = [step for step, left_out in zip(program, overlaps, strict=True) if not left_out]
+    theirs, their_errors = run(program, shape, "cpu")
+    ours, our_errors = run(program, shape, device)
+    assert [bool(error) for error in our_errors] == [bool(error) for error in their_errors]
+    for ours_one, theirs_one in zip(ours, theirs, strict=True):
+        assert ours_one.cpu().tolist() == theirs_one.tolist()
+
+
+def test_an_output_without_elements_takes_the_shape_of_the_result(device: Any) -> None:
+    out = torch.empty(0, device=device)
+    torch.add(torch.ones(2, 3, device=device), 1, out=out)
+    assert out.tolist() == [[2.0] * 3] * 2
+
+
+def test_an_output_of_another_shape_is_resized_with_a_warning(device: Any) -> None:
+    out = torch.empty(4, device=device)
+    with pytest.warns(UserWarning, match="resized"):
+        torch.add(torch.ones(2, device=device), 1, out=out)
+    assert out.tolist() == [2.0, 2.0]
+
+
+def test_a_gradient_passes_through_a_write_to_a_view(device: Any) -> None:
+    grads = []
+    for place in (device, "cpu"):
+        w = torch.arange(6.0).to(place).requires_grad_()
+        x = (w * 2).reshape(2, 3)
+        x[0].mul_(3)
+        x.t()[1].copy_(w[:2])
+        (x * x).sum().backward()
+        grads.append(w.grad.tolist())
+    assert grads[0] == pytest.approx(grads[1])
+
+
+def test_a_write_of_floats_to_integers_is_refused(device: Any) -> None:
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        torch.ones(2, dtype=torch.int64, device=device).mul_(1.5)
+
+
+def test_a_write_to_repeated_elements_is_refused(device: Any) -> None:
+    with pytest.raises(RuntimeError, match="single memory location"):
+        torch.ones(1, device=device).expand(3).add_(1)
+
+
+def test_a_conversion_of_a_model_replaces_what_its_parameters_show(device: Any) -> None:
+    layer = torch.nn.Linear(2, 2).to(device)
+    weight = layer.weight
+    layer.double()
+    assert layer.weight is weight
+    assert weight.dtype is torch.float64
+    assert (weight + 0).cpu().dtype is torch.float64
+
+
+def test_a_warning_is_not_needed_for_ordinary_programs(device: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x = torch.zeros(3, device=device)
+        x[1] = 2
+        assert x.tolist() == [0, 2, 0]
