@@ -100,6 +100,10 @@ def _found(func: Any) -> Handler:
         return _view(func)
     if func in TABLE:
         return _functional(TABLE[func])
+    if _name(func).startswith("_foreach_"):
+        handler = _foreach(func)
+        if handler is not None:
+            return handler
     if func._schema.is_mutable:
         return _writing(func)
     return _decomposed(func)
@@ -412,6 +416,64 @@ def resize(target: BurnTensor, shape: tuple[int, ...]) -> None:
             stacklevel=3,
         )
     target.data = unset(shape, None, target.dtype, target._place)
+
+
+# --- operations on lists of tensors ------------------------------------------------------------
+
+# Kind of a ``_foreach`` overload -> kinds of the overload for one tensor.
+_FOREACH_KINDS: Final = {
+    "": ("",),
+    "List": (".Tensor", ""),
+    "Scalar": (".Scalar", ".Tensor_Scalar", ""),
+    "ScalarList": (".Scalar", ".Tensor_Scalar", ""),
+    "Tensor": (".Tensor",),
+}
+
+
+def _foreach(func: Any) -> Handler | None:
+    """Return the handler of ``_foreach_add_`` and the like: one call for all parameters."""
+    packet, _, kind = _name(func).removeprefix("_foreach_").partition(".")
+    writes = packet.endswith("_")
+    names = [packet.removesuffix("_") + one for one in _FOREACH_KINDS.get(kind, ())]
+    function = next((TABLE[found] for found in map(overload, names) if found in TABLE), None)
+    if function is None:
+        return None
+    arguments = func._schema.arguments
+    keyword = next((one.name for one in arguments if one.name in ("value", "alpha")), None)
+    if keyword == "alpha" and kind != "List":
+        return None
+
+    def handle(args: Any, kwargs: dict[str, Any]) -> Any:
+        targets = args[0]
+        if any(type(x) is not BurnTensor for x in targets):
+            raise RuntimeError("the tensors of a list must all be on burn devices")
+        last = kwargs.get(keyword) if keyword else None
+        columns = list(args[1:])
+        if keyword in ("value",) and len(columns) == 3:
+            last = columns.pop()
+        if kind == "ScalarList" and "scalars" in kwargs:
+            columns.append(kwargs["scalars"])
+        if kind == "ScalarList" and len(columns) == 3:
+            last = columns.pop()
+        results = []
+        for at, target in enumerate(targets):
+            row = [_one_value(x[at] if isinstance(x, list | tuple) else x, target) for x in columns]
+            each = last[at] if isinstance(last, list | tuple) else last
+            named = {} if each is None else {keyword or "value": each}
+            value = function(value_of(target), *row, **named)
+            if writes:
+                write(target, value)
+            else:
+                results.append(wrap(value, target._place))
+        return None if writes else results
+
+    return handle
+
+
+def _one_value(x: Any, target: BurnTensor) -> Any:
+    if type(x) is BurnTensor:
+        return value_of(x)
+    return upload(x, target._place) if isinstance(x, torch.Tensor) else x
 
 
 # --- operations with handlers of their own -----------------------------------------------------

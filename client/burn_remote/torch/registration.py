@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, Final
 
 import torch
+from torch.optim import optimizer
 from torch.utils import backend_registration
 
 from burn_remote.sessions.locations import pass_over
@@ -21,7 +22,7 @@ from burn_remote.torch import places
 from burn_remote.torch.aten.table import TABLE
 from burn_remote.torch.autocasting import register_autocast
 from burn_remote.torch.dispatching import HANDLERS, resolve
-from burn_remote.torch.tensors import set_dispatcher
+from burn_remote.torch.tensors import BurnTensor, set_dispatcher
 
 __all__ = ["TESTED", "check_version", "register"]
 
@@ -111,6 +112,9 @@ def register() -> None:
     for func in factories():
         library.impl(func.name().removeprefix("aten::"), _factory(func), "PrivateUse1")
     register_autocast(library)
+    # Optimizers then update all parameters by one call for each operation, as on CUDA.
+    if BurnTensor not in optimizer._foreach_supported_types:
+        optimizer._foreach_supported_types.append(BurnTensor)
     _libraries.append(library)
 
 

@@ -65,6 +65,8 @@ class BurnTensor(torch.Tensor):
     _value: br.Tensor | None
     _version_seen: int
     _place: Any
+    # Whether it shows all elements of the storage, in their shape: the common case.
+    _is_whole: bool
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -182,6 +184,7 @@ def take_over(x: BurnTensor, new: BurnTensor) -> None:
     """Have ``x`` show what ``new`` shows; PyTorch's metadata are not touched."""
     x._storage, x._value, x._version_seen = new._storage, new._value, new._version_seen
     x._place = new._place
+    x._is_whole = new._is_whole
 
 
 def wrap(value: br.Tensor, place: Any) -> BurnTensor:
@@ -192,6 +195,7 @@ def wrap(value: br.Tensor, place: Any) -> BurnTensor:
     made._value = value
     made._version_seen = 0
     made._place = place
+    made._is_whole = True
     return made
 
 
@@ -208,6 +212,7 @@ def unset(size: Any, stride: Any, dtype: Any, place: Any) -> BurnTensor:
     made._value = None
     made._version_seen = -1
     made._place = place
+    made._is_whole = False
     return made
 
 
@@ -227,6 +232,7 @@ def alias(x: BurnTensor, geometry: Geometry, value: br.Tensor | None) -> BurnTen
     made._value = value
     made._version_seen = -1 if value is None else storage.version
     made._place = x._place
+    made._is_whole = x._is_whole and size == x.shape and offset == 0 and stride == x.stride()
     return made
 
 
@@ -250,7 +256,8 @@ def write(x: BurnTensor, value: br.Tensor) -> None:
 
     The dtype is converted. Raises ``RuntimeError`` for another shape, as PyTorch does.
     """
-    if value.shape != tuple(x.shape):
+    spec = value.handle.spec
+    if spec.shape != x.shape:
         raise RuntimeError(
             f"output with shape {list(x.shape)} doesn't match the broadcast shape "
             f"{list(value.shape)}"
@@ -260,8 +267,13 @@ def write(x: BurnTensor, value: br.Tensor) -> None:
         if value.dtype.is_complex and not dtype.is_complex:
             value = br.real(value)
         value = converted_to(value, dtype)
-    x._storage.write(geometry_of(x), value)
-    x._value, x._version_seen = value, x._storage.version
+    storage = x._storage
+    if x._is_whole and storage.value is not None:
+        storage.value = value
+        storage.version += 1
+    else:
+        storage.write(geometry_of(x), value)
+    x._value, x._version_seen = value, storage.version
 
 
 def upload(x: Any, place: Any) -> br.Tensor:
