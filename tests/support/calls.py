@@ -201,6 +201,8 @@ CALLS: Final[dict[tuple[str, str], Callable[[], object]]] = {
     ("Bool", "Or"): lambda: b(2) | b(2),
     ("LinearAlgebra", "Cholesky"): lambda: br.linalg.cholesky(f(3, 3)),
     ("LinearAlgebra", "Det"): lambda: br.linalg.det(f(3, 3)),
+    ("LinearAlgebra", "Eig"): lambda: br.linalg.eig(f(3, 3)),
+    ("LinearAlgebra", "Eigvals"): lambda: br.linalg.eigvals(f(3, 3)),
     ("LinearAlgebra", "Eigh"): lambda: br.linalg.eigh(f(3, 3)),
     ("LinearAlgebra", "Eigvalsh"): lambda: br.linalg.eigvalsh(f(3, 3)),
     ("LinearAlgebra", "Inv"): lambda: br.linalg.inv(f(3, 3)),

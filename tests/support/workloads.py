@@ -841,7 +841,7 @@ DRAWN: Final[Mapping[str, Make]] = {
     "Float.ArcTan2": _binary("f"),
     **{
         f"LinearAlgebra.{name}": _matrices(definite=True)
-        for name in ("Det", "Eigh", "Eigvalsh", "Inv", "Slogdet")
+        for name in ("Det", "Eig", "Eigh", "Eigvals", "Eigvalsh", "Inv", "Slogdet")
     },
     "LinearAlgebra.Cholesky": _matrices(definite=True, upper=(False, True)),
     "LinearAlgebra.Qr": _matrices(complete=(False, True)),

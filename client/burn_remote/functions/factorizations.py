@@ -1,7 +1,8 @@
 """Factorizations, inverses and determinants of matrices, and systems of linear equations.
 
 A matrix is the last two axes ``[…, rows, columns]``; leading axes are a batch of matrices. Tensors
-are floating-point; float16 and bfloat16 are computed in float32. All raise ``ShapeMismatch``,
+are floating-point, those of ``eig`` and ``eigvals`` also complex; float16 and bfloat16 are
+computed in float32. All raise ``ShapeMismatch``,
 ``DTypeMismatch``, and ``Unsupported`` on Burn's own servers. A function that fails for a matrix,
 such as the inverse of a singular one, fails for its whole batch: reading the result raises
 ``OperationFailed``.
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, reshaped
+from burn_remote.functions.casting import at_least_float32
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.operations.families import matrix_rows
 
@@ -20,13 +22,16 @@ if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
 
 __all__ = [
+    "EigResult",
     "EighResult",
     "QRResult",
     "SVDResult",
     "SlogdetResult",
     "cholesky",
     "det",
+    "eig",
     "eigh",
+    "eigvals",
     "eigvalsh",
     "inv",
     "qr",
@@ -38,6 +43,8 @@ __all__ = [
 
 CHOLESKY: Final = Operator(matrix_rows.CHOLESKY)
 DET: Final = Operator(matrix_rows.DET)
+EIG: Final = Operator(matrix_rows.EIG)
+EIGVALS: Final = Operator(matrix_rows.EIGVALS)
 EIGH: Final = Operator(matrix_rows.EIGH)
 EIGVALSH: Final = Operator(matrix_rows.EIGVALSH)
 INV: Final = Operator(matrix_rows.INV)
@@ -46,6 +53,13 @@ SLOGDET: Final = Operator(matrix_rows.SLOGDET)
 SOLVE: Final = Operator(matrix_rows.SOLVE)
 SVD: Final = Operator(matrix_rows.SVD)
 SVDVALS: Final = Operator(matrix_rows.SVDVALS)
+
+
+class EigResult(NamedTuple):
+    """Complex eigenvalues ``[…, n]`` and eigenvectors in the columns of a complex ``[…, n, n]``."""
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
 
 
 class EighResult(NamedTuple):
@@ -103,6 +117,23 @@ def slogdet(x: Tensor, /) -> SlogdetResult:
     Those of a singular matrix are 0 and -infinity; its gradient is not available.
     """
     return SlogdetResult(*SLOGDET.apply_all((x,)))
+
+
+@explained
+def eig(x: Tensor, /) -> EigResult:
+    """Return the eigenvalues and the eigenvectors of square matrices, real or complex.
+
+    Both are complex: complex64 for float32 and complex128 for float64. The eigenvalues have no
+    order, and each eigenvector has the norm 1. There is no gradient; that of symmetric matrices is
+    in ``eigh``.
+    """
+    return EigResult(*EIG.apply_all((at_least_float32(x),)))
+
+
+@explained
+def eigvals(x: Tensor, /) -> Tensor:
+    """Return the complex eigenvalues of square matrices, without an order: ``[…, n]``."""
+    return EIGVALS.unary(at_least_float32(x))
 
 
 @explained

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from burn_remote.autodiff.rules import PastCall, joint, rule
+from burn_remote.autodiff.rules import PastCall, joint, never, rule
 from burn_remote.dispatch.operators import Operator, counted, reshaped
 from burn_remote.functions.arithmetic import add, divide, multiply, negative, subtract
 from burn_remote.functions.factorizations import eigh, inv, solve, svd
@@ -221,3 +221,12 @@ def _of_singular_values(grad: Tensor, input: Tensor) -> Tensor:
 
 
 rule(matrix_rows.SVDVALS, input=_of_singular_values)
+
+
+# -- Without gradients ----------------------------------------------------------------------------
+
+never(
+    "it needs solutions of complex equations, which have no row; eigh has a gradient",
+    matrix_rows.EIG,
+    matrix_rows.EIGVALS,
+)

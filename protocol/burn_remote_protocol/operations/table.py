@@ -129,7 +129,7 @@ KINDS: Final[Mapping[str, WireKind]] = MappingProxyType(
         "Complex": WireKind("Complex", False, ANY, EXTENSION),
         "Fourier": WireKind("Fourier", False, ANY, EXTENSION),
         "Elementwise": WireKind("Elementwise", False, ANY, EXTENSION),
-        "LinearAlgebra": WireKind("LinearAlgebra", False, FLOATS, EXTENSION),
+        "LinearAlgebra": WireKind("LinearAlgebra", False, FLOATS | COMPLEX, EXTENSION),
         "Activation": WireKind("Activation", False, FLOATS, SINCE_BURN_0_22),
         "Search": WireKind("Search", False, ANY, EXTENSION),
     }

@@ -71,3 +71,15 @@ def test_flatten_refuses_bounds_in_the_wrong_order() -> None:
     with pytest.raises(br.UsageError, match="behind"):
         br.zeros((2, 3, 4), device="local").flatten(2, 1)
     assert br.tensor(5.0, device="local").flatten().shape == (1,)
+
+
+def test_eigenvalues_of_a_rotation_are_complex() -> None:
+    rotation = np.asarray([[0.0, -1.0], [1.0, 0.0]])
+    values, vectors = br.linalg.eig(br.tensor(rotation, device="local"))
+    assert (values.dtype, vectors.shape) == (br.complex128, (2, 2))
+    np.testing.assert_allclose(np.sort_complex(values.numpy()), [-1j, 1j])
+    half = br.linalg.eigvals(br.tensor(rotation, dtype=br.float16, device="local"))
+    assert half.dtype == br.complex64
+    with pytest.raises(br.UsageError, match="eigh has a gradient"):
+        x = br.tensor(rotation, device="local").requires_grad_()
+        abs(br.linalg.eigvals(x)).sum().backward()

@@ -156,7 +156,7 @@ compare("LinearAlgebra.Solve", np.linalg.solve, definite(1, 3, 3), floats(4, 3, 
 
 # Vectors are unique up to their signs: absolute values are compared, of distinct values in double
 # precision. test_matrix_kernels.py tests the properties of the factors in each precision.
-UP_TO_SIGNS: Final = {f"LinearAlgebra.{name}" for name in ("Eigh", "Svd", "Qr")}
+UP_TO_SIGNS: Final = {f"LinearAlgebra.{name}" for name in ("Eig", "Eigh", "Svd", "Qr")}
 for _shape in _SQUARES:
     compare("LinearAlgebra.Eigh", np.linalg.eigh, definite(*_shape, dtype=np.float64))
 for _shape in _MATRICES:
@@ -168,6 +168,24 @@ for _shape in _MATRICES:
             lambda array, complete: np.linalg.qr(array, "complete" if complete else "reduced"),
             _matrix,
             complete=_is_larger,
+        )
+
+# Eigenvalues have the order of the algorithm, for triangular matrices that of the diagonal.
+for _size in (0, 1, 4):
+    for _general in (np.float64, np.complex128):
+        _matrix = (np.triu(floats(2, _size, _size)) + np.diag(np.arange(_size) * 9)).astype(
+            _general
+        )
+        _as_complex = np.result_type(_general, np.complex64)
+        compare(
+            "LinearAlgebra.Eig",
+            lambda array, to=_as_complex: tuple(one.astype(to) for one in np.linalg.eig(array)),
+            _matrix,
+        )
+        compare(
+            "LinearAlgebra.Eigvals",
+            lambda array, to=_as_complex: np.linalg.eigvals(array).astype(to),
+            _matrix,
         )
 
 # -- Complex numbers ------------------------------------------------------------------------------

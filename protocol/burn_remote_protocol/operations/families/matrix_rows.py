@@ -13,7 +13,9 @@ from burn_remote_protocol.operations.releases import EXTENSION
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.rules.matrix_rules import (
     determinant,
+    eigenvalues,
     eigenvalues_symmetric,
+    eigenvectors,
     eigenvectors_symmetric,
     orthogonal_triangular,
     signed_determinant,
@@ -35,6 +37,15 @@ CHOLESKY: Final = Row(
     EXTENSION,
 )
 DET: Final = Row(_FAMILY, "Det", UNARY, determinant, estimates.factorization(2), EXTENSION)
+EIG: Final = Row(
+    _FAMILY,
+    "Eig",
+    (tensor_in("tensor"), tensor_out("values"), tensor_out("vectors")),
+    eigenvectors,
+    estimates.factorization(60),
+    EXTENSION,
+)
+EIGVALS: Final = Row(_FAMILY, "Eigvals", UNARY, eigenvalues, estimates.factorization(25), EXTENSION)
 EIGH: Final = Row(
     _FAMILY,
     "Eigh",
@@ -82,4 +93,7 @@ SVDVALS: Final = Row(
     _FAMILY, "Svdvals", UNARY, singular_values, estimates.factorization(8), EXTENSION
 )
 
-ROWS: Final = (CHOLESKY, DET, EIGH, EIGVALSH, INV, QR, SLOGDET, SOLVE, SVD, SVDVALS)
+ROWS: Final = (
+    *(CHOLESKY, DET, EIGH, EIGVALSH, INV, QR, SLOGDET, SOLVE, SVD, SVDVALS),
+    *(EIG, EIGVALS),
+)

@@ -8,17 +8,21 @@ from __future__ import annotations
 from burn_remote_protocol.operations.row import Call
 from burn_remote_protocol.operations.rules.checks import (
     FLOATS,
+    INEXACT,
     broadcast_shapes,
     check_category,
     check_same_dtype,
     refuse_shape,
     result,
 )
+from burn_remote_protocol.operations.rules.complex_rules import complex_dtype
 from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = [
     "determinant",
+    "eigenvalues",
     "eigenvalues_symmetric",
+    "eigenvectors",
     "eigenvectors_symmetric",
     "orthogonal_triangular",
     "signed_determinant",
@@ -60,6 +64,22 @@ def signed_determinant(call: Call) -> Outputs:
     """Return a sign and a logarithm for each square matrix."""
     spec = _square("tensor", call.inputs[0])
     return (result(spec.shape[:-2], spec.dtype),) * 2
+
+
+def eigenvalues(call: Call) -> Outputs:
+    """Return ``n`` complex eigenvalues for each ``[n, n]`` matrix, real or complex."""
+    (spec,) = call.inputs
+    check_category("tensor", spec, INEXACT)
+    if len(spec.shape) < 2 or spec.shape[-1] != spec.shape[-2]:
+        refuse_shape(f"tensor is {spec}, but a square matrix is required")
+    dtype = spec.dtype if spec.dtype.is_complex else complex_dtype("tensor", spec)
+    return (result(spec.shape[:-1], dtype),)
+
+
+def eigenvectors(call: Call) -> Outputs:
+    """Return complex eigenvalues, and the eigenvectors in the columns of a complex matrix."""
+    (values,) = eigenvalues(call)
+    return (values, result(call.inputs[0].shape, values.dtype))
 
 
 def eigenvalues_symmetric(call: Call) -> Outputs:

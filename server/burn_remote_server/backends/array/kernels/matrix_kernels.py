@@ -35,7 +35,9 @@ class MatrixKernels(KernelFamily):
         return {
             "Cholesky": self.cholesky,
             "Det": self.det,
+            "Eig": self.eig,
             "Eigh": self.eigh,
+            "Eigvals": self.eigvals,
             "Eigvalsh": self.eigvalsh,
             "Inv": self.inv,
             "Qr": self.qr,
@@ -60,6 +62,30 @@ class MatrixKernels(KernelFamily):
         """Return the signs and the logarithms of the absolute values of the determinants."""
         found = self._computed(self.xp.linalg.slogdet, "", tensor)
         return tuple([self.xp.asarray(one) for one in found])
+
+    def eig(self, tensor: Array, *, out: tuple[TensorSpec, ...]) -> tuple[Array, ...]:
+        """Return eigenvalues and the eigenvectors in the columns of a matrix, both complex."""
+        if not tensor.size:
+            return self._all_empty(out)
+        found = self._computed(self._general("eig"), NO_CONVERGENCE, tensor)
+        # NumPy's are real if all eigenvalues are.
+        return tuple(
+            [one.astype(array_dtype(spec.dtype)) for one, spec in zip(found, out, strict=True)]
+        )
+
+    def eigvals(self, input: Array, *, out: TensorSpec) -> Array:
+        """Return complex eigenvalues."""
+        if not input.size:
+            return self._empty(out)
+        found = self._computed(self._general("eigvals"), NO_CONVERGENCE, input)
+        return found.astype(array_dtype(out.dtype))
+
+    def _general(self, name: str) -> Callable[..., Any]:
+        """Return a function for matrices that are not symmetric; CuPy before 14 has none."""
+        function: Callable[..., Any] | None = getattr(self.xp.linalg, name, None)
+        if function is None:
+            raise UsageError(f"the device's array library has no {name}; update it")
+        return function
 
     def eigh(self, tensor: Array, *, out: tuple[TensorSpec, ...]) -> tuple[Array, ...]:
         """Return ascending eigenvalues and the eigenvectors in the columns of a matrix."""

@@ -165,3 +165,20 @@ def test_empty_matrices_take_no_time(
     found = compute(f"LinearAlgebra.{name}", *map(np.zeros, shapes), **parameters)
     for one in found if isinstance(found, tuple) else (found,):
         assert one.size == 0
+
+
+@given(
+    array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4),
+    st.sampled_from([np.float32, np.float64, np.complex64, np.complex128]),
+)
+def test_eigenvectors_are_only_scaled_by_their_matrix(shape: tuple[int, ...], dtype: Any) -> None:
+    matrices = np.random.default_rng(sum(shape)).normal(size=(*shape, shape[-1]))
+    matrices = (matrices + 1j * matrices[..., ::-1]) if np.dtype(dtype).kind == "c" else matrices
+    x = matrices.astype(dtype)
+    values, vectors = compute("LinearAlgebra.Eig", x)
+    assert values.dtype == vectors.dtype == np.result_type(dtype, np.complex64)
+    bound = 1e-3 if np.dtype(dtype).itemsize in (4, 8) and dtype != np.float64 else 1e-10
+    np.testing.assert_allclose(x @ vectors, vectors * values[..., None, :], atol=bound)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=-2), 1, atol=bound)
+    alone = compute("LinearAlgebra.Eigvals", x)
+    np.testing.assert_allclose(np.sort_complex(alone), np.sort_complex(values), atol=bound)
