@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Number",
     "bounds_of",
+    "check_number",
     "is_imaginary",
     "is_number",
     "number_for",
@@ -144,6 +145,15 @@ def truncated_for(dtype: DType, number: float) -> float:
     if not math.isfinite(number):
         raise DTypeMismatch(f"{number} is not a value of {dtype}")
     return number_for(dtype, math.trunc(number))
+
+
+def check_number(value: object) -> None:
+    """Raise ``ArgumentMismatch`` for anything but a number, such as an array or ``None``."""
+    if not is_number(value):
+        raise ArgumentMismatch(
+            f"expected a tensor or a number, not {type(value).__name__}; "
+            "burn_remote.tensor(data, device=…) makes a tensor of data"
+        )
 
 
 def refuse_elements(value: object) -> None:

@@ -25,6 +25,7 @@ from burn_remote.arguments.axes import normal_shape
 from burn_remote.arguments.containers import leaves
 from burn_remote.arguments.numbers import (
     Number,
+    check_number,
     number_for,
     real_number,
     truncated_for,
@@ -203,6 +204,7 @@ def full(
     if is_tensor(fill_value):
         place = fill_value.device if device is None else checked_device(device)
         return _spread(fill_value, normal_shape(shape), dtype, place, requires_grad)
+    check_number(fill_value)
     spec = _spec(shape, dtype_of_number(fill_value) if dtype is None else dtype)
     return new_tensor(filled(_client(device), spec, fill_value), requires_grad)
 

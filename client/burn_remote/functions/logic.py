@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from burn_remote.arguments.numbers import Number
+from burn_remote.arguments.numbers import Number, check_number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator
 from burn_remote.dispatch.preferred_rows import preferring
@@ -189,7 +189,10 @@ def logical_not(x: Tensor, /) -> Tensor:
 
 
 def _truth(x: Tensor | Number) -> Tensor | bool:
-    return as_bool(x) if is_tensor(x) else bool(x)
+    if is_tensor(x):
+        return as_bool(x)
+    check_number(x)
+    return bool(x)
 
 
 def _are_bools(x1: Tensor | Number, x2: Tensor | Number) -> bool:
