@@ -90,12 +90,13 @@ _REDUCING: Final = frozenset(
 class EngineKind(enum.IntEnum):
     """How the members' servers exchange elements; the values are those of the wire.
 
-    ``MEMORY`` is for members that are all sessions of one server process.
+    ``MEMORY`` is for members that are all sessions of one server process, ``NCCL`` for GPUs.
     A server announces the engines that it has as the bits ``1 << kind`` of one number.
     """
 
     RING = 0
     MEMORY = 1
+    NCCL = 2
 
     def __str__(self) -> str:
         return self.name.lower()

@@ -60,11 +60,11 @@ class Group:
     All members get the same bits. float16 and bfloat16 are combined in float32.
 
     ``name`` appears in errors. A device may be in several groups. Closing a group leaves its
-    devices open. ``engine`` is ``"ring"``, ``"memory"`` or ``"moves"``; by default, the servers
-    carry out collectives if they all can: in memory if the members are all on one server, else in
-    a ring. They give a member up when nothing was heard of its
-    server for ``timeout_seconds``, and when it did not issue its part of a collective for
-    ``issue_timeout_seconds`` while another one waited for it.
+    devices open. ``engine`` is ``"nccl"``, ``"memory"``, ``"ring"`` or ``"moves"``; by default,
+    the servers carry out collectives if they all can: by NCCL between GPUs whose operators allow
+    it, in memory if the members are all on one server, else in a ring. They give a member up when
+    nothing was heard of its server for ``timeout_seconds``, and when it did not issue its part of a
+    collective for ``issue_timeout_seconds`` while another one waited for it.
     """
 
     @explained
@@ -474,6 +474,7 @@ _SERVERS_ENGINES: Final = {str(kind): kind for kind in EngineKind}
 _NEEDS: Final = {
     EngineKind.RING: "native servers",
     EngineKind.MEMORY: "members that are all on one native server",
+    EngineKind.NCCL: "GPUs of native servers with --nccl",
 }
 
 

@@ -297,6 +297,8 @@ def _chosen(devices: Sequence[Device], wanted: EngineKind | None) -> EngineKind:
     addresses = [parse_address(welcome.peer_address) for welcome in welcomes]
     servers = {(address.host, address.port) for address in addresses}
     if wanted is None:
+        if all(map(EngineKind.NCCL.is_among, bits)):
+            return EngineKind.NCCL
         is_fit = len(servers) == 1 and all(map(EngineKind.MEMORY.is_among, bits))
         return EngineKind.MEMORY if is_fit else EngineKind.RING
     for device, has in zip(devices, bits, strict=True):

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from burn_remote_protocol.collectives import Reduction
+from burn_remote_protocol.collectives import CollectiveCall, Reduction
 from burn_remote_protocol.dtypes import DType, DTypeUsage
 from burn_remote_protocol.errors import BurnRemoteError, DeviceLost, TransferFailed, Unsupported
 from burn_remote_protocol.operations.row import Signature
@@ -23,6 +23,7 @@ __all__ = [
     "BackendSession",
     "CapturedRun",
     "Combine",
+    "Communicator",
     "Deliver",
     "Kernel",
     "Loan",
@@ -77,6 +78,36 @@ Combine = Callable[[memoryview, memoryview, memoryview, bool], None]
 
 # reduce(elements of all members in their order, out): low precision is rounded once.
 Reduce = Callable[[Sequence[memoryview], memoryview], None]
+
+
+class Communicator(Protocol):
+    """A member of a communicator of a device's own library, such as NCCL. One thread uses it."""
+
+    def start(
+        self,
+        call: CollectiveCall,
+        inputs: Sequence[Any],
+        specs: Sequence[TensorSpec],
+        done: Callable[[Sequence[Any] | None], None],
+    ) -> None:
+        """Start a collective on shared arrays, without waiting.
+
+        ``specs`` are those of the outputs. ``done`` gets them as shared arrays once the device has
+        finished, or ``None`` if it failed; it is called in another thread.
+        """
+        ...
+
+    def examine(self) -> None:
+        """Raise an error that the library noticed meanwhile."""
+        ...
+
+    def abort(self) -> None:
+        """End what is in flight, and free the communicator."""
+        ...
+
+    def close(self) -> None:
+        """Free the communicator, of which nothing is in flight."""
+        ...
 
 
 def array_shape(spec: TensorSpec) -> Shape:
@@ -317,6 +348,22 @@ class Backend(ABC):
         Raises ``Unsupported``.
         """
         raise Unsupported(f"the backend {self.name} takes part in no collectives")
+
+    @property
+    def has_communicators(self) -> bool:
+        """Whether ``open_communicator`` works."""
+        return False
+
+    def new_communicator_identifier(self) -> bytes:
+        """Return what the members of a new communicator share. Raises ``Unsupported``."""
+        raise Unsupported(f"the backend {self.name} has no communicators")
+
+    def open_communicator(self, identifier: bytes, members: int, rank: int) -> Communicator:
+        """Join a communicator; returns once all members have, and may wait for ever.
+
+        Raises ``Unsupported``, and what its library raises.
+        """
+        raise Unsupported(f"the backend {self.name} has no communicators")
 
     def import_shared(self, shared: Any, spec: TensorSpec, source: Backend) -> Any:
         """Copy a shared array from another device and return it as a shared array of this one."""

@@ -39,11 +39,20 @@ class CollectiveEngine(Protocol):
         """The engine's name, such as ``ring``."""
         ...
 
-    def carry_out(self, job: Job, inputs: Sequence[Any]) -> Sequence[Any]:
+    def carry_out(self, job: Job, inputs: Sequence[Any]) -> Sequence[Any] | None:
         """Carry out a collective of which all members know; return the shared arrays of outputs.
 
-        ``inputs`` are arrays. Raises ``GroupIsBroken`` and ``BurnRemoteError``.
+        ``inputs`` are arrays. Returns ``None`` if the collective goes on, and the engine settles it
+        later. Raises ``GroupIsBroken`` and ``BurnRemoteError``.
         """
+        ...
+
+    def examine(self) -> None:
+        """Raise ``BurnRemoteError`` if what goes on has failed. Called again and again."""
+        ...
+
+    def finish(self) -> None:
+        """Wait until what goes on is done. Raises ``GroupIsBroken`` and ``BurnRemoteError``."""
         ...
 
     def close(self) -> None:

@@ -17,18 +17,27 @@ from burn_remote_server.collectives.engine import CollectiveEngine, Job, Members
 from burn_remote_server.collectives.links import Incoming, MemoryPipe
 from burn_remote_server.collectives.member import Member
 from burn_remote_server.collectives.memory import MemoryEngine
+from burn_remote_server.collectives.nccl import NcclEngine
 from burn_remote_server.collectives.peer_links import Dialler
 from burn_remote_server.collectives.ring import RingEngine
 from burn_remote_server.collectives.scratch import Scratch
+from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import CounterRegistry
 from burn_remote_server.tensors.slots import InFlight, Lent
 
-__all__ = ["Groups", "SessionGroups"]
+__all__ = ["Groups", "SessionGroups", "group_engines"]
 
 _ENGINES: Final[Mapping[EngineKind, Callable[[Member], CollectiveEngine]]] = {
     EngineKind.RING: RingEngine,
     EngineKind.MEMORY: MemoryEngine,
+    EngineKind.NCCL: NcclEngine,
 }
+
+
+def group_engines(settings: Settings, backend: Backend) -> Collection[EngineKind]:
+    """Return the engines that a server has: NCCL if its operator and its devices permit it."""
+    has_nccl = settings.nccl and backend.has_communicators
+    return [kind for kind in _ENGINES if kind is not EngineKind.NCCL or has_nccl]
 
 
 class Groups:
@@ -39,7 +48,10 @@ class Groups:
         dialler: Dialler,
         is_own: Callable[[str], bool],
         counters: CounterRegistry,
+        engines: Collection[EngineKind],
     ) -> None:
+        """Prepare for groups, by some of the engines."""
+        self.engines: Final = engines
         self._dialler: Final = dialler
         self._is_own: Final = is_own
         self._counters: Final = counters
@@ -51,11 +63,6 @@ class Groups:
         self._sources: Final[dict[bytes, Member]] = {}
         self._awaited: Final[dict[bytes, list[asyncio.Future[Member]]]] = {}
         self._pipes: Final[dict[bytes, MemoryPipe]] = {}
-
-    @property
-    def engines(self) -> Collection[EngineKind]:
-        """The engines that this process has."""
-        return _ENGINES.keys()
 
     def session(self, backend: Backend, host_memory: Quota, *, is_staged: bool) -> SessionGroups:
         """Return the groups of a new session.
@@ -86,6 +93,8 @@ class Groups:
             member.reject(0, "another session of this server is that member already")
         elif not self._is_own(spec.addresses[spec.rank]):
             member.reject(0, "the session that joined as this member is on another server")
+        elif spec.engine not in self.engines:
+            member.reject(0, f"its server does not have the engine {spec.engine}")
         elif spec.engine is EngineKind.MEMORY and not all(map(self._is_own, spec.addresses)):
             member.reject(0, "the engine memory needs members that are all on one server")
         elif size > 1:
@@ -204,7 +213,8 @@ class SessionGroups:
             self.reject(task, reason)
             raise OperationFailed(reason)
         spec = self._specs[task.group]
-        self._scratch[task.group].reserve(task.call, len(spec.addresses), spec.rank)
+        if spec.engine is not EngineKind.NCCL:  # whose elements stay on the devices
+            self._scratch[task.group].reserve(task.call, len(spec.addresses), spec.rank)
         self._sequences[task.group] = expected + 1
         self._members[task.group].submit(job)
 

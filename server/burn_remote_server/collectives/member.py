@@ -24,7 +24,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from burn_remote_protocol.collectives import EngineKind, GroupSpec
@@ -281,11 +281,9 @@ class Member:
             if self.size > 1:
                 self._connect()
             engine = self._open_engine(self)
-            while (job := self._next_job()) is not None:
+            while (job := self._next_job(engine)) is not None:
                 self._carry_out(engine, job)
-                with self._lock:
-                    self._done = job.sequence + 1
-                    self._unsettled.pop(job.sequence, None)
+            engine.finish()
             self.report(GroupBroken(self._done, self.spec.rank, "it left the group"))
         except GroupIsBroken:
             pass
@@ -324,7 +322,7 @@ class Member:
             )
             raise GroupIsBroken
 
-    def _next_job(self) -> Job | None:
+    def _next_job(self, engine: CollectiveEngine) -> Job | None:
         """Wait for the next collective; ``None`` if this member leaves."""
         self._heard = time.monotonic()
         while True:
@@ -333,18 +331,30 @@ class Member:
                 if self._jobs:
                     job = self._jobs.popleft()
                     return job if isinstance(job, Job) else None
-                if self._incoming is None or self._begun is not None:
-                    self._changed.wait(SLICE_SECONDS)
-                    continue
-            if self._previous in self._gone:
-                with self._lock:
-                    if not self._jobs:
-                        self._changed.wait(SLICE_SECONDS)
-                continue
-            if self._incoming.wait(SLICE_SECONDS):
-                self._take_idle_message()
-            else:
-                self._check_silence()
+            engine.examine()
+            self.serve_links(SLICE_SECONDS, lambda: bool(self._jobs))
+
+    def serve_links(self, seconds: float, is_over: Callable[[], bool]) -> None:
+        """Take what the member before tells, for a while, or until something is over.
+
+        After something is over, ``wake`` must be called. Raises ``GroupIsBroken``.
+        """
+        if self._incoming is None or self._begun is not None or self._previous in self._gone:
+            with self._lock:
+                self.check()
+                if not is_over():
+                    self._changed.wait(seconds)
+        elif self._incoming.wait(seconds):
+            self._take_idle_message()
+        else:
+            self._check_silence()
+        self.check()
+
+    def wake(self) -> None:
+        """Make ``serve_links`` return."""
+        with self._lock:
+            self._changed.notify_all()
+        self._wake()
 
     def _take_idle_message(self) -> None:
         try:
@@ -405,6 +415,16 @@ class Member:
             self._agree(job)
         arrays = engine.carry_out(job, inputs)
         self._late_at = float("inf")
+        if arrays is not None:
+            self.settle(job, arrays)
+
+    def settle(self, job: Job, arrays: Sequence[Any]) -> None:
+        """Deliver the outputs of a collective, unless it has failed. Any thread may call it."""
+        with self._lock:
+            # ``report`` removes what it fails, under the lock: an aborted collective is not there.
+            if self._unsettled.pop(job.sequence, None) is None:
+                return
+            self._done = max(self._done, job.sequence + 1)
         for slot, array in zip(job.outputs, arrays, strict=True):
             slot.complete(array)
 

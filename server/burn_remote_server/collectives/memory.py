@@ -44,6 +44,12 @@ class MemoryEngine:
         _RUN[job.call.kind](exchange)
         return [output.finished() for output in outputs]
 
+    def examine(self) -> None:
+        """Do nothing: nothing goes on after ``carry_out``."""
+
+    def finish(self) -> None:
+        """Do nothing: nothing goes on after ``carry_out``."""
+
     def close(self) -> None:
         """Do nothing: the links belong to the member."""
 

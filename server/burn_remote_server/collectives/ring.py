@@ -40,6 +40,12 @@ class RingEngine:
         _Execution(self._member, job, given, outputs).run()
         return [output.finished() for output in outputs]
 
+    def examine(self) -> None:
+        """Do nothing: nothing goes on after ``carry_out``."""
+
+    def finish(self) -> None:
+        """Do nothing: nothing goes on after ``carry_out``."""
+
     def close(self) -> None:
         """Do nothing: the links belong to the member."""
 

@@ -153,6 +153,7 @@ def command(
     transfer_checksum: Annotated[
         str | None, _flag("transfer_checksum", MOVING, "true|false")
     ] = None,
+    nccl: Annotated[str | None, _flag("nccl", MOVING, "true|false")] = None,
     max_session_bytes: Annotated[
         str | None, _flag("max_session_bytes", SESSION_LIMITS, "BYTES")
     ] = None,

@@ -14,6 +14,7 @@ from burn_remote_server.backends.interface import (
     Backend,
     BackendSession,
     Combine,
+    Communicator,
     Loan,
     Memory,
     Reduce,
@@ -138,6 +139,16 @@ class Fusion(Backend, FusionBackend):
 
     def reducer(self, dtype: DType, reduction: Reduction) -> Reduce:
         return self.inner.reducer(dtype, reduction)
+
+    @property
+    def has_communicators(self) -> bool:
+        return self.inner.has_communicators
+
+    def new_communicator_identifier(self) -> bytes:
+        return self.inner.new_communicator_identifier()
+
+    def open_communicator(self, identifier: bytes, members: int, rank: int) -> Communicator:
+        return self.inner.open_communicator(identifier, members, rank)
 
     def import_shared(self, shared: Any, spec: TensorSpec, source: Backend) -> Any:
         return self.inner.import_shared(

@@ -25,7 +25,7 @@ from burn_remote_server.access.quota import Pool, Quota
 from burn_remote_server.access.tls import ServerTls
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.memory_limits import host_memory_bytes
-from burn_remote_server.collectives.groups import Groups
+from burn_remote_server.collectives.groups import Groups, group_engines
 from burn_remote_server.collectives.peer_links import Dialler
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.execution.decoding_turns import DecodingTurns
@@ -248,6 +248,7 @@ class Host:
             Dialler(settings, self.peer_rules, asyncio.get_running_loop()),
             self.is_own,
             self.counter_registry,
+            group_engines(settings, backends[0]),
         )
         self.draining: Final = asyncio.Event()
         # Set when the server drains and the last session has ended. Then only fetches by peers

@@ -287,6 +287,12 @@ class Settings(BaseModel):
         "about 100 ms per GB, but leaves network errors undetected. The fetching server decides.",
     )
 
+    nccl: bool = Field(
+        False,
+        description="Let groups of GPUs exchange tensors by NCCL. Its own connections, between the "
+        "machines of a group, are neither encrypted nor authenticated.",
+    )
+
     # -- timeouts -----------------------------------------------------------------------------
 
     handshake_timeout_seconds: Seconds = Field(

@@ -18,67 +18,18 @@ from burn_remote_protocol.messages import GroupBroken
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.collectives.engine import Job
-from burn_remote_server.collectives.links import Incoming, MemoryPipe
+from burn_remote_server.collectives.links import Incoming
 from burn_remote_server.collectives.member import Member
 from burn_remote_server.collectives.ring import RingEngine
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.tensors.slots import InFlight, Lent
+from support.members import PATIENCE_SECONDS, Members
 from support.waiting import wait_until
 
 Kind = CollectiveKind
 VECTOR = TensorSpec((1000,), F32)
 SUM = CollectiveCall(Kind.ALL_REDUCE, (VECTOR,))
 BARRIER = CollectiveCall(Kind.BARRIER)
-PATIENCE_SECONDS = 5.0
-
-
-class Members:
-    """The members of a group, linked in memory."""
-
-    def __init__(
-        self, count: int, *, absent: tuple[int, ...] = (), issue_seconds: float = 600.0
-    ) -> None:
-        self.addresses = tuple(f"ws://host-{rank}:1" for rank in range(count))
-        pipes = [MemoryPipe() for _ in range(count)]
-        self.ended = [threading.Event() for _ in range(count)]
-        self.rings: dict[int, Member] = {}
-        self._issued = [0] * count
-        for rank in range(count):
-            if rank in absent:
-                continue
-            spec = GroupSpec(bytes(32), rank, self.addresses, 0.5, issue_seconds)
-            dial = self._dial(pipes[rank - 1])
-            ended = self._set(self.ended[rank])
-            ring = Member(spec, NumpyBackend(), RingEngine, dial, Counters(), ended, 0.5)
-            pipes[rank].on_told(ring.heard_from_next)
-            if count > 1 and (rank + 1) % count not in absent:
-                ring.attach(pipes[rank])
-            self.rings[rank] = ring
-        for ring in self.rings.values():
-            ring.start()
-
-    @staticmethod
-    def _dial(pipe: MemoryPipe) -> Callable[[Callable[[], None]], Incoming]:
-        return lambda check: pipe
-
-    @staticmethod
-    def _set(event: threading.Event) -> Callable[[Member], None]:
-        return lambda member: event.set()
-
-    def issue(self, rank: int, call: CollectiveCall, *inputs: Any) -> list[InFlight]:
-        """Issue a collective on one member; return its slots."""
-        specs = call.output_specs(len(self.addresses), rank)
-        slots = [InFlight(spec, PATIENCE_SECONDS) for spec in specs]
-        given = [one if isinstance(one, InFlight) else Lent(one) for one in inputs]
-        job = Job(self._issued[rank], call, given, slots, range(len(slots)))
-        self._issued[rank] += 1
-        self.rings[rank].submit(job)
-        return slots
-
-    def leave(self) -> None:
-        for ring in self.rings.values():
-            ring.leave()
-        assert all(self.ended[rank].wait(PATIENCE_SECONDS) for rank in self.rings)
 
 
 def vector(rank: int) -> Any:
@@ -175,7 +126,7 @@ def test_a_link_that_cannot_be_dialled_names_the_member_before() -> None:
 
     ended = threading.Event()
     spec = GroupSpec(bytes(32), 0, ("ws://a:1", "ws://b:1", "ws://c:1"), 1.0)
-    ring = Member(spec, NumpyBackend(), RingEngine, dial, Counters(), Members._set(ended), 1.0)
+    ring = Member(spec, NumpyBackend(), RingEngine, dial, Counters(), Members.setting(ended), 1.0)
     slot = InFlight(VECTOR, PATIENCE_SECONDS)
     ring.submit(Job(0, SUM, [Lent(vector(0))], [slot], [7]))
     ring.start()

@@ -59,7 +59,7 @@ def test_the_facts_name_what_an_operator_asks_for() -> None:
     assert about["address"] == " ".join(ADDRESSES)
     assert "2 devices" in about["computes"]
     assert about["speaks"] == "native protocol 1, Burn 0.21"
-    assert about["groups by"] == "ring, memory"
+    assert about["groups by"] == "ring, memory, nccl"
     assert "each 1GiB" in about["limits"]
     assert "within 7 s" in about["stops"]
     assert about["health"].startswith("http://127.0.0.1:3000/healthz")

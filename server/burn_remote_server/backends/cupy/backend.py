@@ -26,6 +26,11 @@ from burn_remote_server.backends.array.kernels.kernel_families import random_fam
 from burn_remote_server.backends.array.kernels.quantized_kernels import stored
 from burn_remote_server.backends.array.session import ArraySession, kernel_table
 from burn_remote_server.backends.cupy.captured_runs import CudaGraphs, prepare
+from burn_remote_server.backends.cupy.communicator import (
+    NcclCommunicator,
+    has_nccl,
+    new_identifier,
+)
 from burn_remote_server.backends.cupy.cudnn_convolution import Cudnn, open_cudnn
 from burn_remote_server.backends.cupy.device import Gpu, Shared
 from burn_remote_server.backends.cupy.families import cuda_families
@@ -37,6 +42,7 @@ from burn_remote_server.backends.cupy.random_numbers import CudaRandomStream
 from burn_remote_server.backends.interface import (
     Backend,
     CapturedRun,
+    Communicator,
     Deliver,
     ElementwiseCall,
     Loan,
@@ -253,6 +259,16 @@ class CupyBackend(ArrayBackend):
             with self._gpu.transfers as stream:
                 stream.wait_event(array.ready)
                 return _copied(array.array, dtype, stream)
+
+    @property
+    def has_communicators(self) -> bool:
+        return has_nccl()
+
+    def new_communicator_identifier(self) -> bytes:
+        return new_identifier()
+
+    def open_communicator(self, identifier: bytes, members: int, rank: int) -> Communicator:
+        return NcclCommunicator(self._gpu, identifier, members, rank)
 
     def import_shared(self, shared: Shared, spec: TensorSpec, source: Backend) -> Any:
         if not isinstance(source, CupyBackend):

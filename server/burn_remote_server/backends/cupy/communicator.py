@@ -1,0 +1,295 @@
+"""Collectives between GPUs by NCCL: what a communicator starts on a stream of its own.
+
+NCCL knows no 16-bit integers, so these are reduced as 32-bit ones, which wrap alike. Its minimum
+and maximum may drop a NaN, so whether an element is one is reduced beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+import cupy
+import numpy as np
+
+from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, Reduction
+from burn_remote_protocol.errors import Unsupported
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.array.core.array_dtypes import BFLOAT16, wire_dtype
+from burn_remote_server.backends.cupy.device import Gpu, new_event
+from burn_remote_server.backends.interface import array_shape
+
+__all__ = ["NcclCommunicator", "has_nccl", "new_identifier"]
+
+# The values of NCCL's ncclDataType_t and ncclRedOp_t, from nccl.h.
+UINT8: Final = 1
+INT32: Final = 2
+_DTYPES: Final = {
+    "int8": 0,
+    "uint8": UINT8,
+    "int32": INT32,
+    "uint32": 3,
+    "int64": 4,
+    "uint64": 5,
+    "float16": 6,
+    "float32": 7,
+    "float64": 8,
+    "bfloat16": 9,
+}
+SUM: Final = 0
+MAX: Final = 2
+_OPERATIONS: Final = {
+    Reduction.SUM: SUM,
+    Reduction.MEAN: SUM,
+    Reduction.PRODUCT: 1,
+    Reduction.MAX: MAX,
+    Reduction.MIN: 3,
+}
+_ORDERED: Final = (Reduction.MIN, Reduction.MAX)
+_SHORT: Final = ("int16", "uint16")
+
+
+def _library() -> Any:
+    """Return CuPy's module for NCCL. Raises ``Unsupported``."""
+    try:
+        from cupy.cuda import nccl
+    except ImportError as error:
+        raise Unsupported(f"CuPy has no NCCL here: {error}") from None
+    if not getattr(nccl, "available", True):
+        raise Unsupported("CuPy was built or installed without NCCL")
+    return nccl
+
+
+def has_nccl() -> bool:
+    """Whether NCCL can be used."""
+    try:
+        _library()
+    except Unsupported:
+        return False
+    return True
+
+
+def new_identifier() -> bytes:
+    """Return the identifier that the members of a new communicator share."""
+    # CuPy 14 returns bytes, earlier versions a tuple of signed numbers.
+    return bytes(one & 0xFF for one in _library().get_unique_id())
+
+
+class NcclCommunicator:
+    """A member of an NCCL communicator (``Communicator``). One thread starts collectives."""
+
+    def __init__(self, gpu: Gpu, identifier: bytes, members: int, rank: int) -> None:
+        """Join the others; returns once all have. Raises what NCCL raises."""
+        self._nccl: Final = _library()
+        self._gpu: Final = gpu
+        self._members: Final = members
+        self._rank: Final = rank
+        given: Any = identifier
+        if not isinstance(self._nccl.get_unique_id(), bytes):
+            given = tuple(one - 256 if one > 127 else one for one in identifier)
+        # Of the GPU's pool: freed memory belongs to the stream on which it was allocated.
+        self._stream: Final = gpu.take_stream()
+        with gpu.device:
+            self._comm: Final = self._nccl.NcclCommunicator(members, given, rank)
+
+    def start(
+        self,
+        call: CollectiveCall,
+        inputs: Sequence[Any],
+        specs: Sequence[TensorSpec],
+        done: Callable[[Sequence[Any] | None], None],
+    ) -> None:
+        """Start a collective on shared arrays; see ``Communicator.start``."""
+        gpu = self._gpu
+        with gpu.faults, gpu.device, self._stream:
+            for shared in inputs:
+                self._stream.wait_event(shared.ready)
+            given = [
+                _as_elements(shared.array, spec)
+                for shared, spec in zip(inputs, call.input_specs(self._rank), strict=True)
+            ]
+            outputs = [cupy.empty(array_shape(spec), wire_dtype(spec.dtype)) for spec in specs]
+            made = _RUN[call.kind](self, call, given, outputs)
+            made = [
+                one != 0 if spec.dtype.is_bool else one
+                for one, spec in zip(made, specs, strict=True)
+            ]
+            finished = [gpu.shared(one, self._stream) for one in made]
+            event = self._stream.record(new_event())
+
+        kept = (inputs, given, outputs)
+        gpu.event_poller.call(event, partial(_deliver, done, finished, kept))
+
+    def examine(self) -> None:
+        """Raise an error of NCCL that happened meanwhile."""
+        self._comm.check_async_error()
+
+    def abort(self) -> None:
+        """End what is in flight, without its results."""
+        with self._gpu.device:
+            self._comm.abort()
+        self._gpu.give_back_stream(self._stream)
+
+    def close(self) -> None:
+        """Free the communicator, of which nothing is in flight."""
+        with self._gpu.device:
+            self._comm.destroy()
+        self._gpu.give_back_stream(self._stream)
+
+    @contextlib.contextmanager
+    def _together(self) -> Iterator[None]:
+        """Start what is called meanwhile as one operation of NCCL."""
+        self._nccl.groupStart()
+        try:
+            yield
+        finally:
+            self._nccl.groupEnd()
+
+    # -- kinds: they return the arrays of the outputs -----------------------------------------
+
+    def _all_reduce(self, call: CollectiveCall, given: list[Any], outputs: list[Any]) -> list[Any]:
+        def reduce(source: Any, target: Any, dtype: int, operation: int) -> None:
+            pointers = source.data.ptr, target.data.ptr
+            self._comm.allReduce(*pointers, source.size, dtype, operation, self._stream.ptr)
+
+        return self._reduced(call, given, outputs, reduce)
+
+    def _reduce(self, call: CollectiveCall, given: list[Any], outputs: list[Any]) -> list[Any]:
+        is_root = self._rank == call.root
+
+        def reduce(source: Any, target: Any, dtype: int, operation: int) -> None:
+            pointers = source.data.ptr, target.data.ptr
+            self._comm.reduce(*pointers, source.size, dtype, operation, call.root, self._stream.ptr)
+
+        if is_root:
+            return self._reduced(call, given, outputs, reduce)
+        self._reduced(call, given, [cupy.empty_like(one) for one in given], reduce)
+        return outputs
+
+    def _reduce_scatter(
+        self, call: CollectiveCall, given: list[Any], outputs: list[Any]
+    ) -> list[Any]:
+        def reduce(source: Any, target: Any, dtype: int, operation: int) -> None:
+            pointers = source.data.ptr, target.data.ptr
+            self._comm.reduceScatter(*pointers, target.size, dtype, operation, self._stream.ptr)
+
+        return self._reduced(call, given, outputs, reduce)
+
+    def _reduced(
+        self,
+        call: CollectiveCall,
+        given: list[Any],
+        outputs: list[Any],
+        reduce: Callable[[Any, Any, int, int], None],
+    ) -> list[Any]:
+        """Reduce each tensor by ``reduce(source, target, dtype, operation)``."""
+        if not given:
+            return outputs
+        dtype, reduction = given[0].dtype, call.reduction
+        sources, targets = given, outputs
+        if str(dtype) in _SHORT:
+            sources = [one.astype(cupy.int32) for one in given]
+            targets = [cupy.empty(one.shape, cupy.int32) for one in outputs]
+        flags: list[Any] = []
+        found: list[Any] = []
+        if reduction in _ORDERED and dtype.kind in "fV":
+            flags = [_is_nan(one) for one in given]
+            found = [cupy.empty(one.shape, cupy.uint8) for one in outputs]
+        number = _DTYPES[str(sources[0].dtype)]
+        with self._together():
+            for source, target in _with_elements(sources, targets):
+                reduce(source, target, number, _OPERATIONS[reduction])
+            for source, target in _with_elements(flags, found):
+                reduce(source, target, UINT8, MAX)
+        if sources is not given:
+            targets = [one.astype(dtype) for one in targets]
+        for target, flag in zip(targets, found, strict=False):
+            _set_nan(flag, target)
+        if reduction is Reduction.MEAN:
+            for target in targets:
+                _divide(target, self._members)
+        return targets
+
+    def _all_gather(self, call: CollectiveCall, given: list[Any], outputs: list[Any]) -> list[Any]:
+        with self._together():
+            for source, target in _with_elements(given, outputs):
+                pointers = source.data.ptr, target.data.ptr
+                self._comm.allGather(*pointers, source.nbytes, UINT8, self._stream.ptr)
+        return outputs
+
+    def _broadcast(self, call: CollectiveCall, given: list[Any], outputs: list[Any]) -> list[Any]:
+        with self._together():
+            for source, target in _with_elements(given or outputs, outputs):
+                pointers = source.data.ptr, target.data.ptr
+                self._comm.broadcast(*pointers, target.nbytes, UINT8, call.root, self._stream.ptr)
+        return outputs
+
+    def _all_to_all(self, call: CollectiveCall, given: list[Any], outputs: list[Any]) -> list[Any]:
+        stream = self._stream.ptr
+        with self._together():
+            for source, target in _with_elements(given, outputs):
+                share = source.nbytes // self._members
+                for peer in range(self._members):
+                    self._comm.send(source.data.ptr + peer * share, share, UINT8, peer, stream)
+                    self._comm.recv(target.data.ptr + peer * share, share, UINT8, peer, stream)
+        return outputs
+
+    def _barrier(self, call: CollectiveCall, given: list[Any], outputs: list[Any]) -> list[Any]:
+        token = cupy.zeros(1, cupy.int32)
+        self._comm.allReduce(token.data.ptr, token.data.ptr, 1, INT32, SUM, self._stream.ptr)
+        return outputs
+
+
+_RUN: Final[dict[CollectiveKind, Callable[..., list[Any]]]] = {
+    CollectiveKind.ALL_REDUCE: NcclCommunicator._all_reduce,
+    CollectiveKind.REDUCE_SCATTER: NcclCommunicator._reduce_scatter,
+    CollectiveKind.ALL_GATHER: NcclCommunicator._all_gather,
+    CollectiveKind.BROADCAST: NcclCommunicator._broadcast,
+    CollectiveKind.REDUCE: NcclCommunicator._reduce,
+    CollectiveKind.ALL_TO_ALL: NcclCommunicator._all_to_all,
+    CollectiveKind.BARRIER: NcclCommunicator._barrier,
+}
+
+
+def _as_elements(array: Any, spec: TensorSpec) -> Any:
+    """Return an array in C order, in the dtype in which its elements travel."""
+    wanted = wire_dtype(spec.dtype)
+    if array.dtype != wanted and not (array.dtype.kind == "b" and wanted.itemsize == 1):
+        array = array.astype(wanted)
+    return cupy.ascontiguousarray(array)
+
+
+def _deliver(
+    done: Callable[[Sequence[Any] | None], None], finished: Sequence[Any], kept: Any, status: int
+) -> None:
+    """Call ``done`` after an event with a CUDA status, until which ``kept`` must live."""
+    done(None if status else finished)
+
+
+def _with_elements(sources: list[Any], targets: list[Any]) -> list[tuple[Any, Any]]:
+    """Return the pairs of arrays that are not empty."""
+    return [pair for pair in zip(sources, targets, strict=True) if pair[0].size]
+
+
+def _is_nan(array: Any) -> Any:
+    wide = array.astype(cupy.float32) if array.dtype == BFLOAT16 else array
+    return cupy.isnan(wide).astype(cupy.uint8)
+
+
+def _set_nan(flag: Any, target: Any) -> None:
+    """Store a NaN where flags are set."""
+    # As bits: few of CuPy's functions take bfloat16.
+    unsigned = f"u{target.itemsize}"
+    nan = np.array([np.nan]).astype(target.dtype).view(unsigned)[0]
+    bits = target.view(unsigned)
+    bits[...] = cupy.where(flag, nan, bits)
+
+
+def _divide(target: Any, count: int) -> None:
+    """Divide in place; low precision is divided in float32."""
+    if target.itemsize == 2:
+        target[...] = (target.astype(cupy.float32) / cupy.float32(count)).astype(target.dtype)
+    else:
+        cupy.divide(target, target.dtype.type(count), out=target)

@@ -1,0 +1,206 @@
+"""The engine ``nccl``: GPUs exchange elements by NCCL, supervised over the links of the members.
+
+NCCL waits for an absent member for ever and does not report a dead one. So the members first pass
+the communicator's identifier round the ring, and then a start signal, which proves that all of them
+are there. While collectives are in flight, the links tell of failures; then the communicator is
+aborted, which ends what is in flight. Its outputs were failed before, so nobody sees what an
+aborted collective left in them.
+
+A collective is agreed upon as in a ring. Its outputs are settled when the GPU has finished it, so
+the next one can start meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, ProtocolViolation
+from burn_remote_server.backends.interface import Communicator
+from burn_remote_server.collectives.engine import GroupIsBroken, Job
+from burn_remote_server.collectives.links import Piece
+from burn_remote_server.collectives.member import Member
+from burn_remote_server.telemetry.logs import get_logger
+
+__all__ = ["START_SECONDS", "NcclEngine"]
+
+logger = get_logger(__name__)
+
+IDENTIFIER_BYTES: Final = 128
+
+# How long NCCL may take to connect members that are all there. It loads kernels the first time,
+# which takes seconds.
+START_SECONDS: Final = 60.0
+# How often a waiting thread looks whether the group is broken.
+SLICE_SECONDS: Final = 0.05
+# Collectives that may be in flight: each holds its inputs and outputs.
+MAX_IN_FLIGHT: Final = 32
+
+
+class NcclEngine:
+    """Starts collectives on a GPU (``CollectiveEngine``)."""
+
+    name: Final = "nccl"
+
+    def __init__(self, member: Member) -> None:
+        """Join the others. Raises ``GroupIsBroken`` and ``OperationFailed``."""
+        self._member: Final = member
+        self._lock: Final = threading.Lock()
+        self._is_finished = False
+        # When collectives in flight started, by sequence.
+        self._in_flight: Final[dict[int, float]] = {}
+        self._communicator: Final = self._joined(self._agreed_identifier())
+
+    def carry_out(self, job: Job, inputs: Sequence[Any]) -> None:
+        """Start a collective; its outputs are settled when it has finished.
+
+        Raises ``GroupIsBroken`` and ``OperationFailed``.
+        """
+        self._wait_until(lambda: len(self._in_flight) < MAX_IN_FLIGHT)
+        with self._lock:
+            self._in_flight[job.sequence] = time.monotonic()
+        specs = [slot.spec for slot in job.outputs if slot.spec is not None]
+        try:
+            self._communicator.start(job.call, inputs, specs, partial(self._finished, job))
+        except Exception as error:
+            raise OperationFailed(f"NCCL did not start {job.call.describe()}: {error}") from error
+
+    def examine(self) -> None:
+        """Raise ``OperationFailed`` if NCCL failed, or has not finished for a long time."""
+        try:
+            self._communicator.examine()
+        except Exception as error:
+            raise OperationFailed(f"NCCL failed: {error}") from error
+        with self._lock:
+            oldest = min(self._in_flight.values(), default=None)
+        seconds = self._member.spec.issue_seconds
+        if oldest is not None and time.monotonic() - oldest > seconds:
+            raise OperationFailed(f"NCCL did not finish a collective within {seconds:g} seconds")
+
+    def finish(self) -> None:
+        """Wait until all collectives are done. Raises ``GroupIsBroken`` and ``OperationFailed``."""
+        self._wait_until(lambda: not self._in_flight)
+        self._is_finished = True
+
+    def close(self) -> None:
+        """Free the communicator; abort it unless all collectives are done."""
+        free = self._communicator.close if self._is_finished else self._communicator.abort
+        # In a thread, because NCCL does not promise to return while others are gone.
+        closing = threading.Thread(target=_tried, args=(free,), name="nccl-close", daemon=True)
+        closing.start()
+        closing.join(self._member.spec.bound_seconds)
+
+    # -- parts --------------------------------------------------------------------------------
+
+    def _finished(self, job: Job, arrays: Sequence[Any] | None) -> None:
+        """Settle a collective; called in another thread."""
+        if arrays is None:
+            self._member.reject(job.sequence, f"the GPU failed in {job.call.describe()}")
+        else:
+            self._member.settle(job, arrays)
+        with self._lock:
+            self._in_flight.pop(job.sequence, None)
+        self._member.wake()
+
+    def _wait_until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            self.examine()
+            self._member.serve_links(SLICE_SECONDS, holds)
+
+    def _agreed_identifier(self) -> bytes:
+        """Return the identifier of member 0, once all members have it."""
+        member = self._member
+        if member.spec.rank:
+            identifier = self._receive(0, IDENTIFIER_BYTES)
+            self._send(0, identifier)
+            signal = self._receive(IDENTIFIER_BYTES, 1)
+            if member.spec.rank < member.size - 1:
+                self._send(IDENTIFIER_BYTES, signal)
+            return identifier
+        identifier = member.backend.new_communicator_identifier()
+        self._send(0, identifier)
+        if self._receive(0, IDENTIFIER_BYTES) != identifier:
+            raise ProtocolViolation("the identifier of the communicator came back changed")
+        self._send(IDENTIFIER_BYTES, b"\1")
+        return identifier
+
+    def _send(self, offset: int, data: bytes) -> None:
+        self._member.send(Piece(0, offset, memoryview(data)))
+
+    def _receive(self, offset: int, size: int) -> bytes:
+        def place(sequence: int, seen_offset: int, seen_size: int) -> memoryview:
+            if (sequence, seen_offset, seen_size) != (0, offset, size):
+                raise ProtocolViolation(f"{seen_size:,} bytes; expected {size} to start NCCL")
+            return memoryview(bytearray(size))
+
+        return bytes(self._member.receive_piece(place))
+
+    def _joined(self, identifier: bytes) -> Communicator:
+        """Open the communicator in a thread, which may wait for ever if a member dies now."""
+        member = self._member
+        opened: queue.SimpleQueue[Communicator | Exception] = queue.SimpleQueue()
+        is_unwanted = threading.Event()
+        open_communicator = partial(
+            member.backend.open_communicator, identifier, member.size, member.spec.rank
+        )
+        thread = threading.Thread(
+            target=_open,
+            args=(open_communicator, opened, is_unwanted),
+            name=f"member-{member.spec.rank}-nccl",
+            daemon=True,
+        )
+        thread.start()
+        deadline = time.monotonic() + START_SECONDS
+        try:
+            while True:
+                member.serve_links(SLICE_SECONDS, lambda: not opened.empty())
+                try:
+                    found = opened.get_nowait()
+                except queue.Empty:
+                    if time.monotonic() > deadline:
+                        raise OperationFailed(
+                            f"NCCL did not start within {START_SECONDS:g} seconds"
+                        ) from None
+                    continue
+                if isinstance(found, Exception):
+                    raise OperationFailed(f"NCCL did not start: {found}") from found
+                return found
+        except (BurnRemoteError, GroupIsBroken):
+            is_unwanted.set()
+            _abort_unwanted(opened)
+            raise
+
+
+def _open(
+    open_communicator: Callable[[], Communicator],
+    opened: queue.SimpleQueue[Communicator | Exception],
+    is_unwanted: threading.Event,
+) -> None:
+    try:
+        communicator = open_communicator()
+    except Exception as error:
+        opened.put(error)
+        return
+    opened.put(communicator)
+    if is_unwanted.is_set():
+        _abort_unwanted(opened)
+
+
+def _abort_unwanted(opened: queue.SimpleQueue[Communicator | Exception]) -> None:
+    """Abort a communicator that nobody waits for any more."""
+    with contextlib.suppress(queue.Empty):
+        found = opened.get_nowait()
+        if not isinstance(found, Exception):
+            _tried(found.abort)
+
+
+def _tried(free: Callable[[], None]) -> None:
+    try:
+        free()
+    except Exception:  # the group has ended; there is nobody to tell
+        logger.exception("nccl communicator not freed")

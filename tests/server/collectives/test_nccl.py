@@ -1,0 +1,204 @@
+"""The engine ``nccl`` with a fake communicator: starts, failures in flight, aborts and the end.
+
+The fake does what NCCL documents: it waits for all members to join, a collective waits for all of
+them for ever, and an abort ends what is in flight and leaves anything in its outputs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind
+from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.errors import CollectiveFailed
+from burn_remote_protocol.messages import GroupBroken
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.numpy.backend import NumpyBackend
+from burn_remote_server.collectives.nccl import NcclEngine
+from support.members import PATIENCE_SECONDS, Members
+from support.waiting import wait_until
+
+VECTOR = TensorSpec((8,), F32)
+SUM = CollectiveCall(CollectiveKind.ALL_REDUCE, (VECTOR,))
+GARBAGE = np.full(8, -7, np.float32)
+
+
+class Fabric:
+    """What the communicators of one test share."""
+
+    def __init__(self, members: int) -> None:
+        self.members = members
+        self.joined = threading.Barrier(members)
+        self.lock = threading.Lock()
+        self.given: list[list[Any]] = []
+        self.communicators: list[FakeCommunicator] = []
+        self.error: Exception | None = None
+        self.is_stuck = False  # collectives go on for ever
+
+
+class FakeCommunicator:
+    """One member of a communicator; all-reduces by sum."""
+
+    def __init__(self, fabric: Fabric, rank: int) -> None:
+        self._fabric = fabric
+        self._rank = rank
+        self._started = 0
+        self._waiting: list[Callable[[Sequence[Any] | None], None]] = []
+        self.ended = ""
+        fabric.joined.wait(PATIENCE_SECONDS)
+        fabric.communicators.append(self)
+
+    def start(
+        self,
+        call: CollectiveCall,
+        inputs: Sequence[Any],
+        specs: Sequence[TensorSpec],
+        done: Callable[[Sequence[Any] | None], None],
+    ) -> None:
+        fabric = self._fabric
+        with fabric.lock:
+            if len(fabric.given) == self._started:
+                fabric.given.append([])
+            given = fabric.given[self._started]
+            given.append((inputs[0], done))
+            self._started += 1
+            self._waiting.append(done)
+            is_complete = len(given) == fabric.members and not fabric.is_stuck
+        if is_complete:
+            total = sum(array for array, _ in given)
+            for _, each in given:
+                threading.Thread(target=each, args=([total],)).start()
+
+    def examine(self) -> None:
+        if self._fabric.error is not None:
+            raise self._fabric.error
+
+    def abort(self) -> None:
+        self.ended = "aborted"
+        for done in self._waiting:
+            done([GARBAGE])  # the GPU's events pass
+
+    def close(self) -> None:
+        self.ended = "closed"
+
+
+class FakeBackend(NumpyBackend):
+    """A NumPy backend with communicators."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        super().__init__()
+        self._fabric = fabric
+
+    def new_communicator_identifier(self) -> bytes:
+        return bytes(range(128))
+
+    def open_communicator(self, identifier: bytes, members: int, rank: int) -> FakeCommunicator:
+        assert (identifier, members) == (bytes(range(128)), self._fabric.members)
+        return FakeCommunicator(self._fabric, rank)
+
+
+def members_of(fabric: Fabric, **options: Any) -> Members:
+    return Members(
+        fabric.members, open_engine=NcclEngine, backend=lambda: FakeBackend(fabric), **options
+    )
+
+
+def vector(rank: int) -> Any:
+    return np.arange(8, dtype=np.float32) + rank
+
+
+def failure_of(slot: Any) -> CollectiveFailed:
+    with pytest.raises(CollectiveFailed) as failed:
+        slot.array()
+    return failed.value
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_members_start_a_communicator_use_it_and_free_it(count: int) -> None:
+    fabric = Fabric(count)
+    members = members_of(fabric)
+    for _ in range(3):
+        slots = [members.issue(rank, SUM, vector(rank))[0] for rank in range(count)]
+        for slot in slots:
+            np.testing.assert_array_equal(slot.array(), sum(map(vector, range(count))))
+    members.leave()
+    # The first one that leaves closes it; the others may hear of that before they leave themselves.
+    endings = [one.ended for one in fabric.communicators]
+    assert "closed" in endings
+    assert all(endings)
+
+
+def test_the_next_collective_starts_while_one_is_in_flight() -> None:
+    fabric = Fabric(2)
+    fabric.is_stuck = True
+    members = members_of(fabric)
+    for _ in range(3):
+        for rank in range(2):
+            members.issue(rank, SUM, vector(rank))
+    wait_until(lambda: [len(given) for given in fabric.given] == [2, 2, 2])
+    members.rings[0].abandon("the test is over")
+    members.leave()
+
+
+def test_a_lost_member_aborts_what_is_in_flight_and_nobody_sees_its_outputs() -> None:
+    fabric = Fabric(3)
+    fabric.is_stuck = True
+    members = members_of(fabric)
+    slots = [members.issue(rank, SUM, vector(rank))[0] for rank in range(3)]
+    wait_until(lambda: [len(given) for given in fabric.given] == [3])
+    members.rings[1].report(GroupBroken(0, 2, "it was killed"))
+    for slot in slots:
+        error = failure_of(slot)
+        assert (error.member, error.address) == (2, members.addresses[2])
+    members.leave()
+    assert [one.ended for one in fabric.communicators] == 3 * ["aborted"]
+
+
+def test_an_error_of_nccl_fails_the_group_with_its_text() -> None:
+    fabric = Fabric(2)
+    fabric.is_stuck = True
+    members = members_of(fabric)
+    slots = [members.issue(rank, SUM, vector(rank))[0] for rank in range(2)]
+    wait_until(lambda: [len(given) for given in fabric.given] == [2])
+    fabric.error = RuntimeError("NCCL_ERROR_SYSTEM_ERROR")
+    for slot in slots:
+        assert "NCCL failed: NCCL_ERROR_SYSTEM_ERROR" in str(failure_of(slot))
+    members.leave()
+
+
+def test_a_collective_that_nccl_does_not_finish_fails_after_the_bound() -> None:
+    fabric = Fabric(2)
+    fabric.is_stuck = True
+    members = members_of(fabric, issue_seconds=0.4)
+    slots = [members.issue(rank, SUM, vector(rank))[0] for rank in range(2)]
+    for slot in slots:
+        assert "NCCL did not finish a collective within 0.4 seconds" in str(failure_of(slot))
+    members.leave()
+    assert [one.ended for one in fabric.communicators] == 2 * ["aborted"]
+
+
+def test_nccl_is_not_started_before_all_members_are_there() -> None:
+    fabric = Fabric(3)
+    members = members_of(fabric, absent=(2,))
+    slots = [members.issue(rank, SUM, vector(rank))[0] for rank in range(2)]
+    for slot in slots:
+        assert failure_of(slot).member == 2
+    members.leave()
+    assert not fabric.communicators
+    assert not fabric.joined.n_waiting
+
+
+def test_a_member_that_leaves_waits_for_its_collectives() -> None:
+    fabric = Fabric(2)
+    members = members_of(fabric)
+    (first,) = members.issue(0, SUM, vector(0))
+    members.rings[0].leave()
+    (second,) = members.issue(1, SUM, vector(1))
+    for slot in (first, second):
+        np.testing.assert_array_equal(slot.array(), vector(0) + vector(1))
+    members.leave()
