@@ -224,7 +224,9 @@ class Member:
 
     def attach(self, outgoing: Outgoing) -> bool:
         """Use a link to the next member; ``False`` if there is one already, or none is needed."""
-        return self._sender.attach(outgoing)
+        is_used = self._sender.attach(outgoing)
+        self.wake()
+        return is_used
 
     @property
     def last_word(self) -> GroupBroken | None:
@@ -314,7 +316,11 @@ class Member:
             broken = self._broken
         if broken is not None:
             incoming.tell(broken)
-        if not self._sender.await_link(time.monotonic() + self._join_seconds, self.check):
+        deadline = time.monotonic() + self._join_seconds
+        while not self._sender.has_link and time.monotonic() < deadline:
+            # The member before may tell why the next one cannot link itself, and comes first then.
+            self.serve_links(SLICE_SECONDS, lambda: self._sender.has_link)
+        if not self._sender.has_link:
             self.lost(
                 self._next,
                 f"it did not join the group within {self._join_seconds:g} seconds, or with other "
@@ -429,13 +435,17 @@ class Member:
             slot.complete(array)
 
     def _agree(self, job: Job) -> None:
-        """Exchange the description of the collective with the neighbours."""
-        digest = job.call.digest(job.sequence)
-        own = job.call.describe()
-        self.send(BeginCollective(job.sequence, digest, own[:MAX_REASON]))
+        self.agree(job.sequence, job.call.digest(job.sequence), job.call.describe())
+
+    def agree(self, sequence: int, digest: bytes, own: str) -> None:
+        """Exchange what comes next with the neighbours, and check that the one before agrees.
+
+        ``digest`` stands for it; ``own`` describes it. Raises ``GroupIsBroken``.
+        """
+        self.send(BeginCollective(sequence, digest, own[:MAX_REASON]))
         self._heard = time.monotonic()
         self._expect(
-            f"did not issue collective {job.sequence}, {own}, of which member {self.spec.rank} "
+            f"did not issue collective {sequence}, {own}, of which member {self.spec.rank} "
             "has done its part,",
             self.spec.issue_seconds,
         )
@@ -444,13 +454,13 @@ class Member:
             if isinstance(message, BeginCollective):
                 self._begun = message
         begun, self._begun = self._begun, None
-        if (begun.sequence, begun.digest) != (job.sequence, digest):
+        if (begun.sequence, begun.digest) != (sequence, digest):
             self.report(
                 GroupBroken(
-                    job.sequence,
+                    sequence,
                     self._previous,
                     f"it issued {begun.description} as collective {begun.sequence}, but member "
-                    f"{self.spec.rank} issued {own} as collective {job.sequence}"[:MAX_REASON],
+                    f"{self.spec.rank} issued {own} as collective {sequence}"[:MAX_REASON],
                 )
             )
             raise GroupIsBroken

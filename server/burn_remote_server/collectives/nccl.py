@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from burn_remote_protocol.collectives import DIGEST_BYTES
 from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, ProtocolViolation
 from burn_remote_server.backends.interface import Communicator
 from burn_remote_server.collectives.engine import GroupIsBroken, Job
@@ -32,6 +33,7 @@ __all__ = ["START_SECONDS", "NcclEngine"]
 logger = get_logger(__name__)
 
 IDENTIFIER_BYTES: Final = 128
+START_DIGEST: Final = b"start of NCCL".ljust(DIGEST_BYTES, b"\0")
 
 # How long NCCL may take to connect members that are all there. It loads kernels the first time,
 # which takes seconds.
@@ -115,6 +117,8 @@ class NcclEngine:
     def _agreed_identifier(self) -> bytes:
         """Return the identifier of member 0, once all members have it."""
         member = self._member
+        # A member that still waits for its link to the next one takes no pieces before this.
+        member.agree(0, START_DIGEST, "the start of NCCL")
         if member.spec.rank:
             identifier = self._receive(0, IDENTIFIER_BYTES)
             self._send(0, identifier)

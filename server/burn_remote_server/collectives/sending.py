@@ -76,6 +76,11 @@ class Sender:
             self._changed.notify_all()
         return True
 
+    @property
+    def has_link(self) -> bool:
+        """Whether the link to the next member exists."""
+        return self._outgoing is not None
+
     def await_link(self, deadline: float, check: Callable[[], None]) -> bool:
         """Wait for the link to the next member; ``False`` at the deadline. ``check`` may raise."""
         with self._changed:

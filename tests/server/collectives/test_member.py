@@ -18,7 +18,7 @@ from burn_remote_protocol.messages import GroupBroken
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.collectives.engine import Job
-from burn_remote_server.collectives.links import Incoming
+from burn_remote_server.collectives.links import Incoming, MemoryPipe
 from burn_remote_server.collectives.member import Member
 from burn_remote_server.collectives.ring import RingEngine
 from burn_remote_server.telemetry.counters import Counters
@@ -264,3 +264,22 @@ def _ended_group(end: Callable[[Members], None]) -> list[weakref.ref[Any]]:
         given = [members.issue(rank, SUM, given[rank])[0] for rank in range(3)]
     members.leave()
     return watched
+
+
+def test_a_member_that_waits_for_the_next_one_hears_why_it_does_not_come() -> None:
+    """Only the member before tells it: the next one cannot link itself, and has told the others."""
+    pipe = MemoryPipe()
+    ended = threading.Event()
+    spec = GroupSpec(bytes(32), 0, ("ws://a:1", "ws://b:1", "ws://c:1"), 60.0)
+    ring = Member(
+        spec, NumpyBackend(), RingEngine, lambda _: pipe, Counters(), Members.setting(ended), 60.0
+    )
+    slot = InFlight(VECTOR, PATIENCE_SECONDS)
+    ring.submit(Job(0, SUM, [Lent(vector(0))], [slot], [1]))
+    ring.start()
+    pipe.send(GroupBroken(0, 2, "its certificate is not trusted"))
+    error = error_of(slot)
+    assert (error.member, "certificate" in str(error)) == (2, True)
+    ring.attach(MemoryPipe())
+    ring.leave()
+    assert ended.wait(PATIENCE_SECONDS)
