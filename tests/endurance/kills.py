@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from endurance.processes import Process, Report, Snapshot, eventually
-from support.faults import Plan, faulty_proxy
+from support.faults import Plan, bytes_to_open, faulty_proxy
 from support.servers import RunningServer, server
 
 __all__ = ["Kills", "kill_rounds"]
@@ -32,9 +32,8 @@ FLAGS: Final = (
 THINKING: Final = ("--think-seconds", "0.005")
 # Timeout for a client to reach the byte at which it is killed.
 REACH_SECONDS: Final = 60.0
-# Kills happen anywhere between the handshake and the end of some uploads: as many below 10 KB of
-# traffic as above 1 MB.
-FIRST_BYTE: Final = 300
+# Kills happen anywhere between the native handshake and the end of some uploads: as many in the
+# first 10 KB of traffic after it as above 3 MB.
 LAST_BYTE: Final = 30_000_000
 
 
@@ -62,12 +61,13 @@ def kill_rounds(rounds: int, seed: int) -> Iterator[Kills]:
         Process(steady.address, "--small", "--announce", *THINKING) as bystander,
     ):
         bystander.wait_ready()
+        opened_bytes = bytes_to_open(steady.port)
         for number in range(rounds):
             if rng.random() < 0.5:
-                _kill_client(rng, steady)
+                _kill_client(rng, steady, opened_bytes)
                 seen.clients_killed += 1
             else:
-                seen.errors.update(_kill_server(rng, steady))
+                seen.errors.update(_kill_server(rng, steady, opened_bytes))
                 seen.servers_killed += 1
             settled = eventually(steady, _only_bystander)
             if number == rounds // 10:
@@ -85,21 +85,21 @@ def _only_bystander(snapshot: Snapshot) -> bool:
     return snapshot.sessions == 1 and snapshot.tensor_bytes < 100_000 and not snapshot.offers
 
 
-def _kill_client(rng: random.Random, steady: RunningServer) -> None:
+def _kill_client(rng: random.Random, steady: RunningServer, opened_bytes: int) -> None:
     with (
-        faulty_proxy(steady.port, _one_cut(rng)) as proxy,
+        faulty_proxy(steady.port, _one_cut(rng, opened_bytes)) as proxy,
         _client(rng, proxy.address) as client,
     ):
         proxy.at_cut = client.kill
         client.wait(REACH_SECONDS)
 
 
-def _kill_server(rng: random.Random, steady: RunningServer) -> list[str]:
+def _kill_server(rng: random.Random, steady: RunningServer, opened_bytes: int) -> list[str]:
     """Return the errors of the clients that used the killed server."""
     killed = threading.Event()
     with (
         server(*FLAGS) as victim,
-        faulty_proxy(victim.port, _one_cut(rng)) as proxy,
+        faulty_proxy(victim.port, _one_cut(rng, opened_bytes)) as proxy,
         contextlib.ExitStack() as stack,
     ):
 
@@ -125,9 +125,9 @@ def _kill_server(rng: random.Random, steady: RunningServer) -> list[str]:
         return [report.ended for report in reports]
 
 
-def _one_cut(rng: random.Random) -> Plan:
-    """Cut the first connection after a random number of bytes, small and large ones alike."""
-    left = iter([round(math.exp(rng.uniform(math.log(FIRST_BYTE), math.log(LAST_BYTE))))])
+def _one_cut(rng: random.Random, opened_bytes: int) -> Plan:
+    """Cut the first connection a random number of bytes after the handshake, small or large."""
+    left = iter([opened_bytes + round(math.exp(rng.uniform(0, math.log(LAST_BYTE))))])
     return lambda: next(left, None)
 
 

@@ -210,7 +210,7 @@ def test_a_silent_node_is_lost_after_the_timeout() -> None:
     with ExitStack() as stack:
         nodes = [stack.enter_context(server("--fetch-timeout-seconds", "1")) for _ in range(3)]
         outcome = run(
-            *(node.address for node in nodes), *LONG, "--tolerate-loss", "--patience", "5",
+            *(node.address for node in nodes), *LONG, "--tolerate-loss", "--patience", "2",
             at_line=(SOON, lambda: nodes[1].process.send_signal(signal.SIGSTOP)),
         )  # fmt: skip
     assert (outcome.code, outcome.err) == (0, "")
