@@ -146,6 +146,7 @@ HOSTILE = {
     "text.npy": (b"no array", r"not a \.npy file"),
     "objects.npy": (npy_bytes("|O", (1,)), "Python objects"),
     "claims.npy": (npy_bytes("<f8", (2**40,)), "it has 0 bytes of elements"),
+    "bools.npy": (npy_bytes("<f4", (True,)) + bytes(4), "cannot have the shape"),
 }
 
 
@@ -254,6 +255,12 @@ def test_what_a_server_cannot_do_with_files_is_refused(
 ) -> None:
     with pytest.raises(br.ArgumentMismatch, match=text):
         call(device)
+
+
+def test_a_name_that_cannot_be_sent_is_refused(device: br.RemoteDevice) -> None:
+    with pytest.raises(br.UsageError, match="not valid Unicode"):
+        br.load("server:/\ud800.npy", device=device)
+    assert br.ones((1,), device=device).item() == 1
 
 
 def test_a_missing_directory_stops_the_start_with_one_sentence(tmp_path: Path) -> None:

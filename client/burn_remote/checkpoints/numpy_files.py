@@ -183,7 +183,8 @@ def parsed_npy_header(file: IO[bytes]) -> NpyHeader:
     header = NpyHeader(shape, is_fortran, dtype)
     if dtype.hasobject:
         raise InvalidCheckpoint("it has Python objects, which only pickle could load")
-    is_valid = len(shape) <= MAX_RANK and all(length >= 0 for length in shape)
+    # True is an int to NumPy, but no size to a server.
+    is_valid = len(shape) <= MAX_RANK and all(type(n) is int and n >= 0 for n in shape)
     if not is_valid or header.nbytes > MAX_ELEMENTS:
         raise InvalidCheckpoint(f"a tensor cannot have the shape {shown(shape)}")
     try:

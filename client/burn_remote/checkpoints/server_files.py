@@ -28,7 +28,7 @@ from burn_remote.functions.manipulation import permute_dims
 from burn_remote.functions.tensor import Tensor
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote_protocol.dtypes import U8
-from burn_remote_protocol.errors import ArgumentMismatch, Unsupported, UsageError
+from burn_remote_protocol.errors import ArgumentMismatch, Unsupported, UsageError, shown
 from burn_remote_protocol.tensors import TensorSpec
 
 if TYPE_CHECKING:
@@ -135,6 +135,10 @@ def _found(name: str, device: AnyDevice | None) -> _ServerFile:
     session = place.session
     if not isinstance(session, NativeSession):
         raise Unsupported(f"{place} speaks Burn's dialect, which has no files of the server")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{shown(name)} is no name of a file: it is not valid Unicode") from None
     if len(name) > 1024:
         raise UsageError(f"the name of a file has at most 1,024 characters, not {len(name):,}")
     size, version = _FACTS.unpack(session.find_file(name).result().bytes)

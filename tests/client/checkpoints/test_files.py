@@ -155,6 +155,7 @@ HOSTILE = {
     npy_bytes("<f4", (2**40,)): "has 0 bytes of elements, but its header says",
     npy_bytes("<f4", (2**62, 2**62)): "cannot have the shape",
     npy_bytes("<f4", (-1,)): "cannot have the shape",
+    npy_bytes("<f4", (True,)): "cannot have the shape",
     npy_bytes("<f4", (1,) * 33): "cannot have the shape",
     npy_bytes("<f4", (3,), b"1234"): "has 4 bytes",
     npy_bytes("<U4", (1,), bytes(16)): "tensors cannot hold",
