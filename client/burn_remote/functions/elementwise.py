@@ -245,7 +245,11 @@ def log10(x: Tensor, /) -> Tensor:
 
 
 def _logarithm(x: Tensor, base: int) -> Tensor:
-    return divide(LOG.unary(x), math.log(base))
+    found, scale = LOG.unary(x), math.log(base)
+    if x.dtype.is_complex:
+        # A quotient of complex numbers makes NaN of the infinite logarithm of 0.
+        return complex(divide(real(found), scale), divide(imag(found), scale))
+    return divide(found, scale)
 
 
 def erf(x: Tensor, /) -> Tensor:

@@ -263,7 +263,9 @@ def array_function(
 def _without_defaults(called: str, options: Mapping[str, Any]) -> dict[str, Any]:
     remaining = {}
     for name, value in options.items():
-        if any(value is default or value == default for default in _DEFAULTS.get(name, ())):
+        if any(value is default for default in _DEFAULTS.get(name, ())) or (
+            isinstance(value, str | int | tuple) and value in _DEFAULTS.get(name, ())
+        ):
             continue
         if name in ("out", "where", "order", "casting", "subok"):
             raise TypeError(

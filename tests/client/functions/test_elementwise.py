@@ -184,3 +184,13 @@ def test_low_precision_stays_finite(device: br.Device, dtype: br.DType) -> None:
         y = function(x)
         assert y.dtype is dtype
         assert np.isfinite(y.numpy().astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("name", ["log2", "log10"])
+def test_the_logarithm_of_complex_zero_is_infinite(device: br.Device, name: str) -> None:
+    numbers = np.array([0, complex(-0.0, 0), 1 + 1j, 8], np.complex64)
+    with np.errstate(divide="ignore"):
+        expected = getattr(np, name)(numbers)
+
+    found = getattr(br, name)(br.tensor(numbers, device=device)).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-6)

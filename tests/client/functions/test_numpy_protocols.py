@@ -123,3 +123,9 @@ def test_reading_element_after_element_warns_once(
 
 def test_iterating_without_reading_does_not_warn(device: br.LocalDevice) -> None:
     assert len([element + 1 for element in br.arange(40, device=device)]) == 40
+
+
+@pytest.mark.parametrize("where", [np.array([True, False, True]), np.array([True]), 0])
+def test_a_ufunc_with_a_mask_is_refused(device: br.Device, where: Any) -> None:
+    with pytest.raises(TypeError, match="where="):
+        np.sin(br.ones(3, device=device), where=where)

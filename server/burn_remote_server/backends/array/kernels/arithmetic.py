@@ -27,7 +27,7 @@ from burn_remote_server.backends.array.core.kernel_forms import (
     WithScalar,
     direct_calls,
 )
-from burn_remote_server.backends.array.core.scalars import scalar_array
+from burn_remote_server.backends.array.core.scalars import scalar_array, wrapped
 from burn_remote_server.backends.interface import ElementwiseCall
 
 __all__ = ["FloatPowers", "NumericArithmetic", "NumericPowers", "truncated_quotient"]
@@ -183,6 +183,7 @@ def truncated_quotient(xp: Any, lhs: Array, rhs: Array) -> Array:
 
 _FLOAT64: Any = np.dtype(np.float64)
 _UNSIGNED: Any = np.dtype(np.uint64)
+_INT64: Any = np.dtype(np.int64)
 
 # Bits of the largest integers that each floating-point dtype represents exactly.
 _EXACT_EXPONENT_BITS = {
@@ -214,7 +215,7 @@ class NumericPowers(KernelFamily):
 
     def powi_scalar(self, lhs: Array, *, rhs: float | int | bool, out: TensorSpec) -> Array:
         """Return each element to the power of one integer."""
-        exponent = int(rhs)
+        exponent = wrapped(rhs, _INT64) if isinstance(rhs, float) else int(rhs)
         if lhs.dtype.kind not in "iu":
             if exponent.bit_length() <= _EXACT_EXPONENT_BITS[lhs.dtype]:
                 return _float_power(self.xp, lhs, float(exponent))

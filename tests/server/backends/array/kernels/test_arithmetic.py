@@ -310,3 +310,15 @@ def test_powers_of_negative_zeros_and_infinities_have_the_sign_of_large_exponent
 
     np.testing.assert_array_equal(seen, [-0.0, -np.inf, -np.inf, np.inf, np.nan, -0.125])
     assert np.signbit(seen[0])
+
+
+@pytest.mark.parametrize(
+    ("exponent", "expected"),
+    [(math.nan, [1, 1]), (math.inf, [math.inf, 0]), (-1e300, [0, math.inf])],
+)
+def test_exponents_that_are_no_integers_convert_as_in_rust(
+    exponent: float, expected: list[float]
+) -> None:
+    found = compute("Numeric.PowiScalar", np.array([2, 0.5], np.float32), rhs=exponent)
+
+    assert found.tolist() == expected

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from burn_remote_protocol.tensors import MAX_ELEMENTS
 from burn_remote_server.backends.array.kernels.module.checks import check_positive, refuse
 from burn_remote_server.backends.array.kernels.module.module_kernels import Table
 
@@ -128,6 +129,10 @@ class Windows(tuple[Axis, ...]):
         check_positive(operation, "dilation", dilation)
         if min(padding, default=0) < 0:
             raise refuse(operation, "padding", tuple(padding), "values of at least 0")
+        if max((*kernel, *stride, *padding, *dilation), default=0) > MAX_ELEMENTS:
+            # Positions of windows would exceed 64 bits.
+            seen = (*kernel, *stride, *padding, *dilation)
+            raise refuse(operation, "a size", seen, f"values of at most {MAX_ELEMENTS:,}")
         axes = []
         for size, taps, step, pad, gap in zip(
             sizes, kernel, stride, padding, dilation, strict=True

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from burn_remote_protocol.errors import ShapeMismatch
 from support.gradients import numeric_gradient
+from support.kernels import compute
 from support.layers import Pooling, poolings
 from support.module_kernels import Array, call_kernel, normal, run
 
@@ -87,3 +88,15 @@ def test_an_empty_batch_costs_nothing_however_long_its_axes_are() -> None:
     means = run("AvgPool1d", x, **options)
     assert means.shape == (0, 1, 2**32 + 1)
     assert run("AvgPool1dBackward", x, means, **options).shape == x.shape
+
+
+def test_a_stride_beyond_all_tensors_is_refused() -> None:
+    image = np.ones((1, 1, 4), np.float32)
+    options: dict[str, Any] = {
+        "kernel_size": 2,
+        "padding": 0,
+        "count_include_pad": True,
+        "ceil_mode": False,
+    }
+    with pytest.raises(ShapeMismatch, match="at most"):
+        compute("Module.AvgPool1d", image, stride=2**64 - 1, **options)
