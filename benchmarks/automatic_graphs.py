@@ -3,8 +3,8 @@
     python benchmarks/automatic_graphs.py
     python benchmarks/automatic_graphs.py --delays 0 --rounds 31
 
-1. The processor time of issuing a small operation: one by one, and as part of a followed sequence,
-   in the whole call (``x + y``) and in the session alone.
+1. The processor time of issuing a small operation (``x + y``): one by one, and as part of a
+   followed sequence.
 2. A training step through a server in another process, with a round trip that a relay makes longer
    by 0, 10 and 150 ms: elapsed, and processor times of client and server, automatic ÷ one by one.
 3. How long operations wait in the client before they are sent, at most and in the 99th percentile.
@@ -76,17 +76,6 @@ def _issue(x: br.Tensor, y: br.Tensor) -> float:
     return (time.thread_time() - start) / OPERATIONS * 1e6
 
 
-def _issue_in_session(session: Any, signature: Any) -> float:
-    execute, drop = session.execute, session.drop
-    tensor = 1
-    start = time.thread_time()
-    for _ in range(OPERATIONS):
-        result = execute(signature, [tensor, 2])
-        drop(tensor)
-        tensor = result
-    return (time.thread_time() - start) / OPERATIONS * 1e6
-
-
 def issuing(table: Table, rounds: int) -> None:
     """Measure the client's processor time for each operation."""
     sides: list[tuple[Any, br.Tensor, br.Tensor]] = []
@@ -97,18 +86,14 @@ def issuing(table: Table, rounds: int) -> None:
         _discarding(device)
         sides.append((device, x, y))
     values = [[_issue(x, y) for _, x, y in sides] for _ in range(rounds)]
-    signature = sides[1][0].session._pattern.first.signature
-    alone = [
-        [_issue_in_session(side[0].session, signature) for side in sides] for _ in range(rounds)
-    ]
-    for name, found in (("x + y", values[2:]), ("session only", alone[2:])):
-        single, followed = ([pair[side] for pair in found] for side in (0, 1))
-        ratios = [after / before for before, after in found]
-        table.add_row(f"{name}: one by one, µs (processor)", summary(single), "")
-        table.add_row(f"{name}: followed, µs (processor)", summary(followed), "")
-        table.add_row(f"{name}: followed ÷ one by one", summary(ratios), "≤ 0.55")
-        least = min(followed) / min(single)
-        table.add_row(f"{name}: the same, fastest of all rounds", f"{least:.2f}", "≤ 0.55")
+    found = values[2:]
+    single, followed = ([pair[side] for pair in found] for side in (0, 1))
+    ratios = [after / before for before, after in found]
+    table.add_row("x + y: one by one, µs (processor)", summary(single), "")
+    table.add_row("x + y: followed, µs (processor)", summary(followed), "")
+    table.add_row("x + y: followed ÷ one by one", summary(ratios), "≤ 0.55")
+    least = min(followed) / min(single)
+    table.add_row("x + y: the same, fastest of all rounds", f"{least:.2f}", "≤ 0.55")
 
 
 # -- a relay with latency -------------------------------------------------------------------------
