@@ -62,8 +62,8 @@ _FUNCTIONAL_NAMES: Final = {
     "normal_": "normal_functional",
     "bernoulli_.float": "bernoulli.p",
     "arange.start_out": "arange.start_step",
-    "squeeze_": "squeeze",
     "_index_put_impl_": "index_put",
+    "transpose_": "transpose.int",
     "_log_softmax.out": "_log_softmax",
 }
 
@@ -104,6 +104,8 @@ def _found(func: Any) -> Handler:
         handler = _foreach(func)
         if handler is not None:
             return handler
+    if torch.Tag.inplace_view in func.tags:
+        return _reshaping(func)
     if func._schema.is_mutable:
         return _writing(func)
     return _decomposed(func)
@@ -295,6 +297,20 @@ def _writing(func: Any) -> Handler:
     if len(outputs) == 1 and outputs[0] == func._schema.arguments[0].name:
         return _in_place(functional)
     return _refusal(func)
+
+
+def _reshaping(func: Any) -> Handler:
+    """Return the handler of ``t_`` and the like: the tensor becomes another view of its storage."""
+    view = _functional_overload(func, is_out=False)
+    if view is None or _name(view) not in VIEWS:
+        return _refusal(func)
+    make = _view(view)
+
+    def handle(args: Any, kwargs: dict[str, Any]) -> Any:
+        args[0].data = make(args, kwargs)
+        return args[0]
+
+    return handle
 
 
 def _is_written(argument: Any) -> bool:
