@@ -72,7 +72,7 @@ def test_the_losses_of_a_training_are_those_of_the_cpu(
 def test_a_model_moves_to_the_device_and_back(device: Any) -> None:
     model = perceptron()
     original = copy.deepcopy(model.state_dict())
-    model.to("burn")
+    model.to(device)
     assert {p.device for p in model.parameters()} == {device}
     assert all(isinstance(p, nn.Parameter) for p in model.parameters())
     model.cpu()

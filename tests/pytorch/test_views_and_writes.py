@@ -159,6 +159,36 @@ def test_a_gradient_passes_through_a_write_to_a_view(device: Any) -> None:
     assert grads[0] == pytest.approx(grads[1])
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.t_(),
+        lambda x: x.squeeze_(),
+        lambda x: x.unsqueeze_(1),
+        lambda x: x.transpose_(0, 1),
+    ],
+)
+def test_another_shape_in_place_leaves_the_elements_of_views(
+    device: Any, change: Callable[[Any], Any]
+) -> None:
+    seen = []
+    for place in (device, "cpu"):
+        x = torch.arange(4.0).reshape(2, 2).to(place)
+        row = x[0]
+        change(x)
+        x.select(0, 1).add_(10)
+        seen.append((x.tolist(), row.tolist(), x.stride()))
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("name", ["resize_", "set_"])
+def test_a_change_of_the_storage_is_refused_by_name(device: Any, name: str) -> None:
+    x = torch.zeros(2, device=device)
+    other = torch.zeros(3, device=device)
+    with pytest.raises((NotImplementedError, RuntimeError), match=name):
+        x.resize_(3) if name == "resize_" else x.set_(other)
+
+
 def test_a_write_of_floats_to_integers_is_refused(device: Any) -> None:
     with pytest.raises(RuntimeError, match="can't be cast"):
         torch.ones(2, dtype=torch.int64, device=device).mul_(1.5)
