@@ -41,6 +41,7 @@ _PACKAGES = frozenset(
                 "sessions.native",
                 "torch",
                 "torch.aten",
+                "torch.compiling",
             )
         ),
     }

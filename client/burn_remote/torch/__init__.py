@@ -7,6 +7,8 @@ Nothing else in this package imports this folder, which needs PyTorch: ``burn-re
 
 from __future__ import annotations
 
+import importlib
+from importlib.metadata import entry_points
 from typing import Any
 
 import burn_remote as br
@@ -19,6 +21,10 @@ from burn_remote_protocol.errors import UsageError
 __all__ = ["UnsupportedOperation", "add", "connect", "fallback", "local"]
 
 register()
+# An installed package is found by its entry point, and need not import dynamo until it is used.
+if not entry_points(group="torch_dynamo_backends", name="burn_remote"):
+    dynamo_backend = importlib.import_module("burn_remote.torch.compiling.dynamo_backend")
+    dynamo_backend.register()
 
 
 def connect(address: str, **options: Any) -> Any:

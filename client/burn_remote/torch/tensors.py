@@ -121,6 +121,10 @@ class BurnTensor(torch.Tensor):
             copied.requires_grad_(self.requires_grad and self.is_leaf)
         return copied.__reduce_ex__(protocol)
 
+    def __coerce_same_metadata_as_tangent__(self, expected: Any, kind: Any = None) -> Any:
+        """Return the tensor as a gradient of a compiled function, which expects its metadata."""
+        return self
+
     def numpy(self, *, force: bool = False) -> Any:
         """Raise ``TypeError`` as PyTorch does for tensors that are not on the CPU."""
         if not force:

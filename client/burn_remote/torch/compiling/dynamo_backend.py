@@ -1,0 +1,128 @@
+"""The backend ``burn_remote`` of ``torch.compile``.
+
+PyTorch traces a function and guards what it depends on (dynamo), differentiates it and removes
+writes (AOTAutograd). What remains are graphs of aten operations, which become one task each.
+Importing this module imports dynamo, which takes as long as the import of PyTorch.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any, Final
+
+import torch
+from torch._C._dynamo import eval_frame
+from torch._decomp import core_aten_decompositions, decomposition_table
+from torch._dynamo.backends import registry
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.variables.builder import VariableBuilder
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+from burn_remote.torch.aten.table import TABLE, overload
+from burn_remote.torch.compiling.lowering import is_on_device, lower
+from burn_remote.torch.registration import _factory
+from burn_remote.torch.tensors import BurnTensor
+
+__all__ = ["NAME", "burn_remote", "register"]
+
+# The name for ``torch.compile``, and of the entry point.
+NAME: Final = "burn_remote"
+
+# Dynamo asks this table first how to trace an object. It would trace into ``__torch_dispatch__`` of
+# a class that is not there.
+VariableBuilder._type_dispatch()[BurnTensor] = VariableBuilder.wrap_tensor
+
+
+def _never_trace(*functions: Any) -> None:
+    """Keep dynamo out of the frames of functions, and of all that they call."""
+    skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
+    for function in functions:
+        eval_frame.set_code_exec_strategy(function.__code__, skip)
+
+
+# Between two graphs, operations run one by one, in frames that dynamo would compile too.
+_never_trace(
+    *[one for one in vars(BurnTensor).values() if isinstance(one, FunctionType)],
+    vars(BurnTensor)["__torch_dispatch__"].__func__,
+    _factory(None),
+)
+
+
+def register() -> None:
+    """Make the backend known to PyTorch, where no entry point of an installed package does."""
+    registry.register_backend(burn_remote, name=NAME)
+
+
+def burn_remote(module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Compile a graph of dynamo. Graphs without tensors on burn devices are left to PyTorch.
+
+    Raises ``UnsupportedOperation`` for an operation that the table lacks.
+    """
+    if not any(is_on_device(node.meta.get("example_value")) for node in module.graph.nodes):
+        return module.forward
+    writes: list[bool] = []
+
+    def lowered(graph: Any, _: Any) -> Callable[[list[Any]], Any]:
+        context = torch._guards.TracingContext.try_get()
+        metadata = None if context is None else context.fw_metadata
+        infos = () if metadata is None else metadata.input_info
+        writes.append(any(one.mutates_data for one in infos))
+        return lower(graph)
+
+    compiled = aot_autograd(
+        fw_compiler=lowered,
+        decompositions=_decompositions(),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )(module, inputs)
+    if not any(writes):
+        return compiled
+    return _checked(compiled, module.forward)
+
+
+def _checked(compiled: Callable[..., Any], uncompiled: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that runs uncompiled if inputs share elements and PyTorch knows not.
+
+    Where inputs are views of one tensor, PyTorch passes that tensor. Others, such as ``x.data``, it
+    finds by the addresses of storages, which tensors of a burn device do not have. A graph that
+    writes to one of them would not change the other.
+    """
+    warned = False
+
+    def call(*args: Any) -> Any:
+        nonlocal warned
+        given = [x for x in args if type(x) is BurnTensor]
+        bases = {id(x._base) if x._is_view() else id(x) for x in given}
+        if len(bases) == len({id(x._storage) for x in given}):
+            return compiled(*args)
+        if not warned:
+            warned = True
+            warnings.warn(
+                "a graph writes to one of several inputs that share elements, so its operations "
+                "run one by one; pass one of them, and make the views inside the function",
+                stacklevel=2,
+            )
+        return uncompiled(*args)
+
+    return call
+
+
+@functools.cache
+def _decompositions() -> dict[Any, Any]:
+    """Return PyTorch's decompositions of the operations that the table lacks.
+
+    Those without one in Python, such as ``_foreach_add``, may have one in C++.
+    """
+    composite = torch._C.DispatchKey.CompositeExplicitAutograd
+    known = {
+        func: functools.partial(func._op_dk, composite)
+        for name in torch._C._dispatch_get_registrations_for_dispatch_key(composite.name)
+        if name.startswith("aten::")
+        for func in [overload(name.removeprefix("aten::"))]
+        if func is not None and not func._schema.is_mutable
+    }
+    known |= {**decomposition_table, **core_aten_decompositions()}
+    return {func: made_of for func, made_of in known.items() if func not in TABLE}
