@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, NoReturn, overload
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from burn_remote.arguments.arrays import Array, array_from, numpy_dtype
-from burn_remote.arguments.axes import normal_axis
 from burn_remote.autodiff.nodes import TrackedHandle
 from burn_remote.diagnostics.foreign_names import attribute_advice
 from burn_remote.diagnostics.invalid_calls import explained
@@ -46,20 +45,6 @@ __all__ = [
 DLPACK_CPU: Final = 1
 
 
-class ElementCount(int):
-    """The number of elements of a tensor. Called, it returns sizes, as PyTorch's method does."""
-
-    shape: Shape
-
-    @overload
-    def __call__(self, dim: None = None) -> Shape: ...
-    @overload
-    def __call__(self, dim: int) -> int: ...
-    def __call__(self, dim: int | None = None) -> Shape | int:
-        """Return the shape, or the size of one axis."""
-        return self.shape if dim is None else self.shape[normal_axis(dim, len(self.shape))]
-
-
 class TensorValue:
     """Base class of ``Tensor``: an immutable array on a device, possibly not yet computed.
 
@@ -90,12 +75,9 @@ class TensorValue:
         return len(self.handle.spec.shape)
 
     @property
-    def size(self) -> ElementCount:
-        """The number of elements, as in NumPy; ``x.size()`` is the shape, as in PyTorch."""
-        spec = self.handle.spec
-        count = ElementCount(spec.size)
-        count.shape = spec.shape
-        return count
+    def size(self) -> int:
+        """The number of elements; a property as in NumPy, not a method as in PyTorch."""
+        return self.handle.spec.size
 
     @property
     def nbytes(self) -> int:

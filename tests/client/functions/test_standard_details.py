@@ -45,15 +45,10 @@ def test_the_sign_bit_of_nan_is_its_own() -> None:
     np.testing.assert_array_equal(found.numpy(), np.signbit(array))
 
 
-def test_the_size_is_a_number_and_a_method() -> None:
-    x = br.zeros((2, 3, 4), device="local")
-    assert x.size == 24
-    assert isinstance(x.size, int)
-    assert x.size() == (2, 3, 4)
-    assert (x.size(0), x.size(-1), x.size(dim=1)) == (2, 4, 3)
-    assert br.zeros(x.size, device="local").shape == (24,)
-    with pytest.raises(br.IndexOutOfRange):
-        x.size(3)
+def test_the_size_is_a_plain_integer_that_an_index_takes() -> None:
+    x = br.arange(12, device="local")
+    assert type(x.size) is int
+    assert x[x.size - 1 : x.size].tolist() == [11]
 
 
 @pytest.mark.parametrize("bounds", [(), (1,), (0, 1), (1, 2), (-2, -1), (2,)])
