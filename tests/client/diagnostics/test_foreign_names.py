@@ -60,6 +60,23 @@ def test_a_misspelled_function_gives_the_similar_name(
 
 @pytest.mark.parametrize(
     ("typed", "text"),
+    [
+        ("average", "mean"),
+        ("column_stack", "stack"),
+        ("inner", "vecdot"),
+        ("nan_to_num", "where"),
+        ("norm", "vector_norm"),
+        ("percentile", "numpy"),
+        ("set_default_dtype", "dtype="),
+    ],
+)
+def test_functions_of_numpy_and_pytorch_give_our_equivalent(typed: str, text: str) -> None:
+    with pytest.raises(AttributeError, match=rf"'{typed}'; in burn_remote: .*{text}"):
+        getattr(burn_remote, typed)
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
     [("device_put", "tensor"), ("device_get", "read"), ("put", "tensor"), ("synchronize", "sync")],
 )
 def test_names_for_moves_and_waits_give_our_equivalent(typed: str, text: str) -> None:
