@@ -42,7 +42,7 @@ async def received(stream: Any) -> bytes:
 
 
 async def send(stream: Any, message: bytes) -> None:
-    """Send a message behind its length."""
+    """Send the length of a message, then the message."""
     await stream.write_all(len(message).to_bytes(8, "little"))
     await stream.write_all(message)
 

@@ -1,4 +1,4 @@
-"""Twelve short programs such as a newcomer writes, each a function of its device.
+"""Eleven short programs such as a newcomer writes, each a function of its device.
 
 ``tests/examples/test_first_programs.py`` compares their results with NumPy, SciPy and scikit-learn.
 """

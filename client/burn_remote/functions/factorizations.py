@@ -1,11 +1,10 @@
 """Factorizations, inverses and determinants of matrices, and systems of linear equations.
 
 A matrix is the last two axes ``[…, rows, columns]``; leading axes are a batch of matrices. Tensors
-are floating-point, those of ``eig`` and ``eigvals`` also complex; float16 and bfloat16 are
-computed in float32. All raise ``ShapeMismatch``,
-``DTypeMismatch``, and ``Unsupported`` on Burn's own servers. A function that fails for a matrix,
-such as the inverse of a singular one, fails for its whole batch: reading the result raises
-``OperationFailed``.
+are floating-point; ``eig`` and ``eigvals`` also take complex ones. float16 and bfloat16 are
+computed in float32. All raise ``ShapeMismatch``, ``DTypeMismatch``, and ``Unsupported`` on Burn's
+own servers. A function that fails for a matrix, such as the inverse of a singular one, fails for
+its whole batch: reading the result raises ``OperationFailed``.
 """
 
 from __future__ import annotations
@@ -124,8 +123,8 @@ def eig(x: Tensor, /) -> EigResult:
     """Return the eigenvalues and the eigenvectors of square matrices, real or complex.
 
     Both are complex: complex64 for float32 and complex128 for float64. The eigenvalues have no
-    order, and each eigenvector has the norm 1. There is no gradient; that of symmetric matrices is
-    in ``eigh``.
+    order, and each eigenvector has the norm 1. ``eig`` has no gradient; for symmetric matrices,
+    ``eigh`` has one.
     """
     return EigResult(*EIG.apply_all((at_least_float32(x),)))
 

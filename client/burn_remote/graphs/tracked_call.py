@@ -289,7 +289,7 @@ class _TrackedCall:
 
 
 class NotRecorded(UsageError):
-    """Graphs cannot repeat what a function does with tracked tensors."""
+    """A function that graphs cannot repeat for tracked tensors; the text says why."""
 
 
 def record_tracked(

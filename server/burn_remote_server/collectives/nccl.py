@@ -196,7 +196,7 @@ def _open(
 
 
 def _abort_unwanted(opened: queue.SimpleQueue[Communicator | Exception]) -> None:
-    """Abort a communicator that nobody waits for any more."""
+    """Abort a communicator that opened after its member had given up."""
     with contextlib.suppress(queue.Empty):
         found = opened.get_nowait()
         if not isinstance(found, Exception):

@@ -97,7 +97,7 @@ class Captures:
 
 
 class Program(NamedTuple):
-    """What the capture of a program needs to know of it.
+    """A program, and the facts about it that its capture needs.
 
     ``capturable`` has the places of the instructions that may be captured, ``kept`` the registers
     of the outputs, ``numbers`` the number of a call that each register of a constant holds, and
@@ -140,7 +140,7 @@ class _State:
 
 
 class ProgramCapture:
-    """Runs a program of which segments are captured. Only the session's thread calls it."""
+    """Runs a program, and captures segments of it. Only the session's thread calls it."""
 
     def __init__(self, program: Program, captures: Captures) -> None:
         self._program: Final = program

@@ -1,7 +1,7 @@
 """cuBLAS calls while a stream captures.
 
 CuPy refuses these calls, because cuBLAS may allocate memory for them. With memory of ours as its
-workspace, cuBLAS captures without trouble. The library and the handle are CuPy's, so the calls
+workspace, cuBLAS can be captured. The library and the handle are CuPy's, so the calls
 choose the algorithms that CuPy's own calls choose.
 """
 

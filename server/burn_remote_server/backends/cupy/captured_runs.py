@@ -179,7 +179,7 @@ class _Block:
 
 
 class _Captured(NamedTuple):
-    """What a launch needs. Whoever holds it keeps the graph and its memory alive."""
+    """A captured graph with all that a launch needs. Holding it keeps graph and memory alive."""
 
     graph: Any
     block: _Block
@@ -246,7 +246,7 @@ class CudaGraph(CapturedRun):
 
 
 def _nothing() -> None:
-    """Stand for a reference to an array that is gone."""
+    """Return ``None``, as a weak reference to a dead array does."""
 
 
 def _element(number: Any, dtype: Any) -> int:

@@ -59,7 +59,8 @@ class LocalGroups:
         if not 1 <= different == len(devices) <= len(addresses):
             raise OperationFailed(
                 f"an all-reduce of {len(devices)} devices, of which {different} are different; "
-                f"this server has {len(addresses)}, and reduces between its own devices only"
+                f"this server has {len(addresses)}, and reduces only between its own; name each "
+                "device once, or start the server with a larger --device-count"
             )
         key = client.name(), devices
         with self._lock:
@@ -80,7 +81,7 @@ class LocalGroups:
 
 
 class SessionCollectives:
-    """The collectives of one session, as tasks of the groups that the server has for native ones.
+    """The collectives of one session, translated to tasks for groups of native sessions.
 
     Not thread-safe: only the session's worker calls it.
     """
@@ -110,7 +111,8 @@ class SessionCollectives:
             number = len(self._numbers)
             if number == MAX_GROUPS:
                 raise OperationFailed(
-                    f"all-reduces of more than {MAX_GROUPS} different sets of devices in a session"
+                    f"an all-reduce of another set of devices; a session may use no more than "
+                    f"{MAX_GROUPS} sets, so use an earlier one"
                 )
             spec = self._groups.join(self._client, devices, self._addresses)
             self._numbers[devices] = number
