@@ -52,6 +52,11 @@ from burn_remote_protocol.errors import UsageError
 __all__ = ["NotRecorded", "TrackedFunction", "record_tracked"]
 
 
+# Backward graphs that one recorded function keeps: one for each combination of results whose
+# gradients arrive and of arguments whose gradients are wanted. A training loop uses one or two.
+MAX_BACKWARD_GRAPHS: Final = 16
+
+
 class _Result(NamedTuple):
     """A tensor in a function's result: its symbol, and its handle if it is tracked."""
 
@@ -179,7 +184,10 @@ class TrackedFunction:
         backward = self._backward.get(key)
         if backward is None:
             with stack.recording:
-                backward = self._backward.setdefault(key, self._record_backward(stack, *key))
+                backward = self._record_backward(stack, *key)
+                while len(self._backward) >= MAX_BACKWARD_GRAPHS:
+                    del self._backward[next(iter(self._backward))]
+                self._backward[key] = backward
         registers = self.numbers.run(numbers)
         if registers is None:
             return None

@@ -14,6 +14,7 @@ import pytest
 
 import burn_remote as br
 from burn_remote import functional as F
+from burn_remote.graphs import tracked_call
 from burn_remote.runner.forwarding import ForwardingRunner
 from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.operation_graph import Graph
@@ -423,6 +424,36 @@ def test_a_call_without_a_backward_pass_leaves_nothing(device: br.Device) -> Non
 def tensor_count(device: br.Device) -> int:
     engine: Any = device.session._connection._link._engine
     return len(engine._tensors)
+
+
+def test_a_function_keeps_a_bounded_number_of_backward_graphs(
+    device: br.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracked_call, "MAX_BACKWARD_GRAPHS", 2)
+    graphs: list[Graph] = []
+
+    class Graphs(ForwardingRunner):
+        def register_graph(
+            self, graph: Graph, inputs: Sequence[TensorHandle], numbers: Sequence[Any]
+        ) -> tuple[TensorHandle, ...]:
+            if all(one is not graph for one in graphs):
+                graphs.append(graph)
+            return self.inner.register_graph(graph, inputs, numbers)
+
+    fast = br.compile(lambda x: (x.exp(), x.sin(), x * x))
+    x = br.random.normal((3,), device=device).requires_grad_()
+    around = Graphs(device.client)
+    device.client = around
+    try:
+        for place in (0, 1, 2, 0):
+            eager = (x.exp(), x.sin(), x * x)[place]
+            (seen,) = gradients_of(fast(x)[place].sum(), [x])
+            (expected,) = gradients_of(eager.sum(), [x])
+            np.testing.assert_array_equal(seen.numpy(), expected.numpy())
+    finally:
+        device.client = around.inner
+    # The forward graph, and a backward graph in each round: the last one replaces the first again.
+    assert len(graphs) == 5
 
 
 def test_threads_compute_gradients_of_one_compiled_function(device: br.Device) -> None:
