@@ -31,8 +31,8 @@ __all__ = ["NAME", "burn_remote", "register"]
 # The name for ``torch.compile``, and of the entry point.
 NAME: Final = "burn_remote"
 
-# Dynamo asks this table first how to trace an object. It would trace into ``__torch_dispatch__`` of
-# a class that is not there.
+# Dynamo looks in this table first for how to trace an object. Without this entry, it would trace
+# into the class's ``__torch_dispatch__``.
 VariableBuilder._type_dispatch()[BurnTensor] = VariableBuilder.wrap_tensor
 
 
@@ -52,7 +52,7 @@ _never_trace(
 
 
 def register() -> None:
-    """Make the backend known to PyTorch, where no entry point of an installed package does."""
+    """Register the backend with PyTorch, for a package that runs without its entry points."""
     registry.register_backend(burn_remote, name=NAME)
 
 
@@ -84,7 +84,7 @@ def burn_remote(module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
 
 
 def _checked(compiled: Callable[..., Any], uncompiled: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that runs uncompiled if inputs share elements and PyTorch knows not.
+    """Return a function that runs uncompiled if inputs share elements without PyTorch noticing.
 
     Where inputs are views of one tensor, PyTorch passes that tensor. Others, such as ``x.data``, it
     finds by the addresses of storages, which tensors of a burn device do not have. A graph that
