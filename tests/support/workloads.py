@@ -206,7 +206,13 @@ def _random(kinds: tuple[DType, ...]) -> Make:
     return make
 
 
-def _matrices(*, square: bool = False, definite: bool = False, **parameters: Any) -> Make:
+def _matrices(
+    *,
+    square: bool = False,
+    definite: bool = False,
+    dtypes: tuple[DType, ...] = FLOATS,
+    **parameters: Any,
+) -> Make:
     def make(source: Source) -> Case:
         count, rows, columns = source.split(3)
         if square or definite:
@@ -215,7 +221,7 @@ def _matrices(*, square: bool = False, definite: bool = False, **parameters: Any
         drawn = source.numbers.standard_normal((count, rows, columns))
         if definite:
             drawn = drawn @ drawn.swapaxes(1, 2) + np.eye(rows)
-        tensor = source.laid_out(drawn.astype(array_dtype(source.one_of(*FLOATS))))
+        tensor = source.laid_out(drawn.astype(array_dtype(source.one_of(*dtypes))))
         chosen = {name: source.one_of(*values) for name, values in parameters.items()}
         if not definite and count * max(rows, columns) ** 2 > 100 * source.elements:
             chosen = dict.fromkeys(chosen, False)  # the larger factor would be huge
@@ -841,7 +847,11 @@ DRAWN: Final[Mapping[str, Make]] = {
     "Float.ArcTan2": _binary("f"),
     **{
         f"LinearAlgebra.{name}": _matrices(definite=True)
-        for name in ("Det", "Eig", "Eigh", "Eigvals", "Eigvalsh", "Inv", "Slogdet")
+        for name in ("Det", "Eigh", "Eigvalsh", "Inv", "Slogdet")
+    },
+    **{
+        f"LinearAlgebra.{name}": _matrices(definite=True, dtypes=(F32, F64))
+        for name in ("Eig", "Eigvals")
     },
     "LinearAlgebra.Cholesky": _matrices(definite=True, upper=(False, True)),
     "LinearAlgebra.Qr": _matrices(complete=(False, True)),
