@@ -89,8 +89,12 @@ def _with_rows(x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
             f"a mask {mask.handle.spec} does not match the leading axes of {x.handle.spec}"
         )
     rest = shape[mask.ndim :]
-    if value.ndim > len(rest) and value.shape[0] == 1:
-        value = reshaped(value, value.shape[1:])
+    # As in NumPy, the value may have further leading axes of size 1.
+    extra = 0
+    while value.ndim - extra > len(rest) and value.shape[extra] == 1:
+        extra += 1
+    if extra:
+        value = reshaped(value, value.shape[extra:])
     if value.ndim <= len(rest):
         return set_item(x, mask, broadcast_to(value, rest))
     rows = value.shape[0]

@@ -41,6 +41,9 @@ def test_assignments_with_masks_are_numpys(device: br.Device, data: st.DataObjec
     x[selector] = rows
     expected[mask] = rows
     assert np.array_equal(x.numpy(), expected)
+    x[selector] = br.tensor(-rows[None, None], device=device)
+    expected[np.nonzero(mask)] = -rows[None, None]  # masks of all axes take no such values
+    assert np.array_equal(x.numpy(), expected)
     x[selector] = 7
     expected[mask] = 7
     assert np.array_equal(x.numpy(), expected)
