@@ -18,11 +18,14 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
+from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.operations.estimates import estimated
 from burn_remote_protocol.operations.table import TABLE
+from burn_remote_protocol.operations.wire_values import Scalar
+from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.costs import TASK_COST
-from support.kernels import on_host
+from support.kernels import on_host, signature
 from support.workloads import DRAWN, Workload, draw
 
 ALLOWED_RATIO: Final = 10.0
@@ -74,6 +77,23 @@ def drawn(name: str) -> list[tuple[Workload, Callable[..., Any]]]:
 
 def test_every_row_with_a_kernel_is_drawn() -> None:
     assert {str(row) for row in TABLE.values()} - WITHOUT_KERNEL == set(DRAWN)
+
+
+@on_host
+@pytest.mark.parametrize(
+    "mode, size, width",
+    [(("Edge",), 3, 1000), (("Reflect",), 1000, 999), (("Constant", Scalar.of(1)), 3, 1000)],
+)
+def test_padding_takes_no_more_scratch_memory_than_its_estimate(
+    mode: Any, size: int, width: int
+) -> None:
+    input, widths = TensorSpec((size, size), F32), ((width, width), (width, width))
+    out = TensorSpec((size + 2 * width, size + 2 * width), F32)
+    called = signature("Numeric.Pad", input, out=out, padding=widths, mode=mode)
+    workload = Workload(called, (np.ones(input.shape, np.float32),))
+    run = NumpyBackend().open_session().bind(called)
+    _, workspace = estimated(called.row.estimates, called.call)
+    assert scratch_bytes(workload, run) <= workspace + MEBIBYTE
 
 
 @on_host

@@ -21,6 +21,7 @@ __all__ = [
     "SORTED",
     "along_rows",
     "elementwise",
+    "padding",
     "per_element",
     "positions",
     "ranked",
@@ -63,6 +64,18 @@ def per_element(
         lambda call: workspace * input_element_count(call),
         converts,
     )
+
+
+def padding(call_cost: int, cost: int) -> Estimates:
+    """Return estimates for ``cost`` per element of inputs and outputs plus ``call_cost``."""
+
+    def scratch(call: Call) -> int:
+        # NumPy assigns the edge to the padding through a copy of the padding's size, since both
+        # are in one array.
+        outputs = sum(width_bytes(spec) * spec.size for spec in call.requested)
+        return outputs + 16 * input_element_count(call)
+
+    return Estimates(lambda call: call_cost + cost * element_count(call), scratch, True)
 
 
 def along_rows(cost: int, row_cost: int, workspace: int = 0) -> Estimates:

@@ -263,7 +263,7 @@ PAD: Final = Row(
     "Pad",
     (tensor_in("input"), tensor_out("out"), padding_pairs("padding"), padding_mode("mode")),
     padded(ARITHMETIC),
-    estimates.per_element(6, 16, call_cost=20_000),
+    estimates.padding(20_000, 6),
     SINCE_BURN_0_22,
 )
 
