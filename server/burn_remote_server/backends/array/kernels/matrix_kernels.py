@@ -24,6 +24,7 @@ __all__ = ["NO_CONVERGENCE", "MatrixKernels"]
 _SINGULAR: Final = "a matrix is singular, so it has no inverse; burn_remote.linalg.pinv has one"
 _NOT_DEFINITE: Final = "a matrix is not positive definite, so it has no Cholesky factor"
 NO_CONVERGENCE: Final = "the iteration did not converge; a matrix may have elements that are NaN"
+_NOT_FINITE: Final = "the iteration did not converge: a matrix has elements of NaN or infinity"
 
 
 class MatrixKernels(KernelFamily):
@@ -91,12 +92,14 @@ class MatrixKernels(KernelFamily):
         """Return ascending eigenvalues and the eigenvectors in the columns of a matrix."""
         if not tensor.size:
             return self._all_empty(out)
+        self._require_finite(tensor, lower=True)
         return tuple(self._computed(self.xp.linalg.eigh, NO_CONVERGENCE, tensor))
 
     def eigvalsh(self, input: Array, *, out: TensorSpec) -> Array:
         """Return ascending eigenvalues."""
         if not input.size:
             return self._empty(out)
+        self._require_finite(input, lower=True)
         return self._computed(self.xp.linalg.eigvalsh, NO_CONVERGENCE, input)
 
     def inv(self, input: Array, *, out: TensorSpec) -> Array:
@@ -127,6 +130,7 @@ class MatrixKernels(KernelFamily):
         """Return U, the descending singular values, and Vᴴ."""
         if not any(spec.size for spec in out):
             return self._all_empty(out)
+        self._require_finite(tensor)
         function = self.xp.linalg.svd
         return tuple(self._computed(function, NO_CONVERGENCE, tensor, full_matrices=full_matrices))
 
@@ -134,7 +138,18 @@ class MatrixKernels(KernelFamily):
         """Return the descending singular values."""
         if not out.size:
             return self._empty(out)
+        self._require_finite(input)
         return self._computed(self.xp.linalg.svd, NO_CONVERGENCE, input, compute_uv=False)
+
+    def _require_finite(self, tensor: Array, *, lower: bool = False) -> None:
+        """Refuse NaN and infinity, of the lower triangles alone if ``lower``.
+
+        LAPACK's singular value decomposition of a 3x3 matrix with one infinite element never
+        returns, and larger ones print to the process's standard error. NumPy's ``eig`` checks.
+        """
+        invalid = ~self.xp.isfinite(tensor)
+        if (self.xp.tril(invalid) if lower else invalid).any():
+            raise UsageError(_NOT_FINITE)
 
     def raising(self) -> contextlib.AbstractContextManager[Any]:
         """Return a context in which the array module raises ``LinAlgError``; NumPy always does."""

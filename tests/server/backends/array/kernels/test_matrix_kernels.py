@@ -134,6 +134,33 @@ def test_a_matrix_without_a_result_fails_its_batch(
         compute(f"LinearAlgebra.{name}", *tensors, **parameters)
 
 
+ITERATIONS: Final[dict[str, dict[str, Any]]] = {
+    "Eig": {}, "Eigh": {}, "Eigvals": {}, "Eigvalsh": {}, "Svd": {"full_matrices": True},
+    "Svdvals": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [3, 40])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ITERATIONS)
+def test_an_iteration_fails_for_matrices_that_are_not_finite_and_prints_nothing(
+    name: str, bad: float, dtype: Any, size: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for place in ((0, 0, 0), (1, size - 1, 0)):
+        tensor = np.stack([np.eye(size), np.eye(size)]).astype(dtype)
+        tensor[place] = bad
+        with pytest.raises(UsageError, match="did not converge"):
+            compute(f"LinearAlgebra.{name}", tensor, **ITERATIONS[name])
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", ["Eigh", "Eigvalsh"])
+def test_an_upper_triangle_that_is_not_read_may_be_infinite(name: str) -> None:
+    found = compute(f"LinearAlgebra.{name}", np.eye(3) + np.triu(np.full((3, 3), np.inf), 1))
+    np.testing.assert_array_equal(found[0] if name == "Eigh" else found, np.ones(3))
+
+
 def test_the_determinant_of_a_singular_matrix_is_zero() -> None:
     np.testing.assert_array_equal(compute("LinearAlgebra.Det", SINGULAR), [1, 0])
     sign, logarithm = compute("LinearAlgebra.Slogdet", SINGULAR)
