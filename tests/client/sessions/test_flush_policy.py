@@ -11,7 +11,7 @@ from burn_remote.sessions.burn.flush_policy import FlushPolicy
 from burn_remote.sessions.burn.outgoing_queue import Outgoing
 from burn_remote.sessions.burn.releases import Burn021
 from burn_remote.sessions.lifetime import BATCH_TASKS, DROP_BYTES
-from burn_remote_protocol.errors import ConnectionLost
+from burn_remote_protocol.errors import BurnRemoteError, ConnectionLost, SessionLost
 from burn_remote_protocol.messages import Seed
 
 
@@ -19,10 +19,16 @@ class Connection:
     """Records the frames that are sent."""
 
     def __init__(self) -> None:
-        self.error: ConnectionLost | None = None
+        self.error: BurnRemoteError | None = None
         self.sent: list[int] = []
+        self.bug: Exception | None = None
+
+    def end(self, error: BurnRemoteError) -> None:
+        self.error = error
 
     def send(self, frames: Sequence[bytes]) -> None:
+        if self.bug is not None:
+            raise self.bug
         if self.error is not None:
             raise self.error
         self.sent.append(len(frames))
@@ -123,3 +129,13 @@ def test_an_error_is_raised_by_a_flush_and_not_by_a_scheduled_flush(
     policy.flush()
     with policy.lock, pytest.raises(ConnectionLost, match="gone"):
         policy.send_now()
+
+
+def test_a_bug_in_a_scheduled_flush_ends_the_session(
+    policy: FlushPolicy, outgoing: Outgoing, connection: Connection
+) -> None:
+    add(policy, outgoing)
+    connection.bug = RuntimeError("can't start new thread")
+    policy.flush_waiting()
+    assert isinstance(connection.error, SessionLost)
+    assert "failed with RuntimeError: can't start new thread" in str(connection.error)

@@ -25,6 +25,7 @@ from burn_remote_protocol.errors import (
     ClosedDevice,
     ConnectionLost,
     OperationFailed,
+    SessionLost,
     Unsupported,
     UsageError,
 )
@@ -485,3 +486,21 @@ def check(program: Program, end: NativeEnd, place: str) -> None:
     # Drops of ids that no operation created are allowed and have no effect.
     in_use = (program.held.keys() & executed.keys()) - program.maybe_freed
     assert not end.dropped & in_use, f"a tensor in use was dropped: {place}"
+
+
+def test_a_bug_in_the_flush_thread_ends_the_session_instead_of_keeping_its_tasks(
+    end: NativeEnd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = opened(end)
+
+    def send(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(session._connection, "send", send)
+    session.execute(zeros(1), [])
+    session.flush_waiting()
+
+    with pytest.raises(SessionLost, match="failed with RuntimeError: can't start new thread"):
+        session.execute(zeros(1), [])
+    assert "sending queued tasks failed unexpectedly" in caplog.text
+    session.close()

@@ -8,6 +8,7 @@ sending; replies are received without it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -46,6 +47,7 @@ from burn_remote_protocol.errors import (
     BurnRemoteError,
     ClosedDevice,
     OperationFailed,
+    SessionLost,
     Unsupported,
     UsageError,
     fresh,
@@ -83,6 +85,8 @@ from burn_remote_protocol.session_states import Handover
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["NativeSession"]
+
+_logger: Final = logging.getLogger("burn_remote")
 
 
 class NativeSession:
@@ -539,11 +543,18 @@ class NativeSession:
 
     def flush_waiting(self) -> None:
         """Send queued tasks; the flusher calls this a millisecond after they were queued."""
-        # The connection keeps the error; the next use of the session raises it.
-        with contextlib.suppress(BurnRemoteError):
+        try:
             self.flush()
             if self._connection.acknowledgement_due:
                 self._connection.acknowledge()
+        except BurnRemoteError:
+            pass  # the connection keeps the error; the next use of the session raises it
+        except Exception as error:
+            # Without its flush thread, the session would keep tasks that other devices wait for.
+            _logger.exception("sending queued tasks failed unexpectedly")
+            self._connection.end(
+                SessionLost(f"sending queued tasks failed with {type(error).__name__}: {error}")
+            )
 
     # -- receiving ----------------------------------------------------------------------------
 
