@@ -4,6 +4,10 @@ A client opens a session per device. Each passes its tensor to an all-reduce, wh
 devices that take part. The first all-reduce with certain devices makes the sessions that issue it
 members of a group, with ranks in the order of their arrival: a sum and a mean are the same for any
 order of the ranks. The group is complete when as many sessions have joined as there are devices.
+
+A session that is opened again has no place in its earlier group. While the group's other sessions
+are open, they issue their all-reduces in it, so the new session would wait alone for members that
+never join. Its all-reduces fail at once instead, until the other sessions have ended too.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from burn_remote_protocol.collectives import (
@@ -41,19 +46,29 @@ class _Forming(NamedTuple):
     members: tuple[LocalClient, ...]
 
 
+@dataclass(slots=True, eq=False)
+class _Complete:
+    """A group that was complete. ``members`` are its sessions that are still open."""
+
+    members: set[LocalClient]
+    is_broken: bool = False  # one of its sessions has ended
+
+
 class LocalGroups:
-    """The groups of all clients of a process that are not complete yet. Thread-safe."""
+    """The groups of all clients of a process, while they form and while they last. Thread-safe."""
 
     def __init__(self) -> None:
         self._forming: Final[dict[_GroupKey, _Forming]] = {}
+        self._complete: Final[dict[_GroupKey, list[_Complete]]] = {}
         self._lock: Final = threading.Lock()
 
     def join(self, client: LocalClient, devices: Devices, addresses: Sequence[str]) -> GroupSpec:
         """Make a session a member of the group of some devices, and return what it joins.
 
         ``addresses`` are those of this server's devices. Raises ``OperationFailed`` if the server
-        has fewer devices than take part, and ``TransferFailed`` if it is not certain which sessions
-        are those of this client.
+        has fewer devices than take part, or if other sessions of the client are members of an
+        earlier group of these devices, of which one session has ended. Raises ``TransferFailed`` if
+        it is not certain which sessions are those of this client.
         """
         different = len({*devices})
         if not 1 <= different == len(devices) <= len(addresses):
@@ -64,12 +79,23 @@ class LocalGroups:
             )
         key = client.name(), devices
         with self._lock:
+            left = sum(len(one.members) for one in self._complete.get(key, ()) if one.is_broken)
+            if left:
+                raise OperationFailed(
+                    f"an all-reduce of {len(devices)} devices by a session that was opened again: "
+                    f"the client has {left} other open session(s) in an earlier group of these "
+                    "devices, of which a session has ended; open the sessions of all the devices "
+                    "again"
+                )
             forming = self._forming.pop(key, None)
             if forming is None or client in forming.members:
                 forming = _Forming(secrets.token_bytes(GROUP_SECRET_BYTES), ())
             rank = len(forming.members)
+            forming = forming._replace(members=(*forming.members, client))
             if rank + 1 < len(devices):
-                self._forming[key] = forming._replace(members=(*forming.members, client))
+                self._forming[key] = forming
+            else:
+                self._complete.setdefault(key, []).append(_Complete({*forming.members}))
         return GroupSpec(forming.secret, rank, (*addresses[: len(devices)],), ISSUE_SECONDS)
 
     def leave(self, client: LocalClient) -> None:
@@ -78,6 +104,14 @@ class LocalGroups:
             for key, forming in [*self._forming.items()]:
                 if client in forming.members:
                     del self._forming[key]
+            for key, groups in [*self._complete.items()]:
+                for group in groups:
+                    if client in group.members:
+                        group.members.remove(client)
+                        group.is_broken = True
+                groups[:] = [group for group in groups if group.members]
+                if not groups:
+                    del self._complete[key]
 
 
 class SessionCollectives:

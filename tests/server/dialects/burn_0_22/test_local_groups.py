@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +21,11 @@ from burn_remote_server.dialects.burn_0_22.local_groups import (
     LocalGroups,
     SessionCollectives,
 )
-from burn_remote_server.dialects.burn_0_22.local_transfers import ClientIdentity, LocalClients
+from burn_remote_server.dialects.burn_0_22.local_transfers import (
+    ClientIdentity,
+    LocalClient,
+    LocalClients,
+)
 from support.servers import RunningServer, server
 from support.socket_replay_0_22 import STREAM, Socket22
 from support.specs import f32
@@ -44,6 +49,10 @@ class Sessions:
     def open(self, device: int, token: str = "alice") -> SessionCollectives:
         self.client = self.clients.join(ClientIdentity(token, "10.0.0.1"), device)
         return SessionCollectives(self.groups, self.client, ADDRESSES)
+
+    def end(self, client: LocalClient) -> None:
+        self.clients.leave(client)
+        self.groups.leave(client)
 
 
 @pytest.fixture
@@ -100,6 +109,47 @@ def test_no_session_joins_a_group_with_one_that_has_ended(sessions: Sessions) ->
 
     assert second.rank == 0
     assert second.secret != first.secret
+
+
+def test_a_session_that_is_opened_again_fails_while_the_others_are_in_the_earlier_group(
+    sessions: Sessions,
+) -> None:
+    task = reduced((0, 0), (0, 1), (0, 2))
+    clients = []
+    for device in range(3):
+        joined(sessions.open(device), task)
+        clients.append(sessions.client)
+    sessions.end(clients[1])
+    again = sessions.open(1)
+
+    for remaining in (clients[0], clients[2]):
+        with pytest.raises(OperationFailed, match="open the sessions of all the devices again"):
+            again.tasks(task)
+        sessions.end(remaining)
+
+    specs = [joined(each, task).spec for each in (again, sessions.open(0), sessions.open(2))]
+    assert [spec.rank for spec in specs] == [0, 1, 2]
+    assert len({spec.secret for spec in specs}) == 1
+
+
+def test_a_session_that_is_opened_again_may_reduce_with_other_devices(sessions: Sessions) -> None:
+    both = reduced((0, 0), (0, 1))
+    for device in (0, 1):
+        joined(sessions.open(device), both)
+    sessions.end(sessions.client)
+
+    assert joined(sessions.open(1), reduced((0, 1), (0, 2))).spec.rank == 0
+
+
+def test_sessions_of_a_group_are_forgotten_when_they_have_ended(sessions: Sessions) -> None:
+    for device in (0, 1):
+        joined(sessions.open(device), reduced((0, 0), (0, 1)))
+        forgotten = weakref.ref(sessions.client)
+    sessions.end(sessions.client)
+
+    del sessions.client
+
+    assert forgotten() is None
 
 
 @pytest.mark.parametrize(
@@ -229,6 +279,27 @@ def test_if_one_session_ends_the_other_reads_an_error(pair: list[Socket22]) -> N
     reduce(pair[0], 5, 6)
 
     assert "Err" in pair[0].read(6, [2], 1)
+
+
+def test_a_session_that_is_opened_again_reads_an_error_at_once(
+    running: RunningServer, pair: list[Socket22]
+) -> None:
+    for number, socket in enumerate(pair):
+        upload(socket, number, [1, 2])
+        reduce(socket, number, number + 2)
+    for number, socket in enumerate(pair):
+        read(socket, number + 2, 0)
+    pair[1].close()
+    upload(pair[0], 5, [1, 2])
+    reduce(pair[0], 5, 6)
+    assert "Err" in pair[0].read(6, [2], 1)  # the server has noticed the end
+
+    with contextlib.closing(Socket22.opened(running.address, 1)) as again:
+        upload(again, 1, [1, 2])
+        reduce(again, 1, 2)
+        error = again.read(2, [2], 0)
+
+    assert "opened again" in str(error["Err"])
 
 
 def test_an_input_that_failed_is_the_reason_on_both_devices(pair: list[Socket22]) -> None:
