@@ -201,13 +201,16 @@ class Cluster:
         """Return Docker's state of a node's container."""
         return run(["docker", "inspect", "--format", template, self.container(node)]).strip()
 
-    def inside(self) -> int:
-        """Run the demo in a container on the private network; return its exit code."""
-        return subprocess.run(self.inside_command(), env=self.environment).returncode
+    def inside(self, client: str) -> int:
+        """Run a client in a container on the private network; return its exit code.
 
-    def inside_command(self, *arguments: str) -> list[str]:
-        """Return the command that runs the demo there, optionally with other arguments."""
-        return [*self._compose, "run", "--rm", "demo", *arguments]
+        ``client`` is a service of ``compose.yaml``: ``demo`` or ``train``.
+        """
+        return subprocess.run(self.inside_command(client), env=self.environment).returncode
+
+    def inside_command(self, client: str, *arguments: str) -> list[str]:
+        """Return the command that runs a client there, optionally with other arguments."""
+        return [*self._compose, "run", "--rm", client, *arguments]
 
     def outside(self, *arguments: str) -> int:
         """Run the demo in this process's Python, by the published ports; return its exit code."""
@@ -257,7 +260,10 @@ def demo(cluster: Cluster) -> int:
         with timed("starting the servers"):
             cluster.up()
         print("== the client is in the network of the servers", flush=True)
-        code = cluster.inside()
+        code = cluster.inside("demo")
+        if code == 0:
+            print("\n== data-parallel training on a and b, compared with one device", flush=True)
+            code = cluster.inside("train")
         if cluster.variant == "burn":
             # Burn's server advertises no address; others fetch from the address that the client
             # uses.

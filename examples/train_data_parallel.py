@@ -5,6 +5,9 @@ them directly. This program sends the batches and a few short messages; it waits
 
     python examples/train_data_parallel.py                      starts two servers for it
     python examples/train_data_parallel.py --address ws://gpu-a:3000 --address ws://gpu-b:3000
+
+With --within 1e-6 it exits with 1 if a request was sent while training, if the replicas differ, or
+if a weight differs by more from one device. Equal hardware keeps to that.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -89,12 +93,24 @@ def main(
     shards: Annotated[
         bool, typer.Option(help="Keep one part of the optimizer's state on each device (ZeRO).")
     ] = False,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the token. Default: $BURN_REMOTE_TOKEN.")
+    ] = None,
+    ca: Annotated[
+        Path | None, typer.Option(help="PEM file with the authority of wss:// servers.")
+    ] = None,
+    within: Annotated[
+        float | None, typer.Option(help="Largest difference from one device that is a success.")
+    ] = None,
 ) -> None:
     """Train on several servers, and compare the weights with those of one device."""
     digits, test_digits = load()
+    token = token_file.read_text(encoding="utf-8").strip() if token_file else None
     with contextlib.ExitStack() as stack:
         addresses = address or stack.enter_context(running_servers(servers))
-        devices: list[br.Device] = [stack.enter_context(br.RemoteDevice(one)) for one in addresses]
+        devices: list[br.Device] = [
+            stack.enter_context(br.RemoteDevice(one, token=token, tls=ca)) for one in addresses
+        ]
         before, started = [device.traffic for device in devices], time.perf_counter()
         trainer, losses = train(devices, digits, epochs, shards=shards)
         used = [device.traffic - past for device, past in zip(devices, before, strict=True)]
@@ -118,9 +134,12 @@ def main(
     difference = max(
         float(np.abs(one - other).max()) for one, other in zip(replicas[0], weights, strict=True)
     )
-    console.print(f"requests while training: {sum(one.requests for one in used)}")
+    requests = sum(one.requests for one in used)
+    console.print(f"requests while training: {requests}")
     console.print(f"replicas are bit-identical: {same}")
     console.print(f"largest difference from one device: {difference:.1e}")
+    if within is not None and (requests or not same or not difference <= within):
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":

@@ -159,7 +159,7 @@ def inside(cluster: Faulty) -> Iterator[Start]:
 
         def start(addresses: Sequence[str] = (), *more: str) -> Program:
             wanted = addresses or [f"wss://{node}:3000" for node in containers.NODES]
-            command = cluster.inside_command(*wanted, *TRAINING, *more)
+            command = cluster.inside_command("demo", *wanted, *TRAINING, *more)
             return stack.enter_context(Program(command, cluster.environment))
 
         yield start

@@ -27,6 +27,14 @@ def test_data_parallel_training_equals_one_device_without_requests(flags: list[s
     assert float(accuracy) > 90
 
 
+def test_data_parallel_training_fails_if_it_differs_by_more_than_is_permitted() -> None:
+    with server() as first, server() as second, pytest.raises(AssertionError, match="one device"):
+        printed_by(
+            train_data_parallel.main,
+            *["--address", first.address, "--address", second.address, "--within", "1e-12"],
+        )
+
+
 def test_data_parallel_training_starts_servers() -> None:
     printed = printed_by(train_data_parallel.main, "--servers", "1", "--epochs", "1")
     assert "on 1 device" in printed
