@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import re
 import ssl
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 
 import burn_remote as br
+import train_data_parallel
+from cluster import digits_data
 
 from .conftest import Faulty, Start, docker
 
@@ -27,7 +31,12 @@ FETCH_SECONDS = 10.0  # how long an operation waits for a tensor: two stall time
 LEASE_SECONDS = 15.0
 # Margin for a busy machine.
 MARGIN_SECONDS = 10.0
+# How soon a group tells that a member was killed. It would give up a silent one only later.
+TOLD_SECONDS = 1.0
+SILENCE_SECONDS = 60.0
 UNDERWAY = "training 60/240"
+
+Batch = tuple[np.ndarray, np.ndarray]
 
 
 @contextlib.contextmanager
@@ -173,6 +182,75 @@ def test_a_node_killed_during_a_transfer_fails_it_in_time_and_the_others_continu
         print(f"after {time.monotonic() - killed:.1f} s {failure.type.__name__}: {failure.value}")
         left = br.tensor(np.ones(8, np.float32), device=b)
         assert float(left.to(c).sum().numpy()) == 8
+
+
+def test_a_node_killed_while_a_group_trains_is_named_and_the_others_train_on(
+    cluster: Faulty,
+) -> None:
+    coming = train_data_parallel.batches(digits_data.load()[0], epochs=10_000)
+    done: list[Batch] = []
+    killing = threading.Thread(target=docker, args=("kill", cluster.container("b")))
+    with devices(cluster, "a", "b", "c") as (a, b, c):
+        group = br.distributed.Group([a, b, c], timeout_seconds=SILENCE_SECONDS)
+        assert group.engine == "ring"
+        trainer, failure, began = trainer_on(group), None, time.monotonic()
+        while failure is None:
+            kept, batches = trainer.snapshot(), list(itertools.islice(coming, 20))
+            failure = failure_of(trainer, batches)
+            if failure is None:
+                done += batches
+                if len(done) == 60:
+                    killing.start()
+                    began = time.monotonic()
+            assert time.monotonic() - began < SILENCE_SECONDS, "no member is lost"
+        told = time.monotonic()
+        killing.join()
+        assert (failure.member, failure.address) == (1, "wss://b:3000")
+        assert failure.address in str(failure)
+
+        trainer.regroup(kept, without=[b])
+        assert failure_of(trainer, batches) is None
+        print(f"named {told - began:.2f} s after the kill was ordered: {failure}")
+        print(f"20 steps on two nodes {time.monotonic() - told:.2f} s later")
+        assert told - began < TOLD_SECONDS + MARGIN_SECONDS
+        done += batches
+        batches = list(itertools.islice(coming, 60))
+        assert failure_of(trainer, batches) is None
+        done += batches
+        assert trainer.group.devices == (a, c)
+        replicas = [br.read(br.tree.leaves(one)) for one in trainer.replicas]
+    with br.LocalDevice() as device:
+        alone = trainer_on([device])
+        for batch in done:
+            alone.step(*batch)
+        expected = br.read(br.tree.leaves(alone.params))
+    for one, other, undisturbed in zip(*replicas, expected, strict=True):
+        assert one.tobytes() == other.tobytes()
+        np.testing.assert_allclose(one, undisturbed, rtol=0, atol=1e-6)
+
+
+def trainer_on(group: br.distributed.Group | list[br.Device]) -> br.DataParallel:
+    """Return a trainer of the example's network."""
+    return br.DataParallel(
+        train_data_parallel.loss_of,
+        train_data_parallel.initial_weights(),
+        group,
+        optimizer=br.optim.SGD(lr=0.05, momentum=0.9),
+    )
+
+
+def failure_of(trainer: br.DataParallel, batches: Sequence[Batch]) -> br.CollectiveFailed | None:
+    """Train on batches, as docs/distributed.md shows; return the failure of a member."""
+    raised: br.BurnRemoteError | None = None
+    try:
+        for batch in batches:
+            trainer.step(*batch)
+    except br.BurnRemoteError as error:  # such as ClosedDevice, of the lost member's session
+        raised = error
+    failure = trainer.group.failure()
+    if failure is None and raised is not None:
+        raise raised
+    return failure
 
 
 def test_a_node_that_exceeds_its_memory_limit_ends_alone(cluster: Faulty) -> None:
