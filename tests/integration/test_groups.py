@@ -282,6 +282,24 @@ def test_a_killed_member_fails_the_others_and_they_regroup(
             lost.close(0)
 
 
+def test_a_member_whose_client_keeps_its_tasks_is_named_with_the_work_of_its_session(
+    addresses: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.ExitStack() as stack:
+        devices = [stack.enter_context(br.RemoteDevice(address)) for address in addresses[:3]]
+        with Group(devices, engine="ring", issue_timeout_seconds=2.0) as group:
+            assert group.failure() is None
+            monkeypatch.setattr(devices[1].session, "flush_waiting", lambda: None)
+            results = group.all_reduce([br.ones((3,), device=device) for device in devices])
+            with pytest.raises(br.CollectiveFailed, match="its client sent") as failed:
+                results[0].numpy()
+            assert failed.value.member == 1
+            assert "did not issue collective 1, all_reduce by sum" in str(failed.value)
+            for device in devices:
+                device.session.settle().result()
+                device.session.take_failures()
+
+
 @ENGINES
 def test_a_reduction_to_which_not_all_members_give_disturbs_no_later_one(
     addresses: list[str], chosen: str

@@ -44,13 +44,19 @@ class Members:
             spec = GroupSpec(bytes(32), rank, self.addresses, 0.5, issue_seconds)
             dial = self._dial(pipes[rank - 1])
             ended = self.setting(self.ended[rank])
-            ring = Member(spec, backend(), open_engine, dial, Counters(), ended, 0.5)
+            ring = Member(
+                spec, backend(), open_engine, dial, Counters(), ended, 0.5, self._describe(rank)
+            )
             pipes[rank].on_told(ring.heard_from_next)
             if count > 1 and (rank + 1) % count not in absent:
                 ring.attach(pipes[rank])
             self.rings[rank] = ring
         for ring in self.rings.values():
             ring.start()
+
+    @staticmethod
+    def _describe(rank: int) -> Callable[[], str]:
+        return lambda: f"session {rank} is idle"
 
     @staticmethod
     def _dial(pipe: MemoryPipe) -> Callable[[Callable[[], None]], Incoming]:

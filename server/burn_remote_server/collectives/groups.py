@@ -71,7 +71,13 @@ class Groups:
         """
         return SessionGroups(self, backend, host_memory, is_staged=is_staged)
 
-    def join(self, spec: GroupSpec, backend: Backend, scratch: Scratch) -> Membership:
+    def join(
+        self,
+        spec: GroupSpec,
+        backend: Backend,
+        scratch: Scratch,
+        describe_session: Callable[[], str],
+    ) -> Membership:
         """Return a new member, which connects to its neighbours."""
         size = len(spec.addresses)
         identifier = link_id(spec.secret, spec.addresses, spec.rank)
@@ -85,7 +91,14 @@ class Groups:
         join_seconds = self._dialler.join_seconds(spec)
         open_engine = _ENGINES[spec.engine]
         member = Member(
-            spec, backend, open_engine, partial(self._dial, spec), counters, ended, join_seconds
+            spec,
+            backend,
+            open_engine,
+            partial(self._dial, spec),
+            counters,
+            ended,
+            join_seconds,
+            describe_session,
         )
         with self._lock:
             is_taken = self._ranks.setdefault(identifier, member) is not member
@@ -174,6 +187,8 @@ class SessionGroups:
         self._groups: Final = groups
         self._backend: Final = backend
         self._new_scratch: Final = partial(Scratch, host_memory, is_staged=is_staged)
+        # Says in errors what the session is doing. Any thread of a member may call it.
+        self.describe_session: Callable[[], str] = lambda: ""
         self._members: Final[dict[int, Membership]] = {}
         self._specs: Final[dict[int, GroupSpec]] = {}
         self._scratch: Final[dict[int, Scratch]] = {}
@@ -185,7 +200,9 @@ class SessionGroups:
         """Become a member of a group; leave the one that had its number."""
         self.leave(LeaveGroup(task.group))
         scratch = self._scratch[task.group] = self._new_scratch()
-        self._members[task.group] = self._groups.join(task.spec, self._backend, scratch)
+        self._members[task.group] = self._groups.join(
+            task.spec, self._backend, scratch, self.describe_session
+        )
         self._specs[task.group] = task.spec
         self._sequences[task.group] = 0
 

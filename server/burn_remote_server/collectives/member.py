@@ -13,10 +13,11 @@ done its part of all earlier ones, so the others can still complete them. The fi
 **Liveness.** Both ends of a link send a heartbeat when they have sent nothing for a quarter of
 the group's bound. A member from which nothing came for a whole bound has failed.
 
-**Progress.** A member may be alive and never issue its collective. The next one, which has issued
-it, waits ``issue_seconds`` for it to begin, and then reports the member that is late. The others
-wait for pieces meanwhile, and report their neighbour only after twice that time: so the report
-that names the right member comes first.
+**Progress.** A member may be alive and never issue its collective. If the one before has begun it,
+the late member reports itself after ``issue_seconds``, and says what its session is doing. If it
+cannot, because the one before is late too or its worker waits for an input, the next one reports it
+after one and a half times that. The others wait for pieces meanwhile, and report their neighbour
+only after twice that time: so the report that names the right member comes first.
 """
 
 from __future__ import annotations
@@ -71,16 +72,19 @@ class Member:
         counters: Counters,
         ended: Callable[[Member], None],
         join_seconds: float,
+        describe_session: Callable[[], str] = lambda: "",
     ) -> None:
         """Prepare a member; ``start`` begins to connect it.
 
         Its neighbours must join within ``join_seconds``. ``ended`` is called at the end; it must
         not refer to the member, whose memory would then wait for a garbage collection.
+        ``describe_session`` says in an error what the session is doing.
         """
         self._join_seconds: Final = join_seconds
         self._join_deadline: Final = time.monotonic() + join_seconds
         self.spec: Final = spec
         self.backend: Final = backend
+        self._describe_session: Final = describe_session
         self._open_engine: Final = open_engine
         self._dial: Final = dial
         self._counters: Final = counters
@@ -101,6 +105,7 @@ class Member:
         self._is_excluded = False
         self._incoming: Incoming | None = None
         self._begun: BeginCollective | None = None  # of a collective not submitted here yet
+        self._begun_at = 0.0
         self._heard = time.monotonic()
         # When the member before is given up although it is alive, and why.
         self._late_at = float("inf")
@@ -338,7 +343,20 @@ class Member:
                     job = self._jobs.popleft()
                     return job if isinstance(job, Job) else None
             engine.examine()
+            self._check_own_session()
             self.serve_links(SLICE_SECONDS, lambda: bool(self._jobs))
+
+    def _check_own_session(self) -> None:
+        """Report this member if its session does not issue what the member before has begun."""
+        begun, seconds = self._begun, self.spec.issue_seconds
+        if begun is None or time.monotonic() - self._begun_at <= seconds:
+            return
+        reason = (
+            f"it is alive, but did not issue collective {begun.sequence}, {begun.description}, "
+            f"within {seconds:g} seconds after member {self._previous}; {self._describe_session()}"
+        )
+        self.reject(begun.sequence, reason)
+        self.check()
 
     def serve_links(self, seconds: float, is_over: Callable[[], bool]) -> None:
         """Take what the member before tells, for a while, or until something is over.
@@ -369,6 +387,7 @@ class Member:
             self.lost(self._previous, str(error))
             return
         if isinstance(message, BeginCollective):
+            self._begun_at = time.monotonic()
             self._begun = message
 
     def _receive(self, place: Place) -> Message:
@@ -447,7 +466,7 @@ class Member:
         self._expect(
             f"did not issue collective {sequence}, {own}, of which member {self.spec.rank} "
             "has done its part,",
-            self.spec.issue_seconds,
+            1.5 * self.spec.issue_seconds,
         )
         while self._begun is None:
             message = self._receive(_refuse_piece)

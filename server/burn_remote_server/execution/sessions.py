@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
@@ -133,6 +134,18 @@ class Session:
         if slot is None:
             return 0
         return None if slot.sign is None else slot.sign.hops_after(now, stale_seconds)
+
+    def describe_work(self) -> str:
+        """Say for an error message what the session is doing. Any thread may call this."""
+        busy_since = self._worker.busy_since
+        if busy_since is None:
+            return "its session has executed all that its client sent"
+        seconds = time.monotonic() - busy_since
+        waits = " and waits for a tensor" if self.interpreter.tensors.waits_for else ""
+        return (
+            f"its session has been busy for {seconds:.1f} seconds, has {self.queued} unfinished "
+            f"batches, and is at task {self.engine.place} of one{waits}"
+        )
 
     @property
     def queued_bytes(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -174,6 +175,11 @@ class Device:
         )
         if settings.seed is not None:
             interpreter.seed(settings.seed)
+        groups = self.host.groups.session(
+            self.backend,
+            interpreter.reply_quota,
+            is_staged=interpreter.reply_quota is not interpreter.quota,
+        )
         engine = Engine(
             interpreter,
             self.host.transfers,
@@ -184,11 +190,7 @@ class Device:
                 interpreter.quota.max_bytes,
                 settings.transfer_expiry_seconds,
             ),
-            groups=self.host.groups.session(
-                self.backend,
-                interpreter.reply_quota,
-                is_staged=interpreter.reply_quota is not interpreter.quota,
-            ),
+            groups=groups,
             files=self.host.files,
         )
         self.host.open_fetches(outbox)
@@ -201,10 +203,17 @@ class Device:
             stop_fetching=partial(self.host.end_fetches, outbox),
             memory=self.host_memory,
         )
+        # Weakly: members of groups must not keep the session's tensors alive.
+        groups.describe_session = partial(_described, weakref.ref(session))
         session.token = grant.name
         self.host.counters.sessions_opened += 1
         self.host.sessions.add(session)
         return session
+
+
+def _described(session: weakref.ref[Session]) -> str:
+    found = session()
+    return "its session has ended" if found is None else found.describe_work()
 
 
 class Host:

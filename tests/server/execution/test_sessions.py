@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -151,6 +152,22 @@ async def test_small_work_behind_queued_work_waits_for_its_turn() -> None:
         await running.idle()
         assert running.below.outbox.replies[1].shape == (4,)
         running.session.end()
+
+
+async def test_a_session_describes_its_work() -> None:
+    running = Running()
+    assert running.session.describe_work() == "its session has executed all that its client sent"
+    async with asyncio.timeout(5):
+        gate = Gate(running.session)
+        running.submit(Upload(1, DATA))
+        assert re.fullmatch(
+            r"its session has been busy for \d\.\d seconds, has 2 unfinished batches, and is at "
+            r"task 0 of one",
+            running.session.describe_work(),
+        )
+        gate.opened.set()
+        await running.idle()
+    running.session.end()
 
 
 async def test_one_session_in_a_long_call_does_not_delay_another() -> None:
