@@ -84,6 +84,8 @@ class Count:
 
     passed: int = 0
     total: int = 0
+    # Samples that passed, but whose results have other strides or another offset.
+    restrided: int = 0
     reasons: collections.Counter[str] = field(default_factory=collections.Counter)
 
 
@@ -137,8 +139,16 @@ def tensors_of(tree: Any) -> list[Any]:
     return [x for x in _pytree.tree_leaves(tree) if isinstance(x, torch.Tensor)]
 
 
-def run(op: Any, sample: Any, device: str, backward: bool) -> list[Any]:
-    """Return the results of a sample, or the gradients of its inputs, on the CPU."""
+def layout_of(x: Any) -> tuple[Any, ...]:
+    """Return strides and offset; the strides of axes without a second element mean nothing."""
+    if not x.numel():
+        return ()
+    strides = [step for n, step in zip(x.shape, x.stride(), strict=True) if n > 1]
+    return (strides, x.storage_offset())
+
+
+def run(op: Any, sample: Any, device: str, backward: bool) -> tuple[list[Any], list[Any]]:
+    """Return results of a sample, or gradients of its inputs, on the CPU, and their layouts."""
     given = (sample.input, sample.args, sample.kwargs)
     given, args, kwargs = moved(given, device)
     result = op.op(given, *args, **kwargs)
@@ -147,30 +157,35 @@ def run(op: Any, sample: Any, device: str, backward: bool) -> list[Any]:
     results = tensors_of(result)
     if not backward:
         numbers = [x for x in _pytree.tree_leaves(result) if isinstance(x, int | float | bool)]
-        return [x.detach().cpu() for x in results] + [torch.tensor(x) for x in numbers]
+        seen = [x.detach().cpu() for x in results] + [torch.tensor(x) for x in numbers]
+        return seen, [layout_of(x) for x in results]
     inputs = [x for x in tensors_of((given, args, kwargs)) if x.requires_grad]
     outputs = [x for x in results if x.requires_grad]
     if not outputs or not inputs:
-        return []
+        return [], []
     weights = [
         (torch.arange(x.numel(), dtype=torch.float64) * 0.7 + 0.3).cos().reshape(x.shape)
         for x in outputs
     ]
     cotangents = [w.to(x.dtype).to(x.device) for w, x in zip(weights, outputs, strict=True)]
     grads = torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True)
-    return [torch.zeros(()) if grad is None else grad.cpu() for grad in grads]
+    seen = [torch.zeros(()) if grad is None else grad.cpu() for grad in grads]
+    return seen, [None if grad is None else layout_of(grad) for grad in grads]
 
 
 def compare(op: Any, sample: Any, backward: bool) -> str | None:
-    """Return why a sample fails, ``None`` if it passes; "skip" if the CPU refuses it."""
+    """Return why a sample fails, ``None`` if it passes; "skip" if the CPU refuses it.
+
+    "strides" says that it passes, and that results have other strides than the CPU's.
+    """
     try:
-        expected = run(op, sample, "cpu", backward)
+        expected, layouts = run(op, sample, "cpu", backward)
     except Exception:
         return "skip"
     if backward and not expected:
         return "skip"
     try:
-        seen = run(op, sample, "burn", backward)
+        seen, our_layouts = run(op, sample, "burn", backward)
     except Exception as error:
         text = " ".join(str(error).split())
         return f"{type(error).__name__}: {text[:110]}"
@@ -185,10 +200,21 @@ def compare(op: Any, sample: Any, backward: bool) -> str | None:
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4, equal_nan=True)
         except AssertionError as error:
             return f"other values: {' '.join(str(error).split())[:90]}"
-    return None
+    return None if our_layouts == layouts else "strides"
 
 
-def measure(op: Any, backward: bool, most: int) -> Count:
+def transposed(sample: Any) -> Any:
+    """Return a sample with the same elements, whose last two axes are swapped in memory."""
+
+    def turn(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or x.dim() < 2:
+            return x
+        return x.detach().mT.contiguous().mT.requires_grad_(x.requires_grad)
+
+    return sample.transform(turn)
+
+
+def measure(op: Any, backward: bool, most: int, is_transposed: bool = False) -> Count:
     count = Count()
     dtype = torch.float32 if backward else dtype_of(op)
     if dtype is None or (backward and dtype not in op.dtypes):
@@ -198,13 +224,15 @@ def measure(op: Any, backward: bool, most: int) -> Count:
         samples = list(itertools.islice(op.sample_inputs("cpu", dtype, backward), 400))
     except Exception:
         return count
-    for sample in spread(samples, most):
+    for drawn in spread(samples, most):
+        sample = transposed(drawn) if is_transposed else drawn
         reason = compare(op, sample, backward)
         if reason == "skip":
             continue
         count.total += 1
-        if reason is None:
+        if reason in (None, "strides"):
             count.passed += 1
+            count.restrided += reason == "strides"
         else:
             count.reasons[reason] += 1
     return count
@@ -252,6 +280,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="operators; by default all of core ATen")
     parser.add_argument("--most", type=int, default=20, help="samples of an operator")
+    parser.add_argument("--transposed", action="store_true", help="swap two axes in memory")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -264,16 +293,20 @@ def main() -> None:
         for backward in (False, True):
             if backward and not op.supports_autograd:
                 continue
-            count = measure(op, backward, options.most)
+            count = measure(op, backward, options.most, options.transposed)
             counts[backward][named(op)] = count
+            direction = "backward" if backward else "forward"
+            if count.restrided:
+                print(f"{named(op)} {direction} {count.restrided} x other strides")
             for reason, times in count.reasons.items():
-                direction = "backward" if backward else "forward"
                 print(f"{named(op)} {direction} {count.passed}/{count.total} {times} x {reason}")
         sys.stdout.flush()
     for title, side in zip(("forward", "backward"), counts, strict=True):
         total = sum(one.total for one in side.values())
         passed = sum(one.passed for one in side.values())
+        restrided = sum(one.restrided for one in side.values())
         print(f"{title}: {passed} of {total} samples, {100 * passed / max(total, 1):.1f} %")
+        print(f"{title}: {restrided} of {passed} samples have other strides than on the CPU")
     if options.write:
         PAGE.write_text(page(*counts))
 

@@ -64,7 +64,20 @@ VIEWS: dict[str, Callable[[Any, int, int], Any]] = {
         else x
     ),
     "clone": lambda x, a, b: x.clone(),
-    "sum of rows": lambda x, a, b: x + 1,
+    "add": lambda x, a, b: x + 1,
+    "where": lambda x, a, b: torch.where(x > a, x, -x),
+    "outer": lambda x, a, b: x + x.flatten()[:2].unsqueeze(1).unsqueeze(-1) if x.numel() else x,
+    "with transposed": lambda x, a, b: (
+        x.mT * x if x.dim() > 1 and x.shape[-1] == x.shape[-2] else x
+    ),
+    "sum": lambda x, a, b: x.sum(axis(x, a), keepdim=b % 2 == 0) if x.dim() else x,
+    "stack": lambda x, a, b: torch.stack([x, x], a % (x.dim() + 1)),
+    "zeros_like": lambda x, a, b: torch.zeros_like(x),
+    "to": lambda x, a, b: x.to(torch.int32).to(torch.int64),
+    "contiguous": lambda x, a, b: x.contiguous(),
+    "channels last": lambda x, a, b: (
+        x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+    ),
 }
 
 # Operations in place: each takes the target, another tensor of the program, and a number.
@@ -115,10 +128,16 @@ def run(program: list[Step], shape: tuple[int, ...], place: Any) -> tuple[list[A
     return tensors, errors
 
 
-@settings(max_examples=100)
+def layout_of(x: Any) -> tuple[Any, ...]:
+    """Strides of axes without a second element are left out: no element is reached by them."""
+    strides = [step for n, step in zip(x.shape, x.stride(), strict=True) if n > 1]
+    return (x.is_contiguous(), *((strides, x.storage_offset()) if x.numel() else ()))
+
+
+@settings(max_examples=200)
 @given(
     program=steps(),
-    shape=st.lists(st.integers(0, 4), min_size=0, max_size=3).map(tuple),
+    shape=st.lists(st.integers(0, 4), min_size=0, max_size=4).map(tuple),
 )
 def test_programs_of_views_and_writes_end_as_on_the_cpu(
     device: Any, program: list[Step], shape: tuple[int, ...]
@@ -132,6 +151,47 @@ def test_programs_of_views_and_writes_end_as_on_the_cpu(
     assert [bool(error) for error in our_errors] == [bool(error) for error in their_errors]
     for ours_one, theirs_one in zip(ours, theirs, strict=True):
         assert ours_one.cpu().tolist() == theirs_one.tolist()
+        assert layout_of(ours_one) == layout_of(theirs_one)
+
+
+def test_a_write_to_a_reshaped_sum_of_transposed_tensors_reaches_what_it_reaches_on_the_cpu(
+    device: Any,
+) -> None:
+    seen = []
+    for place in (device, "cpu"):
+        x = torch.arange(6.0).reshape(2, 3).to(place).t() + 1  # its strides are (1, 3)
+        copied, shared = x.reshape(-1), x.t().reshape(-1)
+        copied.mul_(10)
+        shared.add_(100)
+        seen.append((x.tolist(), copied.tolist(), shared.tolist(), x.stride()))
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: torch.empty_like(x),
+        lambda x: torch.zeros_like(x, memory_format=torch.contiguous_format),
+        lambda x: torch.empty((2, 3, 4, 5), device=x.device, memory_format=torch.channels_last),
+        lambda x: x.contiguous().clone(memory_format=torch.channels_last),
+        lambda x: x.double(),
+        lambda x: x.cpu(),
+        lambda x: x.relu() * x.mean((2, 3), keepdim=True),
+        lambda x: torch.nn.functional.conv2d(x, torch.ones(2, 3, 2, 2, device=x.device)),
+        lambda x: torch.nn.functional.max_pool2d(x, 2),
+        lambda x: torch.nn.functional.softmax(x, 1),
+        lambda x: torch._foreach_add([x], 1)[0],
+        lambda x: torch.add(x, 1, out=torch.empty(0, device=x.device)),
+        lambda x: torch.rand_like(x),
+        lambda x: x.permute(3, 1, 0, 2).sin(),
+        lambda x: x[:, :, ::2] + 1,
+    ],
+)
+def test_images_with_channels_last_keep_the_strides_of_the_cpu(
+    device: Any, make: Callable[[Any], Any]
+) -> None:
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    assert layout_of(make(x.to(device))) == layout_of(make(x))
 
 
 def test_an_output_without_elements_takes_the_shape_of_the_result(device: Any) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import torch
 from torch._decomp import core_aten_decompositions, decomposition_table
+from torch.utils import _pytree as pytree
 
 import burn_remote as br
 from burn_remote.torch.aten import (  # noqa: F401 - these fill the table
@@ -34,7 +35,8 @@ from burn_remote.torch.aten import (  # noqa: F401 - these fill the table
 )
 from burn_remote.torch.aten.table import TABLE, overload
 from burn_remote.torch.errors import UnsupportedOperation
-from burn_remote.torch.geometry import VIEWS
+from burn_remote.torch.geometry import VIEWS, row_major
+from burn_remote.torch.layouts import is_row_major, strides_of_results
 from burn_remote.torch.places import index_of, wire_device
 from burn_remote.torch.tensors import (
     BurnTensor,
@@ -45,6 +47,7 @@ from burn_remote.torch.tensors import (
     upload,
     value_of,
     wrap,
+    wrap_strided,
     write,
 )
 
@@ -99,7 +102,7 @@ def _found(func: Any) -> Handler:
     if func.namespace == "aten" and _name(func) in VIEWS:
         return _view(func)
     if func in TABLE:
-        return _functional(TABLE[func])
+        return _functional(func, TABLE[func])
     if _name(func).startswith("_foreach_"):
         handler = _foreach(func)
         if handler is not None:
@@ -108,7 +111,7 @@ def _found(func: Any) -> Handler:
         return _reshaping(func)
     if func._schema.is_mutable:
         return _writing(func)
-    return _decomposed(func)
+    return _laid_out(func, _decomposed(func))
 
 
 # --- arguments ---------------------------------------------------------------------------------
@@ -117,16 +120,19 @@ def _found(func: Any) -> Handler:
 class _Values:
     """Converts arguments to values, and finds the device that they are on."""
 
-    __slots__ = ("place",)
+    __slots__ = ("is_contiguous", "place")
 
     def __init__(self) -> None:
         self.place: Any = None
+        self.is_contiguous = True
 
     def one(self, x: Any) -> Any:
         kind = type(x)
         if kind is BurnTensor:
             if self.place is None:
                 self.place = x._place
+            if not x.is_contiguous():
+                self.is_contiguous = False
             return value_of(x)
         if kind is list or kind is tuple:
             return [self.one(item) for item in x]
@@ -173,25 +179,71 @@ def _wrapped(result: Any, place: Any) -> Any:
     kind = type(result)
     if kind is br.Tensor:
         return wrap(result, place)
-    if kind is tuple or kind is list or isinstance(result, tuple):
-        return (
-            kind.__new__(kind, [_wrapped(x, place) for x in result])
-            if kind is tuple
-            else [_wrapped(x, place) for x in result]
-        )
+    if kind is list or isinstance(result, tuple):
+        return _same_kind(result, [_wrapped(x, place) for x in result])
     return result
+
+
+def _same_kind(example: Any, items: list[Any]) -> Any:
+    return items if type(example) is list else tuple.__new__(type(example), items)
+
+
+def _wrapped_strided(result: Any, strides: Any, place: Any) -> Any:
+    """Wrap results with strides of the same nesting; results without strides are contiguous."""
+    if type(result) is br.Tensor and strides is not None:
+        return wrap_strided(result, strides, place)
+    if isinstance(result, list | tuple) and strides is not None:
+        items = zip(result, strides, strict=True)
+        return _same_kind(result, [_wrapped_strided(x, one, place) for x, one in items])
+    return _wrapped(result, place)
 
 
 # --- handlers ----------------------------------------------------------------------------------
 
 
-def _functional(function: Callable[..., Any]) -> Handler:
+def _functional(func: Any, function: Callable[..., Any]) -> Handler:
+    always = not is_row_major(func)
+
     def handle(args: Any, kwargs: dict[str, Any]) -> Any:
         converter = _Values()
         values, named = converter.all(args, kwargs)
-        return _wrapped(function(*values, **named), converter.place)
+        result = function(*values, **named)
+        if always or not converter.is_contiguous or kwargs.get("memory_format") is not None:
+            strides = strides_of_results(func, args, kwargs)
+            return _wrapped_strided(result, strides, converter.place)
+        return _wrapped(result, converter.place)
 
     return handle
+
+
+def _laid_out(func: Any, handler: Handler) -> Handler:
+    """Have the new tensors that a handler returns get the strides of PyTorch."""
+    if func._schema.is_mutable or any(one.alias_info is not None for one in func._schema.returns):
+        return handler
+    always = not is_row_major(func)
+
+    def handle(args: Any, kwargs: dict[str, Any]) -> Any:
+        result = handler(args, kwargs)
+        given = [x for x in pytree.arg_tree_leaves(*args, **kwargs) if type(x) is BurnTensor]
+        if always or not all(x.is_contiguous() for x in given):
+            shared = {id(x._storage) for x in given}
+            return _restrided(result, strides_of_results(func, args, kwargs), shared)
+        return result
+
+    return handle
+
+
+def _restrided(result: Any, strides: Any, shared: set[int]) -> Any:
+    if strides is None:
+        return result
+    if type(result) is BurnTensor:
+        if id(result._storage) in shared or result.stride() == strides:
+            return result
+        return wrap_strided(value_of(result), strides, result._place)
+    if isinstance(result, list | tuple):
+        items = zip(result, strides, strict=True)
+        return _same_kind(result, [_restrided(x, one, shared) for x, one in items])
+    return result
 
 
 def _view(func: Any) -> Handler:
@@ -413,17 +465,20 @@ def _into_outputs(functional: Any, outputs: list[str]) -> Handler:
             inputs |= {"dtype": targets[0].dtype, "device": targets[0].device}
         result = compute(args, inputs)
         results = result if isinstance(result, tuple | list) else [result]
-        for target, value in zip(targets, results, strict=True):
+        for at, (target, value) in enumerate(zip(targets, results, strict=True)):
             _check_cast(value, target)
             if tuple(target.shape) != value.shape:
-                resize(target, value.shape)
+                strides = strides_of_results(functional, args, inputs)
+                resize(
+                    target, value.shape, strides[at] if len(results) > 1 and strides else strides
+                )
             write(target, value)
         return targets[0] if len(targets) == 1 else tuple(targets)
 
     return handle
 
 
-def resize(target: BurnTensor, shape: tuple[int, ...]) -> None:
+def resize(target: BurnTensor, shape: tuple[int, ...], stride: Any) -> None:
     """Give an output another shape, with elements of its own, as PyTorch does if it has none."""
     if target.numel():
         warnings.warn(
@@ -431,7 +486,7 @@ def resize(target: BurnTensor, shape: tuple[int, ...]) -> None:
             f"{list(target.shape)}, which does not match the required output shape {list(shape)}.",
             stacklevel=3,
         )
-    target.data = unset(shape, None, target.dtype, target._place)
+    target.data = unset(shape, stride, target.dtype, target._place)
 
 
 # --- operations on lists of tensors ------------------------------------------------------------
@@ -451,9 +506,10 @@ def _foreach(func: Any) -> Handler | None:
     packet, _, kind = _name(func).removeprefix("_foreach_").partition(".")
     writes = packet.endswith("_")
     names = [packet.removesuffix("_") + one for one in _FOREACH_KINDS.get(kind, ())]
-    function = next((TABLE[found] for found in map(overload, names) if found in TABLE), None)
-    if function is None:
+    single = next((found for found in map(overload, names) if found in TABLE), None)
+    if single is None:
         return None
+    function = TABLE[single]
     arguments = func._schema.arguments
     keyword = next((one.name for one in arguments if one.name in ("value", "alpha")), None)
     if keyword == "alpha" and kind != "List":
@@ -480,10 +536,21 @@ def _foreach(func: Any) -> Handler | None:
             if writes:
                 write(target, value)
             else:
-                results.append(wrap(value, target._place))
+                given = [x[at] if isinstance(x, list | tuple) else x for x in (targets, *columns)]
+                results.append(_result_of(single, given, named, value))
         return None if writes else results
 
     return handle
+
+
+def _result_of(func: Any, args: list[Any], kwargs: dict[str, Any], value: br.Tensor) -> BurnTensor:
+    given = [x for x in args if type(x) is BurnTensor]
+    if all(x.is_contiguous() for x in given):
+        return wrap(value, given[0]._place)
+    made: BurnTensor = _wrapped_strided(
+        value, strides_of_results(func, args, kwargs), given[0]._place
+    )
+    return made
 
 
 def _one_value(x: Any, target: BurnTensor) -> Any:
@@ -519,17 +586,33 @@ def _copy_from(args: Any, kwargs: dict[str, Any]) -> Any:
 def _to_copy(args: Any, kwargs: dict[str, Any]) -> Any:
     x = args[0]
     device, dtype = kwargs.get("device"), kwargs.get("dtype")
+    stride = _stride_of_copy(x, kwargs.get("memory_format"))
     if type(x) is not BurnTensor:
         place = torch.device("burn", index_of(device))
-        return wrap(upload(x if dtype is None else x.to(dtype), place), place)
+        return _copied(upload(x if dtype is None else x.to(dtype), place), stride, place)
     if device is not None and device.type != "burn":
         copied = to_cpu(x)
-        return copied if dtype is None else copied.to(dtype)
+        if stride is not None:
+            copied = torch.empty_strided(x.shape, stride, dtype=x.dtype).copy_(copied)
+        return copied.to(device, dtype or x.dtype)
     value = TABLE[torch.ops.aten._to_copy.default](value_of(x), dtype=dtype)
     if device is None or index_of(device) == x._place.index:
-        return wrap(value, x._place)
+        return _copied(value, stride, x._place)
     place = torch.device("burn", index_of(device))
-    return wrap(value.to(wire_device(place)), place)
+    return _copied(value.to(wire_device(place)), stride, place)
+
+
+def _copied(value: br.Tensor, stride: Any, place: Any) -> BurnTensor:
+    return wrap(value, place) if stride is None else wrap_strided(value, stride, place)
+
+
+def _stride_of_copy(x: Any, memory_format: Any) -> Any:
+    """Return the strides of a copy of a tensor, ``None`` if it is contiguous."""
+    preserved = memory_format in (None, torch.preserve_format)
+    if memory_format is torch.contiguous_format or (preserved and x.is_contiguous()):
+        return None
+    shown = torch.empty_strided(x.shape, x.stride(), device="meta")
+    return torch.empty_like(shown, memory_format=memory_format).stride()
 
 
 def _item(args: Any, kwargs: dict[str, Any]) -> Any:
@@ -538,7 +621,11 @@ def _item(args: Any, kwargs: dict[str, Any]) -> Any:
 
 def _empty(args: Any, kwargs: dict[str, Any]) -> Any:
     place = torch.device("burn", index_of(kwargs.get("device")))
-    return unset(args[0], None, kwargs.get("dtype") or torch.get_default_dtype(), place)
+    memory_format = kwargs.get("memory_format")
+    stride = None
+    if memory_format is not None:
+        stride = torch.empty(args[0], device="meta", memory_format=memory_format).stride()
+    return unset(args[0], stride, kwargs.get("dtype") or torch.get_default_dtype(), place)
 
 
 def _empty_strided(args: Any, kwargs: dict[str, Any]) -> Any:
@@ -553,11 +640,20 @@ def _new_empty_strided(args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _empty_like(args: Any, kwargs: dict[str, Any]) -> Any:
-    x, device = args[0], kwargs.get("device")
+    x, device, dtype = args[0], kwargs.get("device"), kwargs.get("dtype") or args[0].dtype
+    stride = _stride_of_copy(x, kwargs.get("memory_format"))
     if device is not None and device.type != "burn":
-        return torch.empty(x.shape, dtype=kwargs.get("dtype") or x.dtype, device=device)
+        return torch.empty_strided(
+            x.shape, stride or row_major(x.shape), dtype=dtype, device=device
+        )
     place = x._place if device is None else torch.device("burn", index_of(device))
-    return unset(x.shape, None, kwargs.get("dtype") or x.dtype, place)
+    return unset(x.shape, stride, dtype, place)
+
+
+def _nonzero(args: Any, kwargs: dict[str, Any]) -> Any:
+    found = TABLE[torch.ops.aten.nonzero.default](value_of(args[0]))
+    # PyTorch stores the indices along each axis one after the other.
+    return wrap_strided(found, (1, found.shape[0]), args[0]._place)
 
 
 # Name of an overload -> its handler.
@@ -570,4 +666,5 @@ _SPECIAL: Final[dict[str, Handler]] = {
     "empty_like": _empty_like,
     "empty_strided": _empty_strided,
     "new_empty_strided": _new_empty_strided,
+    "nonzero": _nonzero,
 }

@@ -10,7 +10,15 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-__all__ = ["VIEWS", "Geometry", "Selection", "is_contiguous", "row_major", "selection_of"]
+__all__ = [
+    "VIEWS",
+    "Geometry",
+    "Selection",
+    "is_contiguous",
+    "order_of_dense",
+    "row_major",
+    "selection_of",
+]
 
 Sizes = tuple[int, ...]
 
@@ -52,6 +60,23 @@ def is_contiguous(size: Sequence[int], stride: Sequence[int]) -> bool:
                 return False
             expected *= count
     return True
+
+
+def order_of_dense(size: Sequence[int], stride: Sequence[int]) -> Sizes | None:
+    """Return the axes in the order in which they lie in memory, outermost first.
+
+    ``None`` if the elements do not lie one after the other: there are gaps or repetitions.
+    """
+    if 0 in size:
+        return None
+    order = sorted(range(len(size)), key=lambda axis: (size[axis] > 1, -stride[axis]))
+    expected = 1
+    for axis in reversed(order):
+        if size[axis] != 1:
+            if stride[axis] != expected:
+                return None
+            expected *= size[axis]
+    return tuple(order)
 
 
 def selection_of(shape: Sizes, geometry: Geometry) -> Selection | None:

@@ -13,7 +13,7 @@ import burn_remote as br
 from burn_remote.dispatch.operators import reshaped
 from burn_remote.functions.casting import converted_to
 from burn_remote.torch.aten.shapes import strided_positions
-from burn_remote.torch.geometry import Geometry, is_contiguous, selection_of
+from burn_remote.torch.geometry import Geometry, is_contiguous, order_of_dense, selection_of
 from burn_remote_protocol.dtypes import DType
 
 __all__ = ["Storage"]
@@ -26,10 +26,11 @@ class Storage:
     """The elements of one tensor and of all its views, in row-major order of some shape.
 
     ``unset`` has shape, dtype and device of elements that nobody has written yet: they are zeros,
-    and made when they are first read.
+    and made when they are first read. ``unordered`` has elements and the order that their axes have
+    in the storage: they are permuted when another view reads them.
     """
 
-    __slots__ = ("unset", "value", "version")
+    __slots__ = ("unordered", "unset", "value", "version")
 
     def __init__(
         self,
@@ -38,24 +39,37 @@ class Storage:
     ) -> None:
         self.value = value
         self.unset = unset
+        self.unordered: tuple[Tensor, tuple[int, ...]] | None = None
         self.version = 0
 
     @property
     def count(self) -> int:
         """The number of elements."""
+        return math.prod(self._shape)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
         if self.value is not None:
-            return self.value.size
-        assert self.unset is not None  # one of both is there
-        return math.prod(self.unset[0])
+            return self.value.shape
+        if self.unordered is not None:
+            new, order = self.unordered
+            return tuple([new.shape[axis] for axis in order])
+        assert self.unset is not None  # one of the three is there
+        return self.unset[0]
 
     def whole(self) -> Tensor:
         """Return all elements."""
+        if self.value is None and self.unordered is not None:
+            self._become(br.permute_dims(*self.unordered))
         if self.value is None:
-            assert self.unset is not None  # one of both is there
+            assert self.unset is not None  # one of the three is there
             shape, dtype, device = self.unset
-            self.value = br.zeros(shape, dtype=dtype, device=device)
-            self.unset = None
+            self._become(br.zeros(shape, dtype=dtype, device=device))
+        assert self.value is not None
         return self.value
+
+    def _become(self, value: Tensor) -> None:
+        self.value, self.unset, self.unordered = value, None, None
 
     def read(self, geometry: Geometry) -> Tensor:
         """Return the elements that a geometry shows."""
@@ -94,12 +108,13 @@ class Storage:
                 "operation."
             )
         if offset == 0 and count == self.count and is_contiguous(size, stride):
-            if self.value is None:
-                assert self.unset is not None  # one of both is there
-                shape, self.unset = self.unset[0], None
-            else:
-                shape = self.value.shape
-            self.value = new if new.shape == shape else reshaped(new, shape)
+            shape = self._shape
+            self._become(new if new.shape == shape else reshaped(new, shape))
+            self.version += 1
+            return
+        order = order_of_dense(size, stride) if offset == 0 and count == self.count else None
+        if order is not None:
+            self.value, self.unset, self.unordered = None, None, (new, order)
             self.version += 1
             return
         value = self.whole()
@@ -109,7 +124,7 @@ class Storage:
             places = strided_positions(value, size, stride, offset)
             flat = reshaped(value, (value.size,))
             changed = br.update_along(flat, 0, places, reshaped(new, (count,)))
-            self.value = reshaped(changed, value.shape)
+            self._become(reshaped(changed, value.shape))
         else:
             index, _, order = selection
             placed = reshaped(new, tuple([n for n in size if n > 1]))
@@ -117,5 +132,5 @@ class Storage:
             placed = br.permute_dims(placed, back) if back else placed
             axes = zip(index, value.shape, strict=True)
             lengths = tuple([len(range(*one.indices(n))) for one, n in axes])
-            self.value = value.set(index, reshaped(placed, lengths))
+            self._become(value.set(index, reshaped(placed, lengths)))
         self.version += 1

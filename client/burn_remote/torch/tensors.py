@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 import burn_remote as br
 from burn_remote.functions.casting import converted_to
 from burn_remote.torch.dtypes import dtype_from_torch, dtype_to_torch
-from burn_remote.torch.geometry import Geometry, is_contiguous
+from burn_remote.torch.geometry import Geometry, is_contiguous, order_of_dense
 from burn_remote.torch.places import wire_device
 from burn_remote.torch.storages import Storage
 
@@ -26,6 +26,7 @@ __all__ = [
     "upload",
     "value_of",
     "wrap",
+    "wrap_strided",
     "write",
 ]
 
@@ -203,6 +204,20 @@ def wrap(value: br.Tensor, place: Any) -> BurnTensor:
     return made
 
 
+def wrap_strided(value: br.Tensor, stride: Any, place: Any) -> BurnTensor:
+    """Return a new tensor with these elements and strides on a ``torch.device``.
+
+    Repeated elements (a stride of 0) are not possible: the tensor is then contiguous.
+    """
+    shape = value.shape
+    if is_contiguous(shape, stride) or 0 in stride:
+        return wrap(value, place)
+    made = unset(shape, stride, dtype_to_torch(value.dtype), place)
+    made._storage.write(Geometry(shape, tuple(stride), 0), value)
+    made._value, made._version_seen = value, made._storage.version
+    return made
+
+
 def unset(size: Any, stride: Any, dtype: Any, place: Any) -> BurnTensor:
     """Return a tensor whose elements nobody has written: zeros, made when they are needed."""
     size = tuple(size)
@@ -210,8 +225,12 @@ def unset(size: Any, stride: Any, dtype: Any, place: Any) -> BurnTensor:
     made: BurnTensor = _make(BurnTensor, size, strides=stride, dtype=dtype, device=place)
     length = size
     if stride is not None:
-        last = sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-        length = (last + 1 if math.prod(size) else 0,)
+        order = order_of_dense(size, stride)
+        if order is None:
+            last = sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+            length = (last + 1 if math.prod(size) else 0,)
+        else:
+            length = tuple([size[axis] for axis in order])
     made._storage = Storage(None, (length, dtype_from_torch(dtype), wire_device(place)))
     made._value = None
     made._version_seen = -1
