@@ -8,8 +8,15 @@ Nothing else in this package imports this folder, which needs PyTorch: ``burn-re
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from importlib.metadata import entry_points
 from typing import Any
+
+if importlib.util.find_spec("torch") is None:
+    raise ModuleNotFoundError(
+        'burn_remote.torch needs PyTorch, which is not installed: pip install "burn-remote[torch]"',
+        name="torch",
+    )
 
 import burn_remote as br
 from burn_remote.torch import places
