@@ -66,7 +66,7 @@ VIEWS: dict[str, Callable[[Any, int, int], Any]] = {
     "clone": lambda x, a, b: x.clone(),
     "add": lambda x, a, b: x + 1,
     "where": lambda x, a, b: torch.where(x > a, x, -x),
-    "outer": lambda x, a, b: x + x.flatten()[:2].unsqueeze(1).unsqueeze(-1) if x.numel() else x,
+    "outer": lambda x, a, b: x.unsqueeze(-1) + x.flatten()[:2] if x.numel() else x,
     "with transposed": lambda x, a, b: (
         x.mT * x if x.dim() > 1 and x.shape[-1] == x.shape[-2] else x
     ),
