@@ -162,3 +162,15 @@ def test_tensors_move_between_servers() -> None:
         (moved * moved).sum().backward()
         assert x.grad.device == one
         assert x.grad.tolist() == [0, 2, 4, 6]
+
+
+def test_a_seed_reaches_the_other_devices_when_a_server_is_gone(device: Any) -> None:
+    with server() as running:
+        gone = brt.connect(running.address)
+    with pytest.raises(br.ConnectionLost):
+        torch.ones(1, device=gone).cpu()
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        drawn.append(torch.rand(3, device=device).tolist())
+    assert drawn[0] == drawn[1]

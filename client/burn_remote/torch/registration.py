@@ -24,6 +24,7 @@ from burn_remote.torch.aten.table import TABLE
 from burn_remote.torch.autocasting import register_autocast
 from burn_remote.torch.dispatching import HANDLERS, resolve
 from burn_remote.torch.tensors import BurnTensor, set_dispatcher
+from burn_remote_protocol.errors import ConnectionLost
 
 __all__ = ["TESTED", "check_version", "register"]
 
@@ -86,7 +87,9 @@ class _Module(ModuleType):
 
     def manual_seed_all(self, seed: int) -> None:
         for index in range(places.device_count()):
-            places.wire_device(index).seed(seed % 2**64)
+            # A lost device says so where it is used; the others go on.
+            with contextlib.suppress(ConnectionLost):
+                places.wire_device(index).seed(seed % 2**64)
 
     def get_amp_supported_dtype(self) -> list[Any]:
         return [torch.bfloat16, torch.float16]
