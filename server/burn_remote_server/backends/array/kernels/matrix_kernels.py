@@ -68,6 +68,7 @@ class MatrixKernels(KernelFamily):
         """Return eigenvalues and the eigenvectors in the columns of a matrix, both complex."""
         if not tensor.size:
             return self._all_empty(out)
+        self._require_finite(tensor)
         found = self._computed(self._general("eig"), NO_CONVERGENCE, tensor)
         # NumPy's are real if all eigenvalues are.
         return tuple(
@@ -78,6 +79,7 @@ class MatrixKernels(KernelFamily):
         """Return complex eigenvalues."""
         if not input.size:
             return self._empty(out)
+        self._require_finite(input)
         found = self._computed(self._general("eigvals"), NO_CONVERGENCE, input)
         return found.astype(array_dtype(out.dtype))
 
@@ -145,7 +147,7 @@ class MatrixKernels(KernelFamily):
         """Refuse NaN and infinity, of the lower triangles alone if ``lower``.
 
         LAPACK's singular value decomposition of a 3x3 matrix with one infinite element never
-        returns, and larger ones print to the process's standard error. NumPy's ``eig`` checks.
+        returns, and larger ones print to the process's standard error. CuPy's ``eig`` returns NaN.
         """
         invalid = ~self.xp.isfinite(tensor)
         if (self.xp.tril(invalid) if lower else invalid).any():
