@@ -3,14 +3,16 @@
     PYTHONPATH=tests python benchmarks/torch_training.py [--backend cupy] [--rounds 7]
 
 The model is a causal transformer of two layers, 64 channels wide, on 16 sequences of 32 tokens;
-the optimizer is AdamW. The burn device runs in this process (``LocalDevice``). The variants take
-turns, so each round measures all of them under the same load; the ratios are of medians.
-Needs PyTorch (``burn-remote[torch]``); ``--backend cupy`` needs a GPU.
+the optimizer is AdamW. The burn device is a server on this machine, in a process of its own.
+PyTorch and the server use one thread each on a CPU. The variants take turns, so each round measures
+all of them under the same load; the ratios are of medians. The processor times are this process's,
+so those of burn devices lack the server's. Needs PyTorch; ``--backend cupy`` needs a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 import warnings
 from collections.abc import Callable
@@ -20,7 +22,9 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+import burn_remote as br
 import burn_remote.torch as brt
+from support.servers import server
 
 STEPS: Final = 10
 TOKENS: Final = 96
@@ -80,6 +84,19 @@ class Training:
         return wall / steps * 1e3, processor / steps * 1e3, loss.item()
 
 
+def measure(
+    variants: dict[str, Training], rounds: int
+) -> dict[str, list[tuple[float, float, float]]]:
+    """Return what ``Training.run`` returned in each round, after steps that compile."""
+    measured: dict[str, list[tuple[float, float, float]]] = {name: [] for name in variants}
+    for training in variants.values():
+        training.run(5)
+    for _ in range(rounds):
+        for name, training in variants.items():
+            measured[name].append(training.run(STEPS))
+    return measured
+
+
 def main() -> None:
     """Measure all variants and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -91,21 +108,18 @@ def main() -> None:
     if not on_gpu:
         torch.set_num_threads(1)
 
-    burn = brt.local(backend=arguments.backend)
     own = torch.device("cuda" if on_gpu else "cpu")
-    burn_waits = brt.places.wire_device(burn).sync
     own_waits = torch.cuda.synchronize if on_gpu else (lambda: None)
-    variants = {
-        "PyTorch": Training(own, own_waits, None),
-        "burn device": Training(burn, burn_waits, None),
-        "burn device, torch.compile": Training(burn, burn_waits, "burn_remote"),
-    }
-    measured: dict[str, list[tuple[float, float, float]]] = {name: [] for name in variants}
-    for training in variants.values():
-        training.run(5)
-    for _ in range(arguments.rounds):
-        for name, training in variants.items():
-            measured[name].append(training.run(STEPS))
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # for the server
+    with server("--backend", arguments.backend) as running:
+        device = br.RemoteDevice(running.address)
+        burn = brt.add(device)
+        variants = {
+            "PyTorch": Training(own, own_waits, None),
+            "burn device": Training(burn, device.sync, None),
+            "burn device, torch.compile": Training(burn, device.sync, "burn_remote"),
+        }
+        measured = measure(variants, arguments.rounds)
 
     name = torch.cuda.get_device_name() if on_gpu else "CPU, one thread"
     print(f"PyTorch {torch.__version__}, {name}; medians of {arguments.rounds} rounds of {STEPS}")
