@@ -153,6 +153,15 @@ def test_an_untested_version_warns(version: str) -> None:
         registration.check_version(version)
 
 
+def test_a_process_with_a_cuda_device_is_warned_of_its_backward_passes(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    registration.warn_of_cuda(False)
+    assert not recwarn
+    with pytest.warns(UserWarning, match=r"backward\(\) of CUDA tensors fails"):
+        registration.warn_of_cuda(True)
+
+
 def test_tensors_move_between_servers() -> None:
     with server() as first, server() as second:
         one, two = brt.connect(first.address), brt.connect(second.address)

@@ -26,7 +26,7 @@ from burn_remote.torch.dispatching import HANDLERS, resolve
 from burn_remote.torch.tensors import BurnTensor, set_dispatcher
 from burn_remote_protocol.errors import ConnectionLost
 
-__all__ = ["TESTED", "check_version", "register"]
+__all__ = ["TESTED", "check_version", "register", "warn_of_cuda"]
 
 # From the first version up to, but excluding, the second.
 TESTED: Final = ((2, 15), (2, 16))
@@ -41,6 +41,22 @@ def check_version(version: str) -> None:
             f"burn_remote.torch is tested with PyTorch from {low} up to, but excluding, {high}; "
             f"this is {version}, whose interface for backends may differ",
             stacklevel=3,
+        )
+
+
+def warn_of_cuda(available: bool) -> None:
+    """Warn where CUDA is available, whose backward passes end with the registration.
+
+    PyTorch's engine has one kind of accelerator in a process, and prefers a registered backend:
+    https://github.com/pytorch/pytorch/issues/161129.
+    """
+    if available:
+        warnings.warn(
+            "this process has a CUDA device, and PyTorch runs backward passes for one kind of "
+            "accelerator only: from now on backward() of CUDA tensors fails with an internal "
+            "assert of PyTorch; train on CUDA in a process that does not import "
+            "burn_remote.torch",
+            stacklevel=4,
         )
 
 
@@ -103,6 +119,7 @@ def register() -> None:
     if _libraries:
         return
     check_version(torch.__version__)
+    warn_of_cuda(torch.cuda.is_available())
     set_dispatcher(HANDLERS, resolve)
     # An error names the line of the program, not that of torch.nn.
     packages = {
