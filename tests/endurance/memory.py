@@ -262,9 +262,17 @@ def unfinished_burn_messages(address: str, limit: int) -> Iterator[Wire]:
 
 
 def slow_burn_readers(address: str, limit: int) -> Iterator[Wire]:
-    """Ask for tensors in Burn's dialect, drop them, and do not read them."""
-    spec = _floats(0.3 * limit)
-    for _ in range(6):
+    """Ask for large tensors in Burn's dialect, drop them, and do not read them."""
+    return _slow_burn_readers(address, _floats(0.3 * limit), readers=6)
+
+
+def slow_burn_readers_of_whole_messages(address: str, limit: int) -> Iterator[Wire]:
+    """Ask for tensors that the server sends as whole messages, drop them, and do not read them."""
+    return _slow_burn_readers(address, _floats(min(0.09 * limit, 15 * MIB)), readers=24)
+
+
+def _slow_burn_readers(address: str, spec: TensorSpec, *, readers: int) -> Iterator[Wire]:
+    for _ in range(readers):
         requests, responses = _burn(address)
         position = 0
         tasks: Sequence[Task]
@@ -464,6 +472,7 @@ ATTACKS: Final[dict[str, Attack]] = {
         unfinished_messages,
         unfinished_burn_messages,
         slow_burn_readers,
+        slow_burn_readers_of_whole_messages,
         unfinished_uploads,
         dropped_uploads,
         queued_frames,

@@ -56,10 +56,11 @@ FULL_BATCH_BYTES: Final = LARGE_FRAME_BYTES
 MAX_UNKNOWN_FRAMES: Final = 16
 # Messages sent in one iteration of the event loop, about 0.6 ms.
 SENT_AT_ONCE: Final = 64
-# Larger messages are sent in fragments of this size: outside of uvloop, asyncio copies what the
-# socket does not accept at once, so this bounds the copy for a slow reader. The Rust client accepts
-# fragments, but copies them once more.
+# Larger messages are sent in fragments, which the Rust client accepts but copies once more.
 WHOLE_BYTES: Final = 2**24
+# The size of a fragment. While a socket is full, the event loop keeps a copy of what the socket did
+# not accept, so this bounds the copy for a slow reader.
+FRAGMENT_BYTES: Final = 2**20
 # Queued requests of one peer. A Burn server waits for each response, so it queues none.
 MAX_WAITING_REQUESTS: Final = 64
 
@@ -320,7 +321,7 @@ def _send_nothing() -> None:
 async def _send(link: AsyncLink, buffers: Sequence[bytes | memoryview]) -> int:
     """Send one message from several buffers; return its size."""
     size = sum(map(len, buffers))
-    await link.send_buffers(buffers, None if size <= WHOLE_BYTES else WHOLE_BYTES)
+    await link.send_buffers(buffers, None if size <= WHOLE_BYTES else FRAGMENT_BYTES)
     return size
 
 

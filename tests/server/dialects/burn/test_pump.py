@@ -195,6 +195,7 @@ async def test_a_response_over_the_clients_frame_limit_is_sent_in_fragments(
     host: Host, sessions: BurnSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(burn_pump, "WHOLE_BYTES", 40)
+    monkeypatch.setattr(burn_pump, "FRAGMENT_BYTES", 30)
     large = TensorData(bytes(range(100)), (25,), F32)
     read = encode_tasks([Read(1, 2, large.spec)], 1)
     request = scripted([INIT, encode_tasks([Upload(2, large)], 0), read, *upload_and_read()])
@@ -213,7 +214,7 @@ async def test_a_response_over_the_clients_frame_limit_is_sent_in_fragments(
     ]
     await response.wait_sent(2)
     assert [decode_reply(frame).value for frame in response.sent] == [large, DATA]
-    assert fragmented == [40] * 2
+    assert fragmented == [30] * 2
     for link in (request, response):
         link.end()
     await asyncio.gather(*serving)
