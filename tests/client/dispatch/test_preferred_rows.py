@@ -47,6 +47,7 @@ FUNCTIONS: Final[dict[str, Callable[[br.Tensor], Any]]] = {
     "pad by the edge": lambda x: F.pad(x, (1, 2, 0, 3), mode="replicate"),
 }
 FLOAT_FUNCTIONS: Final[dict[str, Callable[[br.Tensor], Any]]] = {
+    "signbit": br.signbit,
     "expm1": br.expm1,
     "log2": lambda x: br.log2(abs(x)),
     "log10": lambda x: br.log10(abs(x)),
