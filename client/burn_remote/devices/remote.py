@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import ssl
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Final, Self
 
@@ -233,21 +234,9 @@ def _connect_burn(
     address: str, token: str | None, tls: ssl.SSLContext | None, timeout_seconds: float
 ) -> BurnSession:
     # Our server reads the token from the path; Burn's server requires none.
-    called = address if token is None else with_token(address, token)
-
-    def dial(route: str) -> BlockingLink:
-        return connect(
-            called,
-            route,
-            timeout_seconds=timeout_seconds,
-            tls=tls,
-            max_message_bytes=MAX_BURN_MESSAGE_BYTES,
-            fragment_bytes=FRAGMENT_BYTES,
-            # Burn's server never answers a close frame.
-            close_timeout_seconds=0,
-        )
-
-    return BurnSession(dial, address=called, timeout_seconds=timeout_seconds)
+    server = address if token is None else with_token(address, token)
+    dial = _dial_burn(server, tls, timeout_seconds)
+    return BurnSession(dial, address=server, timeout_seconds=timeout_seconds)
 
 
 def _connect_burn_0_22(
@@ -261,6 +250,15 @@ def _connect_burn_0_22(
             "number of a device; pass a token with token="
         )
     server = str(replace(parsed, path=""))
+    dial = _dial_burn(server, tls, timeout_seconds)
+    release = Burn022(server, found[1], token)
+    return BurnSession(dial, address=server, timeout_seconds=timeout_seconds, release=release)
+
+
+def _dial_burn(
+    server: str, tls: ssl.SSLContext | None, timeout_seconds: float
+) -> Callable[[str], BlockingLink]:
+    """Return a function that connects to a route of a server that speaks a dialect of Burn."""
 
     def dial(route: str) -> BlockingLink:
         return connect(
@@ -270,11 +268,11 @@ def _connect_burn_0_22(
             tls=tls,
             max_message_bytes=MAX_BURN_MESSAGE_BYTES,
             fragment_bytes=FRAGMENT_BYTES,
+            # Burn's server never answers a close frame.
             close_timeout_seconds=0,
         )
 
-    release = Burn022(server, found[1], token)
-    return BurnSession(dial, address=server, timeout_seconds=timeout_seconds, release=release)
+    return dial
 
 
 open_default_with(RemoteDevice)

@@ -13,10 +13,9 @@ import msgpack
 
 from burn_remote_protocol.dialects.bounded_unpacking import unpack_frozen
 from burn_remote_protocol.dialects.burn_0_22 import VERSION
-from burn_remote_protocol.dialects.burn_responses import BurnReply, data_pieces
+from burn_remote_protocol.dialects.burn_responses import BurnReply, data_pieces, decode_result
 from burn_remote_protocol.dtypes import BOOL, F32, I32, DType
-from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, shown
-from burn_remote_protocol.operations.encoding import decode_tensor_data
+from burn_remote_protocol.errors import BurnRemoteError
 from burn_remote_protocol.operations.releases import Vocabulary
 from burn_remote_protocol.operations.wire_values import is_unsigned, sequence, unexpected, variant
 from burn_remote_protocol.tensors import TensorData
@@ -141,18 +140,4 @@ def decode_reply(frame: bytes | memoryview) -> BurnReply:
     content, request = sequence(unpack_frozen(frame), 2, "a reply with its request")
     if not is_unsigned(request):
         raise unexpected("a request, an unsigned 64-bit integer", request)
-    name, body = variant(content, "a reply")
-    if name == "DTypeUsage":
-        if not is_unsigned(body):
-            raise unexpected("a dtype's usage", body)
-        return BurnReply(request, body)
-    if name not in ("ReadTensor", "SyncBackend"):
-        raise unexpected("a reply (ReadTensor, SyncBackend, DTypeUsage)", name)
-    outcome, value = variant(body, "Ok or Err")
-    if outcome == "Err":
-        _, reason = variant(value, "an error")
-        text = reason[0] if type(reason) is tuple and reason else reason
-        return BurnReply(request, OperationFailed(text if type(text) is str else shown(reason)))
-    if outcome != "Ok" or (name == "SyncBackend" and value is not None):
-        raise unexpected("Ok or Err", body)
-    return BurnReply(request, decode_tensor_data(value) if name == "ReadTensor" else None)
+    return BurnReply(request, decode_result(content))

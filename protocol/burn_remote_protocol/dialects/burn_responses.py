@@ -36,6 +36,7 @@ __all__ = [
     "decode_data",
     "decode_data_request",
     "decode_reply",
+    "decode_result",
     "encode_data",
     "encode_data_request",
     "encode_reply",
@@ -76,20 +77,24 @@ def encode_reply(reply: BurnReply, *, is_sync: bool = False) -> list[bytes | mem
 def decode_reply(frame: bytes | memoryview) -> BurnReply:
     """Decode a frame of ``/response``. Raises ``ProtocolViolation``."""
     content, identity = sequence(unpack_frozen(frame), 2, "a reply with its position and stream")
+    return BurnReply(decode_identity(identity), decode_result(content))
+
+
+def decode_result(content: Any) -> TensorData | OperationFailed | int | None:
+    """Return what an unpacked reply contains, in both releases. Raises ``ProtocolViolation``."""
     name, body = variant(content, "a reply")
-    request = decode_identity(identity)
     if name == "DTypeUsage":
-        return BurnReply(request, _unsigned(body, "a dtype's usage"))
+        return _unsigned(body, "a dtype's usage")
     if name not in ("ReadTensor", "SyncBackend"):
         raise unexpected("a reply (ReadTensor, SyncBackend, DTypeUsage)", name)
     outcome, value = variant(body, "Ok or Err")
     if outcome == "Err":
         _, reason = variant(value, "an error")
         text = reason[0] if type(reason) is tuple and reason else reason
-        return BurnReply(request, OperationFailed(text if type(text) is str else shown(reason)))
+        return OperationFailed(text if type(text) is str else shown(reason))
     if outcome != "Ok" or (name == "SyncBackend" and value is not None):
         raise unexpected("Ok or Err", body)
-    return BurnReply(request, decode_tensor_data(value) if name == "ReadTensor" else None)
+    return decode_tensor_data(value) if name == "ReadTensor" else None
 
 
 def data_pieces(
