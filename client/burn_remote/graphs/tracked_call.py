@@ -146,7 +146,7 @@ class TrackedFunction:
         if self.draws:
             check_random_numbers()
         inputs = [plain(tensor.handle) for tensor in tensors]
-        held = self._issue(stack, self._forward, dict(_by_source(inputs)), registers)
+        held = self._issue_part(stack, self._forward, dict(_by_source(inputs)), registers)
         saved = [*inputs, *[held[source] for source in self._forward.outputs]]
         roots = [
             held[source]
@@ -197,7 +197,7 @@ class TrackedFunction:
         for symbol, gradient in zip(self._arriving, grads, strict=True):
             if gradient is not None:
                 held[self._recorder.source_of(symbol)] = gradient.handle
-        held = self._issue(stack, backward.part, held, registers)
+        held = self._issue_part(stack, backward.part, held, registers)
         return [None if source is None else kind(held[source]) for source in backward.grads]
 
     def _record_backward(
@@ -231,7 +231,7 @@ class TrackedFunction:
                 raise UsageError("a gradient uses a tensor that no recorded operation saves")
         return _Backward(part, grads)
 
-    def _issue(
+    def _issue_part(
         self,
         stack: RunnerStack,
         part: GraphPart,

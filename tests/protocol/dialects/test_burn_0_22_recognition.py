@@ -186,7 +186,9 @@ def test_text_that_looks_like_a_message_is_not_read_as_one() -> None:
         assert outcome(recognizer.decode, each) == outcome(decode_messages, each)
 
 
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recognizer_keeps_a_bounded_number_of_messages_and_layouts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(burn_0_22_recognition, "MESSAGES_KEPT", 8)
     monkeypatch.setattr(burn_0_22_recognition, "LAYOUTS_KEPT", 8)
     recognizer = MessageRecognizer()
