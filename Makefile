@@ -25,7 +25,8 @@ $(READY): pyproject.toml
 demo: $(READY)   ## Start two servers, train on one, move the weights to the other, evaluate there
 	@$(BIN)/python examples/digits.py
 
-PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+# One process more than there are cores, because many tests wait for a server to start or to answer.
+PYTEST = $(BIN)/python -m pytest --dist worksteal -n $(shell $(BIN)/python -c 'import os; print(min(8, os.cpu_count() + 1))')
 test: $(READY)   ## Run all tests
 	@$(PYTEST)
 
