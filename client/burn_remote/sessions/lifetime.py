@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from burn_remote.runner.pending import Pending
 from burn_remote_protocol.errors import BurnRemoteError, OperationFailed
+from burn_remote_protocol.timed_queue import TimedQueue
 
 __all__ = [
     "BATCH_BYTES",
@@ -111,8 +112,7 @@ class Flusher:
         self._seen_due = 0.0  # ``_due`` when the thread last woke up
         # Whether the thread waits without a timeout. Only the thread sets it.
         self._is_idle = False
-        # SimpleQueue.put may be called from __del__, even in a thread that is inside it.
-        self._asked: Final[queue.SimpleQueue[Callable[[], None] | None]] = queue.SimpleQueue()
+        self._asked: Final[TimedQueue[Callable[[], None] | None]] = TimedQueue()
         self._thread: Final = threading.Thread(
             target=self._run, name="burn-remote-flush", daemon=True
         )
@@ -175,7 +175,7 @@ class Flusher:
         while True:
             seconds = self.advance()
             try:
-                request = self._asked.get(timeout=seconds)
+                request = self._asked.get(seconds)
             except queue.Empty:
                 continue
             if request is None:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from burn_remote_protocol.errors import ConnectionLost
 from burn_remote_protocol.messages import BeginCollective, GroupBroken
+from burn_remote_protocol.timed_queue import TimedQueue
 
 __all__ = ["Incoming", "MemoryPipe", "Message", "Outgoing", "Piece", "Place"]
 
@@ -91,7 +92,7 @@ class MemoryPipe:
     has_beats = False
 
     def __init__(self) -> None:
-        self._items: Final[queue.SimpleQueue[Any]] = queue.SimpleQueue()
+        self._items: Final[TimedQueue[Any]] = TimedQueue()
         self._waiting: Any = None
         self._is_closed = False
         self._told: Callable[[GroupBroken], None] | None = None
@@ -124,7 +125,7 @@ class MemoryPipe:
             item, self._waiting = self._waiting, None
             if item is None:
                 try:
-                    item = self._items.get(timeout=0.25)
+                    item = self._items.get(0.25)
                 except queue.Empty:
                     check()
                     if self._is_closed and self._items.empty():
@@ -139,7 +140,7 @@ class MemoryPipe:
     def wait(self, timeout_seconds: float) -> bool:
         if self._waiting is None:
             try:
-                item = self._items.get(timeout=timeout_seconds)
+                item = self._items.get(timeout_seconds)
             except queue.Empty:
                 return self._is_closed
             if item is _WAKE:

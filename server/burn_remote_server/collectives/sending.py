@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 from burn_remote_protocol.errors import ConnectionLost
 from burn_remote_protocol.messages import BeginCollective, GroupBroken
+from burn_remote_protocol.timed_queue import TimedQueue
 from burn_remote_server.collectives.engine import GroupIsBroken
 from burn_remote_server.collectives.links import Outgoing, Piece
 from burn_remote_server.collectives.schedule import MAX_SCRATCH_BYTES
@@ -53,7 +54,7 @@ class Sender:
     def __init__(self, pause_seconds: float, name: str) -> None:
         self._pause: Final = pause_seconds
         self._name: Final = name
-        self._unsent: Final[queue.SimpleQueue[Any]] = queue.SimpleQueue()
+        self._unsent: Final[TimedQueue[Any]] = TimedQueue()
         self._changed: Final = threading.Condition()
         self._outgoing: Outgoing | None = None
         self._has_ended = False
@@ -139,7 +140,7 @@ class Sender:
         try:
             while True:
                 try:
-                    item = self._unsent.get(timeout=self._pause)
+                    item = self._unsent.get(self._pause)
                 except queue.Empty:
                     outgoing.send(None)
                     item = None

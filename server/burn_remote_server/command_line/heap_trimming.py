@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from burn_remote_protocol.timed_queue import TimedQueue
 from burn_remote_server.access.quota import Pool
 
 __all__ = ["HeapTrimmer", "keep_freed_memory", "malloc_trim", "trims_after"]
@@ -119,7 +120,7 @@ class HeapTrimmer:
         self._at_start: Final = self._expected
         self._next_trim = 0.0  # time.monotonic()
         # A queue, because a finalizer may free memory inside ``put`` of the same thread.
-        self._freed: Final[queue.SimpleQueue[None]] = queue.SimpleQueue()
+        self._freed: Final[TimedQueue[None]] = TimedQueue()
 
     def start(self) -> None:
         """Examine the memory from now on, each time the pools got back enough bytes."""
@@ -152,7 +153,7 @@ class HeapTrimmer:
         wait: float | None = None
         while True:
             try:
-                self._freed.get(timeout=wait)
+                self._freed.get(wait)
                 wait = EXAMINE_AGAIN_SECONDS
             except queue.Empty:
                 wait = None

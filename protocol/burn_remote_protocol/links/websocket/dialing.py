@@ -22,6 +22,7 @@ from burn_remote_protocol.errors import ConnectionFailed
 from burn_remote_protocol.links.addresses import Address
 from burn_remote_protocol.links.websocket.frame_parser import READ_BYTES
 from burn_remote_protocol.links.websocket.keepalive import enable_tcp_keepalive
+from burn_remote_protocol.timed_queue import TimedQueue
 
 __all__ = ["connection_failure", "dial", "upgrade"]
 
@@ -172,7 +173,7 @@ def _resolve(host: str, port: int, deadline: float) -> list[Any]:
     with contextlib.suppress(socket.gaierror, UnicodeError):
         numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=numeric)
-    resolved: queue.SimpleQueue[list[Any] | OSError] = queue.SimpleQueue()
+    resolved: TimedQueue[list[Any] | OSError] = TimedQueue()
 
     def look_up() -> None:
         try:
@@ -186,7 +187,7 @@ def _resolve(host: str, port: int, deadline: float) -> list[Any]:
     # stop it.
     threading.Thread(target=look_up, name="burn-remote-resolve", daemon=True).start()
     try:
-        found = resolved.get(timeout=_remaining(deadline))
+        found = resolved.get(_remaining(deadline))
     except queue.Empty:
         raise TimeoutError from None
     if isinstance(found, OSError):
