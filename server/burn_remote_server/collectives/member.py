@@ -134,7 +134,9 @@ class Member:
         """Carry out a collective after those submitted before."""
         with self._lock:
             broken = self._broken
-            if broken is None or job.sequence < broken.first:
+            if self._has_ended:  # perhaps before a collective that the others can still complete
+                broken = broken or self._leave_notice()
+            elif broken is None or job.sequence < broken.first:
                 self._unsettled[job.sequence] = job
                 self._jobs.append(job)
                 broken = None

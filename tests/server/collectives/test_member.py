@@ -294,3 +294,23 @@ def test_a_member_that_waits_for_the_next_one_hears_why_it_does_not_come() -> No
     ring.attach(MemoryPipe())
     ring.leave()
     assert ended.wait(PATIENCE_SECONDS)
+
+
+def test_a_member_that_has_ended_fails_collectives_that_the_others_may_complete() -> None:
+    """The one before says that it leaves after three collectives, and its link ends before them."""
+    pipe = MemoryPipe()
+    ended = threading.Event()
+    spec = GroupSpec(bytes(32), 0, ("ws://a:1", "ws://b:1", "ws://c:1"), 0.5)
+    ring = Member(
+        spec, NumpyBackend(), RingEngine, lambda _: pipe, Counters(), Members.setting(ended), 0.5
+    )
+    ring.attach(MemoryPipe())
+    ring.start()
+    pipe.send(GroupBroken(3, 2, "it left the group"))
+    pipe.close()
+    slots = [InFlight(VECTOR, PATIENCE_SECONDS) for _ in range(2)]
+    for sequence, slot in enumerate(slots):
+        ring.submit(Job(sequence, SUM, [Lent(vector(0))], [slot], [1]))
+        assert error_of(slot).member == 2
+        assert ended.wait(PATIENCE_SECONDS)
+    ring.leave()
