@@ -18,6 +18,7 @@ from burn_remote_server.command_line.heap_trimming import (
     HeapTrimmer,
     keep_freed_memory,
     malloc_trim,
+    share_one_heap,
     trims_after,
 )
 from burn_remote_server.command_line.systemd import READY, STOPPING, notify
@@ -49,6 +50,7 @@ class CannotStart(BurnRemoteError):
 def run(settings: Settings) -> None:
     """Serve until a signal arrives and all sessions are drained. Raises ``CannotStart``."""
     telemetry.configure(settings.log_level, settings.log_format)
+    share_one_heap()
     is_ready = False
 
     def announce(host: Host) -> None:

@@ -7,6 +7,12 @@ limited to 128 MiB that dropped small tensors and made large ones grew the serve
 ``malloc_trim`` returns whole free pages anywhere in the heaps, at about 0.3 ms per MiB. While it
 works on a heap, allocations in that heap wait.
 
+glibc gives threads heaps of their own, and what one thread freed is not available to another. The
+event loop receives elements and a session's thread copies them into tensors, so both heaps grew to
+the size of all waiting frames: a server limited to 128 MiB grew by 199 MiB on a busy machine. So
+all threads share one heap (``share_one_heap``). They seldom wait for each other there, as nearly
+every allocation is made under Python's interpreter lock.
+
 By default, glibc also trims the end of a heap after a small part of this: from 128 KiB on, or twice
 the largest block that was mapped and freed. A program that repeats its steps then frees and maps
 the same pages in each of them. A training step of a small transformer had 5,000 page faults, and
@@ -31,7 +37,7 @@ from typing import Final
 from burn_remote_protocol.timed_queue import TimedQueue
 from burn_remote_server.access.quota import Pool
 
-__all__ = ["HeapTrimmer", "keep_freed_memory", "malloc_trim", "trims_after"]
+__all__ = ["HeapTrimmer", "keep_freed_memory", "malloc_trim", "share_one_heap", "trims_after"]
 
 MIB: Final = 2**20
 
@@ -41,8 +47,8 @@ MIB: Final = 2**20
 LIMIT_DIVISOR: Final = 8
 MIN_TRIMMED_BYTES: Final = 8 * MIB
 MAX_TRIMMED_BYTES: Final = 256 * MIB
-# Pause after trimming, as a multiple of its duration. Mapping the memory again takes twice as long
-# as trimming it, so this costs at most 3 % of a core, and above the limits 60 %.
+# Pause after trimming, as a multiple of its processor time. Mapping the memory again takes twice as
+# long as trimming it, so this costs at most 3 % of a core, and above the limits 60 %.
 PAUSE: Final = 100.0
 PAUSE_ABOVE_LIMIT: Final = 5.0
 # Tensors are counted as freed before their worker has freed them all, so memory is examined again.
@@ -51,6 +57,7 @@ EXAMINE_AGAIN_SECONDS: Final = 1.0
 # Numbers of the parameters of ``mallopt``, from glibc's malloc.h.
 M_TRIM_THRESHOLD: Final = -1
 M_MMAP_THRESHOLD: Final = -3
+M_ARENA_MAX: Final = -8
 # glibc's own maximum for the size of blocks that come from heaps. It reaches it after a block of
 # this size has been freed.
 LARGEST_HEAP_BLOCK: Final = 32 * MIB
@@ -79,22 +86,34 @@ def keep_freed_memory(kept_bytes: int) -> bool:
     Returns whether that was possible: not without glibc, nor if the environment has settings of its
     own for these thresholds.
     """
-    if _malloc_is_configured() or sys.platform != "linux":
+    # Each of these calls ends glibc's own adjustment of both thresholds.
+    thresholds = {M_MMAP_THRESHOLD: LARGEST_HEAP_BLOCK, M_TRIM_THRESHOLD: kept_bytes}
+    names = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}
+    return _configure(thresholds, names, tunable="_threshold")
+
+
+def share_one_heap() -> bool:
+    """Let all threads of this process allocate from one heap.
+
+    Call it before threads start. Returns whether that was possible: not without glibc, nor if the
+    environment sets the number of heaps.
+    """
+    return _configure({M_ARENA_MAX: 1}, {"MALLOC_ARENA_MAX", "MALLOC_ARENA_TEST"}, tunable="arena_")
+
+
+def _configure(parameters: dict[int, int], variables: set[str], *, tunable: str) -> bool:
+    """Set parameters of glibc's allocator, unless the environment does.
+
+    ``tunable`` is a part of their names in ``GLIBC_TUNABLES``.
+    """
+    is_configured = tunable in os.environ.get("GLIBC_TUNABLES", "") or variables & os.environ.keys()
+    if is_configured or sys.platform != "linux":
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    # Each of these calls ends glibc's own adjustment of both thresholds.
-    return bool(
-        mallopt(M_MMAP_THRESHOLD, LARGEST_HEAP_BLOCK) and mallopt(M_TRIM_THRESHOLD, kept_bytes)
-    )
-
-
-def _malloc_is_configured() -> bool:
-    tunables = os.environ.get("GLIBC_TUNABLES", "")
-    names = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}
-    return "_threshold" in tunables or not names.isdisjoint(os.environ)
+    return all(mallopt(parameter, value) for parameter, value in parameters.items())
 
 
 class HeapTrimmer:
@@ -140,9 +159,9 @@ class HeapTrimmer:
             pause *= PAUSE_ABOVE_LIMIT / PAUSE
         if pause > 0:
             return pause
+        used = time.thread_time()  # the elapsed time of a busy machine would lengthen the pause
         self._trim()
-        ended = time.monotonic()
-        self._next_trim = ended + PAUSE * (ended - now)
+        self._next_trim = time.monotonic() + PAUSE * (time.thread_time() - used)
         self._expected = self._uncounted()
         return 0.0
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import queue
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -16,6 +18,7 @@ from burn_remote_server.command_line.heap_trimming import (
     HeapTrimmer,
     keep_freed_memory,
     malloc_trim,
+    share_one_heap,
 )
 from support.native_clients import PATIENCE_SECONDS
 from support.servers import RunningServer, server
@@ -82,9 +85,13 @@ def test_memory_that_was_expected_and_ended_is_not_expected_any_more(heap: Heap)
     assert heap.trimmed == 2
 
 
-def test_trimming_pauses_and_less_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([100.0, 101.0, 102.0, 102.0])  # trimming takes a second
+def test_trimming_pauses_for_its_processor_time_and_less_above_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter([100.0, 101.0, 102.0, 102.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    processor = iter([7.0, 8.0])  # trimming takes a second
+    monkeypatch.setattr(time, "thread_time", lambda: next(processor))
     heap = Heap()
     heap.kept = 16 * MIB
     assert heap.trimmer.examine() == 0
@@ -197,6 +204,71 @@ def test_repeated_steps_of_a_graph_map_no_new_pages() -> None:
         assert page_faults(running) - before < 1_000  # 10,000 with glibc's own thresholds
 
 
+# Frees 64 MiB in one thread, but for the last block, and allocates 64 MiB in another one.
+TWO_THREADS = """
+import threading
+from burn_remote_server.backends.numpy.memory_limits import resident_bytes
+from burn_remote_server.command_line.heap_trimming import keep_freed_memory, share_one_heap
+
+assert share_one_heap() and keep_freed_memory(2**30)
+freed = [b"1" * 2**20 for _ in range(64)]
+last = b"1" * 2**20
+before = resident_bytes()
+freed.clear()
+kept = []
+thread = threading.Thread(target=lambda: kept.extend(b"2" * 2**20 for _ in range(64)))
+thread.start()
+thread.join()
+print((resident_bytes() - before) // 2**20)
+"""
+
+
+@pytest.mark.skipif(malloc_trim() is None, reason="the C library is not glibc")
+def test_memory_that_one_thread_freed_is_used_by_another() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", TWO_THREADS], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert int(ran.stdout) < 8  # 64 without the shared heap
+
+
+# Counts the heaps of the process after three threads have allocated.
+HEAPS = """
+import ctypes, threading
+import numpy as np
+from burn_remote_server.custom import custom_operation
+
+@custom_operation("heaps", inputs={"x": "any"}, shapes=lambda x: x)
+def heaps(xp, x):
+    barrier, kept = threading.Barrier(3), []
+    def allocate():
+        kept.append(b"1" * 2**20)
+        barrier.wait()
+    threads = [threading.Thread(target=allocate) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    libc = ctypes.CDLL(None)
+    libc.fopen.restype = ctypes.c_void_p
+    file = ctypes.c_void_p(libc.fopen(b"FILE", b"w"))
+    libc.malloc_info(0, file)
+    libc.fclose(file)
+    return np.full(x.shape, open("FILE").read().count("<heap nr="), x.dtype)
+"""
+
+
+@pytest.mark.skipif(malloc_trim() is None, reason="the C library is not glibc")
+def test_the_threads_of_a_server_share_one_heap(tmp_path: Path) -> None:
+    (tmp_path / "heaps.py").write_text(HEAPS.replace("FILE", str(tmp_path / "heaps.xml")))
+    search = ":".join([*sys.path, str(tmp_path)])
+    with (
+        server("--custom-operations", "heaps", PYTHONPATH=search) as running,
+        br.RemoteDevice(running.address) as device,
+    ):
+        x = br.zeros((1,), device=device)
+        assert br.custom("heaps", x, outputs=x.handle.spec).tolist() == [1]
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -209,6 +281,17 @@ def test_thresholds_of_the_environment_are_kept(
 ) -> None:
     monkeypatch.setenv(name, value)
     assert not keep_freed_memory(64 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("GLIBC_TUNABLES", "glibc.malloc.arena_max=4"), ("MALLOC_ARENA_MAX", "4")],
+)
+def test_the_number_of_heaps_of_the_environment_is_kept(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert not share_one_heap()
 
 
 def page_faults(running: RunningServer) -> int:
