@@ -1,6 +1,8 @@
 """All-reduce between servers, as a multiple of a ring of bare sockets in the same run.
 
-    python benchmarks/collectives.py [--mib 64 1] [--members 2 4] [--rounds 7]
+    python benchmarks/collectives.py [--mib 64 1] [--members 2 4] [--rounds 7] [--tls]
+    .venv-oracle/bin/python benchmarks/collectives.py --rival gloo
+    python benchmarks/collectives.py --members 1 2 4 --mib 64 1 0.015625 --estimate
 
 Each member of the bare ring is a process with two threads, as a server's, and the same chunks: one
 receives and adds with NumPy, the other sends. Its time is that of the slowest member, from a common
@@ -8,6 +10,12 @@ start. The servers' time is that of ``--issued`` collectives that the program is
 request in between, from the first one until all members are done, divided by their number. The two
 take turns, and the ratio is that of the medians. Further figures are the bytes that a link carried
 and the bytes between client and servers, for each collective.
+
+``--tls`` encrypts the links of both. ``--rival gloo`` compares with PyTorch's gloo instead, one
+process for each member. ``--estimate`` derives from two members the latency alpha of a step and the
+rate beta of a link, and from these the time of an all-reduce of S bytes in a ring of n machines:
+2 (n - 1) (alpha + S / (n beta)) (Thakur, Rabenseifner and Gropp, 2005, without their term for the
+additions, which beta includes).
 """
 
 from __future__ import annotations
@@ -19,19 +27,23 @@ import multiprocessing
 import queue
 import secrets
 import socket
+import ssl
 import statistics
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import trustme
 
 import burn_remote as br
 from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, GroupSpec
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from support.access import certificate
 from support.servers import server
 
 CHUNK_BYTES = 512 * 1024
@@ -53,8 +65,9 @@ class BareRing:
             self._following.sendall(self._unsent.get())
 
     def _receive(self, view: memoryview) -> None:
+        flags = 0 if isinstance(self._before, ssl.SSLSocket) else socket.MSG_WAITALL
         while len(view):
-            count = self._before.recv_into(view, 0, socket.MSG_WAITALL)
+            count = self._before.recv_into(view, 0, flags)
             view = view[count:]
 
     def all_reduce(self, array: Any, out: Any) -> None:
@@ -83,15 +96,43 @@ class BareRing:
                     self._unsent.put(target[4 * start : 4 * stop])
 
 
-def member(rank: int, members: int, sizes: list[int], ports: Any, commands: Any, done: Any) -> None:
-    """Serve a member of the bare ring: each command is a size, and how often to reduce it."""
+def linked(
+    rank: int, members: int, ports: Any, folder: Path | None
+) -> tuple[socket.socket, socket.socket]:
+    """Return the sockets from the member before and to the next one; over TLS with a folder."""
     listener = socket.create_server(("127.0.0.1", 0))
     ports[rank].put(listener.getsockname()[1])
     following = socket.create_connection(("127.0.0.1", ports[members + rank].get()))
     before, _ = listener.accept()
     for each in (before, following):
         each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    ring = BareRing(before, following, rank, members)
+    if folder is None:
+        return before, following
+    client = ssl.create_default_context(cafile=folder / "ca.pem")
+    accepting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    accepting.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
+    wrapped: list[socket.socket] = []
+    # Both handshakes of a ring wait for another member.
+    greeting = threading.Thread(
+        target=lambda: wrapped.append(accepting.wrap_socket(before, server_side=True))
+    )
+    greeting.start()
+    secure = client.wrap_socket(following, server_hostname="127.0.0.1")
+    greeting.join()
+    return wrapped[0], secure
+
+
+def member(
+    rank: int,
+    members: int,
+    sizes: list[int],
+    ports: Any,
+    commands: Any,
+    done: Any,
+    folder: Path | None,
+) -> None:
+    """Serve a member of the bare ring: each command is a size, and how often to reduce it."""
+    ring = BareRing(*linked(rank, members, ports, folder), rank, members)
     arrays = {size: np.ones(size, np.float32) for size in sizes}
     outputs = {size: np.ones(size, np.float32) for size in sizes}
     while (command := commands.get()) is not None:
@@ -102,17 +143,54 @@ def member(rank: int, members: int, sizes: list[int], ports: Any, commands: Any,
         done.put(rank)
 
 
-class BareGroup:
-    """The processes of a bare ring."""
+def gloo_member(
+    rank: int,
+    members: int,
+    sizes: list[int],
+    ports: Any,
+    commands: Any,
+    done: Any,
+    folder: Path | None,
+) -> None:
+    """Serve a member of PyTorch's gloo, as ``member`` does."""
+    import torch
 
-    def __init__(self, members: int, sizes: list[int]) -> None:
+    if rank == 0:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        for other in range(members):
+            ports[members + other].put(port)
+    ports[rank].put(0)
+    address = f"tcp://127.0.0.1:{ports[members + rank].get()}"
+    torch.distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=members)
+    arrays = {size: torch.ones(size) for size in sizes}
+    while (command := commands.get()) is not None:
+        size, count = command
+        for _ in range(count):
+            torch.distributed.all_reduce(arrays[size])
+        done.put(rank)
+
+
+class Ring(Protocol):
+    """What is measured."""
+
+    def seconds(self, size: int, count: int) -> float:
+        """Return the time of one all-reduce of ``count``."""
+        ...
+
+
+class Processes:
+    """The processes of a bare ring, or of gloo."""
+
+    def __init__(self, target: Any, members: int, sizes: list[int], folder: Path | None) -> None:
         context = multiprocessing.get_context("spawn")
         ports = [context.Queue() for _ in range(2 * members)]
         self._commands = [context.Queue() for _ in range(members)]
         self._done = context.Queue()
         self._processes = [
             context.Process(
-                target=member, args=(rank, members, sizes, ports, self._commands[rank], self._done)
+                target=target,
+                args=(rank, members, sizes, ports, self._commands[rank], self._done, folder),
             )
             for rank in range(members)
         ]
@@ -120,7 +198,8 @@ class BareGroup:
             process.start()
         found = [ports[rank].get(timeout=60) for rank in range(members)]
         for rank in range(members):
-            ports[members + rank].put(found[(rank + 1) % members])
+            if target is member:
+                ports[members + rank].put(found[(rank + 1) % members])
 
     def seconds(self, size: int, count: int) -> float:
         """Return the time of one all-reduce."""
@@ -142,8 +221,11 @@ class BareGroup:
 class ServerGroup:
     """One session on each of several servers, as a group."""
 
-    def __init__(self, addresses: list[str], sizes: list[int], stack: Any) -> None:
-        self.devices = [stack.enter_context(br.RemoteDevice(each)) for each in addresses]
+    def __init__(
+        self, addresses: list[str], sizes: list[int], stack: Any, folder: Path | None
+    ) -> None:
+        tls = None if folder is None else folder / "ca.pem"
+        self.devices = [stack.enter_context(br.RemoteDevice(each, tls=tls)) for each in addresses]
         secret = secrets.token_bytes(32)
         places = tuple(each.runners.session.peer_address for each in self.devices)
         self._numbers = [
@@ -181,49 +263,77 @@ class ServerGroup:
         return sum(each.bytes_sent + each.bytes_received for each in traffic)
 
 
-def measure(members: int, mibs: list[float], rounds: int, issued: int) -> None:
-    """Print one line for each size."""
+def measure(members: int, options: argparse.Namespace) -> dict[float, float]:
+    """Print one line for each size; return the seconds by MiB."""
+    mibs, rounds = options.mib, options.rounds
     sizes = [int(mib * 2**18) for mib in mibs]
+    seconds: dict[float, float] = {}
     with contextlib.ExitStack() as stack:
-        running = [stack.enter_context(server()) for _ in range(members)]
-        bare = BareGroup(members, sizes)
+        folder, flags = None, []
+        if options.tls:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            flags = [*certificate(folder, trustme.CA()), "--peer-ca", str(folder / "ca.pem")]
+        # Over TLS, only servers that know each other exchange a group's secret.
+        running = [stack.enter_context(server(*flags, **_PEERS)) for _ in range(members)]
+        target = gloo_member if options.rival == "gloo" else member
+        bare = Processes(target, members, sizes, folder)
         stack.callback(bare.close)
-        group = ServerGroup([each.address for each in running], sizes, stack)
+        group = ServerGroup([each.address for each in running], sizes, stack, folder)
         for mib, size in zip(mibs, sizes, strict=True):
-            count = max(1, round(issued / mib))
-            for ring in (bare, group):
+            count = max(1, min(256, round(options.issued / mib)))
+            rings: tuple[Ring, ...] = (bare, group)
+            times: dict[Ring, list[float]] = {ring: [] for ring in rings}
+            for ring in rings:
                 ring.seconds(size, 2)
-            times: dict[Any, list[float]] = {bare: [], group: []}
             for _ in range(rounds):
-                for ring in (bare, group):
+                for ring in rings:
                     times[ring].append(ring.seconds(size, count))
-            sent = [each.metric(PEER_SENT) for each in running]
             before = group.client_bytes()
+            sent = [] if options.tls else [each.metric(PEER_SENT) for each in running]
             group.seconds(size, count)
             client = (group.client_bytes() - before) / count
             sent = [
                 (each.metric(PEER_SENT) - earlier) / count
-                for each, earlier in zip(running, sent, strict=True)
+                for each, earlier in zip(running, sent, strict=bool(sent))
             ]
             ours, theirs = (statistics.median(times[ring]) for ring in (group, bare))
-            print(
-                json.dumps(
-                    {
-                        "members": members,
-                        "mib": mib,
-                        "ms": round(ours * 1e3, 2),
-                        "bare_ms": round(theirs * 1e3, 2),
-                        "ratio": round(ours / theirs, 2),
-                        "range": [round(each / theirs, 2) for each in sorted(times[group])][
-                            :: rounds - 1
-                        ],
-                        "link_share": round(max(sent) / (4 * size), 4),
-                        "least_share": round(2 * (members - 1) / members, 4),
-                        "client_bytes": round(client),
-                    }
-                ),
-                flush=True,
-            )
+            seconds[mib] = ours
+            shown = {
+                "members": members,
+                "mib": mib,
+                "tls": options.tls,
+                "ms": round(ours * 1e3, 2),
+                f"{options.rival}_ms": round(theirs * 1e3, 2),
+                "ratio": round(ours / theirs, 2),
+                "range": [round(each / theirs, 2) for each in sorted(times[group])][:: rounds - 1],
+                "least_share": round(2 * (members - 1) / members, 4),
+                "client_bytes": round(client),
+            }
+            if sent:  # the metrics of a server with TLS need its authority
+                shown["link_share"] = round(max(sent) / (4 * size), 4)
+            print(json.dumps(shown), flush=True)
+    return seconds
+
+
+def estimate(seconds: dict[float, float]) -> None:
+    """Print what the times of two members say of larger rings."""
+    smallest, largest = min(seconds), max(seconds)
+    # T(2, S) = 2 (alpha + S / (2 beta)), for two sizes.
+    rate = (largest - smallest) * 2**20 / (seconds[largest] - seconds[smallest])
+    latency = max(0.0, (seconds[smallest] - smallest * 2**20 / rate) / 2)
+    found = {
+        f"{members} x {mib:g} MiB": round(
+            2e3 * (members - 1) * (latency + mib * 2**20 / (members * rate)), 2
+        )
+        for members in (2, 4, 64, 1024)
+        for mib in seconds
+    }
+    alpha, beta = round(latency * 1e3, 3), round(rate / 1e9, 2)
+    print(json.dumps({"alpha_ms": alpha, "beta_gb_per_second": beta, "ms": found}))
+
+
+# The same secret for all servers of a run.
+_PEERS = {"BURN_REMOTE_PEER_TOKEN": secrets.token_hex(16)}
 
 
 def main() -> None:
@@ -235,9 +345,13 @@ def main() -> None:
     parser.add_argument("--members", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--issued", type=float, default=64, help="MiB issued before a sync")
+    parser.add_argument("--tls", action="store_true", help="encrypt the links")
+    parser.add_argument("--rival", choices=["bare", "gloo"], default="bare")
+    parser.add_argument("--estimate", action="store_true", help="derive the time of larger rings")
     options = parser.parse_args()
-    for members in options.members:
-        measure(members, options.mib, options.rounds, options.issued)
+    found = {members: measure(members, options) for members in options.members}
+    if options.estimate:
+        estimate(found[2])
 
 
 if __name__ == "__main__":

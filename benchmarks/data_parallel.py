@@ -4,6 +4,9 @@
 
 A network of eight linear layers (8 MiB of float32) is differentiated on local servers, in turns:
 without an exchange, with one bucket after the backward pass, and with buckets that leave during it.
+
+``--scaling 1 --scaling 2 --scaling 4`` measures whole training steps on so many servers instead: as
+many rows for each server, and as many rows in all, each as a multiple of the speed of one server.
 """
 
 from __future__ import annotations
@@ -57,11 +60,57 @@ def seconds_of(trainer: br.DataParallel, batch: br.distributed.SplitBatch, way: 
     return seconds
 
 
+def step_seconds(servers: int, rows: int, rounds: int) -> float:
+    """Return the median duration of a training step of ``rows`` rows on local servers."""
+    random = np.random.default_rng(0)
+    params = [random.normal(0, 0.05, (WIDTH, WIDTH)).astype(np.float32) for _ in range(LAYERS)]
+    batch = random.normal(size=(rows, WIDTH)).astype(np.float32)
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(server()) for _ in range(servers)]
+        devices = [stack.enter_context(br.RemoteDevice(one.address)) for one in running]
+        trainer = stack.enter_context(
+            br.DataParallel(loss_of, params, devices, optimizer=br.optim.SGD(lr=1e-3))
+        )
+        split = trainer.split(batch)
+        times = []
+        for _ in range(WARM_UP + rounds):
+            trainer.group.sync()
+            start = time.perf_counter()
+            trainer.step(split)
+            trainer.group.sync()
+            times.append(time.perf_counter() - start)
+        return statistics.median(times[WARM_UP:])
+
+
+def show_scaling(counts: list[int], rounds: int) -> None:
+    """Print the speed of training steps as a multiple of that on one server."""
+    table = Table("servers", f"{ROWS} rows each", "speed", f"{ROWS} rows in all", "speed")
+    alone = step_seconds(1, ROWS, rounds)
+    for count in counts:
+        weak = step_seconds(count, count * ROWS, rounds)
+        strong = step_seconds(count, ROWS, rounds)
+        table.add_row(
+            str(count),
+            f"{1e3 * weak:.1f} ms",
+            f"{count * alone / weak:.2f}",
+            f"{1e3 * strong:.1f} ms",
+            f"{alone / strong:.2f}",
+        )
+    console.print(table)
+    console.print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+
+
 def main(
     servers: Annotated[int, typer.Option(min=2, help="How many local servers.")] = 2,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds that count.")] = 15,
+    scaling: Annotated[
+        list[int] | None, typer.Option(min=1, help="Measure steps on so many servers instead.")
+    ] = None,
 ) -> None:
     """Print the median duration of each way to exchange gradients, for each engine."""
+    if scaling:
+        show_scaling(scaling, rounds)
+        return
     random = np.random.default_rng(0)
     params = [random.normal(0, 0.05, (WIDTH, WIDTH)).astype(np.float32) for _ in range(LAYERS)]
     rows = random.normal(size=(ROWS, WIDTH)).astype(np.float32)
