@@ -13,11 +13,16 @@ done its part of all earlier ones, so the others can still complete them. The fi
 **Liveness.** Both ends of a link send a heartbeat when they have sent nothing for a quarter of
 the group's bound. A member from which nothing came for a whole bound has failed.
 
-**Progress.** A member may be alive and never issue its collective. If the one before has begun it,
-the late member reports itself after ``issue_seconds``, and says what its session is doing. If it
-cannot, because the one before is late too or its worker waits for an input, the next one reports it
-after one and a half times that. The others wait for pieces meanwhile, and report their neighbour
-only after twice that time: so the report that names the right member comes first.
+**Progress.** A member may be alive and never issue its collective, or its inputs never arrive. If
+the one before has begun it, the late member reports itself after ``issue_seconds``, and says what
+its session is doing. If it cannot, because the one before is late too, the next one reports it
+after one and a half times that. The others wait for elements meanwhile, and report a failure only
+after twice that time: so the report that names the right member comes first.
+
+**Announcements.** A member tells the next one of a collective when it has the inputs, because the
+elements follow on the same link. An engine whose elements travel elsewhere has it told as soon as
+the session issues the collective (``announce_ahead``), so that the answer of a neighbour is there
+when the inputs are.
 """
 
 from __future__ import annotations
@@ -33,6 +38,7 @@ from burn_remote_protocol.errors import (
     BurnRemoteError,
     CollectiveFailed,
     ConnectionLost,
+    OperationFailed,
     ProtocolViolation,
 )
 from burn_remote_protocol.messages import BeginCollective, GroupBroken
@@ -42,7 +48,7 @@ from burn_remote_server.collectives.links import Incoming, Message, Outgoing, Pi
 from burn_remote_server.collectives.sending import SLICE_SECONDS, Sender
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.telemetry.logs import get_logger
-from burn_remote_server.tensors.slots import InFlight, Lent
+from burn_remote_server.tensors.slots import InFlight
 
 __all__ = ["BEATS_PER_BOUND", "Member"]
 
@@ -51,6 +57,10 @@ logger = get_logger(__name__)
 BEATS_PER_BOUND: Final = 4
 # The most characters of a reason that is sent to others.
 MAX_REASON: Final = 900
+# How often a member that waits for an input takes a message of the one before.
+INPUT_SLICE_SECONDS: Final = 0.05
+# The most collectives of which the member before may tell ahead; up to 1 KiB each.
+MAX_AHEAD: Final = 1024
 
 _STOP: Final = object()
 
@@ -104,8 +114,9 @@ class Member:
         self._has_ended = False
         self._is_excluded = False
         self._incoming: Incoming | None = None
-        self._begun: BeginCollective | None = None  # of a collective not submitted here yet
-        self._begun_at = 0.0
+        # What the member before has begun and this one has not, with the times when it told.
+        self._begun: Final[deque[tuple[BeginCollective, float]]] = deque()
+        self._announces = False
         self._heard = time.monotonic()
         # When the member before is given up although it is alive, and why.
         self._late_at = float("inf")
@@ -139,11 +150,28 @@ class Member:
             elif broken is None or job.sequence < broken.first:
                 self._unsettled[job.sequence] = job
                 self._jobs.append(job)
+                if self._announces:  # under the lock, in the order of the jobs
+                    self._announce(job)
                 broken = None
             self._changed.notify_all()
         if broken is not None:
             self._fail_job(job, broken)
         self._wake()
+
+    def announce_ahead(self) -> None:
+        """Tell the next member of collectives as soon as they are submitted, from now on."""
+        with self._lock:
+            self._announces = True
+            for job in self._jobs:
+                if isinstance(job, Job):
+                    self._announce(job)
+
+    def _announce(self, job: Job) -> None:
+        call = job.call
+        begun = BeginCollective(
+            job.sequence, call.digest(job.sequence), call.describe()[:MAX_REASON]
+        )
+        self.send(begun)
 
     def reject(self, sequence: int, reason: str) -> None:
         """Report to all members that this one cannot carry out a collective."""
@@ -337,7 +365,7 @@ class Member:
 
     def _next_job(self, engine: CollectiveEngine) -> Job | None:
         """Wait for the next collective; ``None`` if this member leaves."""
-        self._heard = time.monotonic()
+        since = self._heard = time.monotonic()
         while True:
             with self._lock:
                 self.check()
@@ -345,16 +373,28 @@ class Member:
                     job = self._jobs.popleft()
                     return job if isinstance(job, Job) else None
             engine.examine()
-            self._check_own_session()
+            self._check_own_progress(since, "did not issue")
             self.serve_links(SLICE_SECONDS, lambda: bool(self._jobs))
 
-    def _check_own_session(self) -> None:
-        """Report this member if its session does not issue what the member before has begun."""
-        begun, seconds = self._begun, self.spec.issue_seconds
-        if begun is None or time.monotonic() - self._begun_at <= seconds:
+    def _await_inputs(self, engine: CollectiveEngine, job: Job) -> list[Any]:
+        """Return the arrays of inputs. Raises what they failed with."""
+        since = self._heard = time.monotonic()
+        for one in job.inputs:
+            while isinstance(one, InFlight) and not one.wait(INPUT_SLICE_SECONDS):
+                engine.examine()
+                self._check_own_progress(since, "did not get the inputs of")
+                self.serve_links(0.0, lambda: True)
+        return [one.array() if isinstance(one, InFlight) else one.array for one in job.inputs]
+
+    def _check_own_progress(self, since: float, what: str) -> None:
+        """Report this member if it has not begun for long what the member before has begun."""
+        if not self._begun:
+            return
+        (begun, told_at), seconds = self._begun[0], self.spec.issue_seconds
+        if time.monotonic() - max(since, told_at) <= seconds:
             return
         reason = (
-            f"it is alive, but did not issue collective {begun.sequence}, {begun.description}, "
+            f"it is alive, but {what} collective {begun.sequence}, {begun.description}, "
             f"within {seconds:g} seconds after member {self._previous}; {self._describe_session()}"
         )
         self.reject(begun.sequence, reason)
@@ -365,7 +405,9 @@ class Member:
 
         After something is over, ``wake`` must be called. Raises ``GroupIsBroken``.
         """
-        if self._incoming is None or self._begun is not None or self._previous in self._gone:
+        # Behind what was begun there are elements, unless the member before tells ahead.
+        is_told = len(self._begun) >= (MAX_AHEAD if self._announces else 1)
+        if self._incoming is None or is_told or self._previous in self._gone:
             with self._lock:
                 self.check()
                 if not is_over():
@@ -389,8 +431,7 @@ class Member:
             self.lost(self._previous, str(error))
             return
         if isinstance(message, BeginCollective):
-            self._begun_at = time.monotonic()
-            self._begun = message
+            self._begun.append((message, time.monotonic()))
 
     def _receive(self, place: Place) -> Message:
         """Receive one message; failures of members are reported. Raises ``GroupIsBroken``."""
@@ -433,8 +474,8 @@ class Member:
 
     def _carry_out(self, engine: CollectiveEngine, job: Job) -> None:
         try:
-            inputs = [_array(one) for one in job.inputs]
-        except BurnRemoteError as error:
+            inputs = self._await_inputs(engine, job)
+        except OperationFailed as error:
             self.reject(job.sequence, f"an input of {job.call.describe()} failed: {error}")
             error.with_traceback(None)  # its frames refer to the job, which refers to the error
             raise GroupIsBroken from None
@@ -456,25 +497,27 @@ class Member:
             slot.complete(array)
 
     def _agree(self, job: Job) -> None:
-        self.agree(job.sequence, job.call.digest(job.sequence), job.call.describe())
+        digest, own = job.call.digest(job.sequence), job.call.describe()
+        self.agree(job.sequence, digest, own, is_announced=self._announces)
 
-    def agree(self, sequence: int, digest: bytes, own: str) -> None:
+    def agree(self, sequence: int, digest: bytes, own: str, *, is_announced: bool = False) -> None:
         """Exchange what comes next with the neighbours, and check that the one before agrees.
 
         ``digest`` stands for it; ``own`` describes it. Raises ``GroupIsBroken``.
         """
-        self.send(BeginCollective(sequence, digest, own[:MAX_REASON]))
+        if not is_announced:
+            self.send(BeginCollective(sequence, digest, own[:MAX_REASON]))
         self._heard = time.monotonic()
         self._expect(
             f"did not issue collective {sequence}, {own}, of which member {self.spec.rank} "
             "has done its part,",
             1.5 * self.spec.issue_seconds,
         )
-        while self._begun is None:
+        while not self._begun:
             message = self._receive(_refuse_piece)
             if isinstance(message, BeginCollective):
-                self._begun = message
-        begun, self._begun = self._begun, None
+                self._begun.append((message, time.monotonic()))
+        begun, _ = self._begun.popleft()
         if (begun.sequence, begun.digest) != (sequence, digest):
             self.report(
                 GroupBroken(
@@ -536,8 +579,3 @@ class Member:
 
 def _refuse_piece(sequence: int, offset: int, size: int) -> memoryview:
     raise ProtocolViolation(f"a piece of collective {sequence}, which has not begun")
-
-
-def _array(value: InFlight | Lent) -> Any:
-    """Return an input's array; wait for one that is still arriving. Raises ``OperationFailed``."""
-    return value.array() if isinstance(value, InFlight) else value.array

@@ -6,8 +6,11 @@ are there. While collectives are in flight, the links tell of failures; then the
 aborted, which ends what is in flight. Its outputs were failed before, so nobody sees what an
 aborted collective left in them.
 
-A collective is agreed upon as in a ring. Its outputs are settled when the GPU has finished it, so
-the next one can start meanwhile.
+Members tell each other of a collective as soon as their sessions issue it, and start it once the
+member before has told of the same one. So agreeing takes no time between collectives that were
+issued together. A member whose inputs never arrive reports itself, which aborts what the others
+have started. The outputs of a collective are settled when the GPU has finished it, so the next one
+can start meanwhile.
 """
 
 from __future__ import annotations
@@ -57,6 +60,7 @@ class NcclEngine:
         # When collectives in flight started, by sequence.
         self._in_flight: Final[dict[int, float]] = {}
         self._communicator: Final = self._joined(self._agreed_identifier())
+        member.announce_ahead()
 
     def carry_out(self, job: Job, inputs: Sequence[Any]) -> None:
         """Start a collective; its outputs are settled when it has finished.
@@ -80,7 +84,7 @@ class NcclEngine:
             raise OperationFailed(f"NCCL failed: {error}") from error
         with self._lock:
             oldest = min(self._in_flight.values(), default=None)
-        seconds = self._member.spec.issue_seconds
+        seconds = 2 * self._member.spec.issue_seconds  # a late member reports itself before
         if oldest is not None and time.monotonic() - oldest > seconds:
             raise OperationFailed(f"NCCL did not finish a collective within {seconds:g} seconds")
 
@@ -139,7 +143,11 @@ class NcclEngine:
     def _receive(self, offset: int, size: int) -> bytes:
         def place(sequence: int, seen_offset: int, seen_size: int) -> memoryview:
             if (sequence, seen_offset, seen_size) != (0, offset, size):
-                raise ProtocolViolation(f"{seen_size:,} bytes; expected {size} to start NCCL")
+                raise ProtocolViolation(
+                    f"{seen_size:,} bytes at {seen_offset:,} of collective {sequence}; expected "
+                    f"{size} bytes at {offset} of collective 0, which start NCCL: run the same "
+                    "version of burn-remote-server on all members"
+                )
             return memoryview(bytearray(size))
 
         return bytes(self._member.receive_piece(place))

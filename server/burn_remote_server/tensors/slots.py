@@ -91,6 +91,10 @@ class InFlight:
         """Whether the array or an error was delivered."""
         return self._arrived.is_set()
 
+    def wait(self, timeout_seconds: float) -> bool:
+        """Wait for the array or an error, for a while; return whether it was delivered."""
+        return self._arrived.wait(timeout_seconds)
+
     def array(self) -> Any:
         """Wait for the array. Raises the ``OperationFailed`` that was delivered instead."""
         # Usually without a bound: a large tensor may take any time while it makes progress.

@@ -168,7 +168,9 @@ def test_a_member_whose_input_never_arrives_is_named() -> None:
     never = InFlight(VECTOR, PATIENCE_SECONDS)
     slots = [members.issue(rank, SUM, never if rank == 1 else vector(rank)) for rank in range(3)]
     for (slot,) in slots:
-        assert error_of(slot).member == 1
+        error = error_of(slot)
+        assert error.member == 1
+        assert "did not get the inputs of collective 0" in str(error)
     never.fail(OperationFailed("its source is gone"))
     members.leave()
 

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind
+from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, Reduction
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import CollectiveFailed
 from burn_remote_protocol.messages import GroupBroken
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.collectives.nccl import NcclEngine
+from burn_remote_server.tensors.slots import InFlight
 from support.members import PATIENCE_SECONDS, Members
 from support.waiting import wait_until
 
@@ -174,7 +175,7 @@ def test_an_error_of_nccl_fails_the_group_with_its_text() -> None:
 def test_a_collective_that_nccl_does_not_finish_fails_after_the_bound() -> None:
     fabric = Fabric(2)
     fabric.is_stuck = True
-    members = members_of(fabric, issue_seconds=0.4)
+    members = members_of(fabric, issue_seconds=0.2)
     slots = [members.issue(rank, SUM, vector(rank))[0] for rank in range(2)]
     for slot in slots:
         assert "NCCL did not finish a collective within 0.4 seconds" in str(failure_of(slot))
@@ -202,3 +203,54 @@ def test_a_member_that_leaves_waits_for_its_collectives() -> None:
     for slot in (first, second):
         np.testing.assert_array_equal(slot.array(), vector(0) + vector(1))
     members.leave()
+
+
+def test_members_agree_on_collectives_whose_inputs_are_not_there() -> None:
+    fabric = Fabric(3)
+    members = members_of(fabric)
+    arriving = [[InFlight(VECTOR, PATIENCE_SECONDS) for _ in range(3)] for _ in range(4)]
+    slots = [
+        [members.issue(rank, SUM, inputs[rank])[0] for rank in range(3)] for inputs in arriving
+    ]
+    # All members know of all collectives, of which none has begun.
+    wait_until(lambda: all(len(ring._begun) == 4 for ring in members.rings.values()))
+    assert not fabric.given
+    for inputs, made in zip(arriving, slots, strict=True):
+        for rank, one in enumerate(inputs):
+            one.complete(vector(rank))
+        for slot in made:
+            np.testing.assert_array_equal(slot.array(), sum(map(vector, range(3))))
+    members.leave()
+
+
+def test_a_collective_that_differs_is_refused_before_it_starts() -> None:
+    fabric = Fabric(2)
+    members = members_of(fabric)
+    never = InFlight(VECTOR, PATIENCE_SECONDS)
+    other = CollectiveCall(CollectiveKind.ALL_REDUCE, (VECTOR,), Reduction.MAX)
+    slots = [members.issue(0, SUM, never)[0], members.issue(1, other, vector(1))[0]]
+    for slot in slots:
+        assert "all_reduce by sum" in str(failure_of(slot))
+    never.complete(vector(0))
+    members.leave()
+    assert not fabric.given
+
+
+@pytest.mark.parametrize("late", range(3))
+def test_a_member_whose_input_never_arrives_is_named_and_the_started_ones_are_aborted(
+    late: int,
+) -> None:
+    fabric = Fabric(3)
+    members = members_of(fabric, issue_seconds=0.4)
+    never = InFlight(VECTOR, PATIENCE_SECONDS)
+    slots = [
+        members.issue(rank, SUM, never if rank == late else vector(rank))[0] for rank in range(3)
+    ]
+    for slot in slots:
+        error = failure_of(slot)
+        assert error.member == late
+        assert "did not get the inputs of collective 0, all_reduce by sum" in str(error)
+        assert f"session {late} is idle" in str(error)
+    never.complete(vector(late))
+    members.leave()
+    assert [one.ended for one in fabric.communicators] == 3 * ["aborted"]

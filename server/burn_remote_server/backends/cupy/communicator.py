@@ -91,8 +91,12 @@ class NcclCommunicator:
             given = tuple(one - 256 if one > 127 else one for one in identifier)
         # Of the GPU's pool: freed memory belongs to the stream on which it was allocated.
         self._stream: Final = gpu.take_stream()
-        with gpu.device:
-            self._comm: Final = self._nccl.NcclCommunicator(members, given, rank)
+        try:
+            with gpu.device:
+                self._comm: Final = self._nccl.NcclCommunicator(members, given, rank)
+        except BaseException:
+            gpu.give_back_stream(self._stream)
+            raise
 
     def start(
         self,
