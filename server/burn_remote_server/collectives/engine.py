@@ -40,8 +40,9 @@ class CollectiveEngine(Protocol):
         ...
 
     def carry_out(self, job: Job, inputs: Sequence[Any]) -> Sequence[Any] | None:
-        """Carry out a collective of which all members know; return the shared arrays of outputs.
+        """Carry out a collective; return the shared arrays of outputs.
 
+        The next member has been told of it. ``Member.await_agreement`` waits for the one before.
         ``inputs`` are arrays. Returns ``None`` if the collective goes on, and the engine settles it
         later. Raises ``GroupIsBroken`` and ``BurnRemoteError``.
         """

@@ -1,9 +1,9 @@
 """A member of a group: its collectives in order, its links to its neighbours, and failures.
 
 The members form a ring of links. Each member has two threads. The *worker* takes one collective
-after the other: it agrees with its neighbours that they carry out the same one, and has the
-engine exchange the elements. The *sender* sends to the next member. No session waits: the outputs
-are slots in flight.
+after the other: it tells the next member which one, has the engine exchange the elements, and
+checks that the member before has told the same before it takes any from that one. The *sender*
+sends to the next member. No session waits: the outputs are slots in flight.
 
 **Failures.** A member that notices a failure, or leaves, tells both neighbours (``GroupBroken``),
 and each passes it on: to the next one what came from the one before, and the other way round. The
@@ -117,6 +117,8 @@ class Member:
         # What the member before has begun and this one has not, with the times when it told.
         self._begun: Final[deque[tuple[BeginCollective, float]]] = deque()
         self._announces = False
+        # What this member has begun and the one before perhaps not.
+        self._unagreed: BeginCollective | None = None
         self._heard = time.monotonic()
         # When the member before is given up although it is alive, and why.
         self._late_at = float("inf")
@@ -480,8 +482,10 @@ class Member:
             error.with_traceback(None)  # its frames refer to the job, which refers to the error
             raise GroupIsBroken from None
         if self.size > 1:
-            self._agree(job)
+            digest, own = job.call.digest(job.sequence), job.call.describe()
+            self._begin(job.sequence, digest, own, is_told=self._announces)
         arrays = engine.carry_out(job, inputs)
+        self.await_agreement()  # if the engine received nothing
         self._late_at = float("inf")
         if arrays is not None:
             self.settle(job, arrays)
@@ -496,17 +500,30 @@ class Member:
         for slot, array in zip(job.outputs, arrays, strict=True):
             slot.complete(array)
 
-    def _agree(self, job: Job) -> None:
-        digest, own = job.call.digest(job.sequence), job.call.describe()
-        self.agree(job.sequence, digest, own, is_announced=self._announces)
-
-    def agree(self, sequence: int, digest: bytes, own: str, *, is_announced: bool = False) -> None:
-        """Exchange what comes next with the neighbours, and check that the one before agrees.
+    def agree(self, sequence: int, digest: bytes, own: str) -> None:
+        """Tell the next member what comes next, and check that the one before agrees.
 
         ``digest`` stands for it; ``own`` describes it. Raises ``GroupIsBroken``.
         """
-        if not is_announced:
-            self.send(BeginCollective(sequence, digest, own[:MAX_REASON]))
+        self._begin(sequence, digest, own)
+        self.await_agreement()
+
+    def _begin(self, sequence: int, digest: bytes, own: str, *, is_told: bool = False) -> None:
+        begun = BeginCollective(sequence, digest, own[:MAX_REASON])
+        if not is_told:
+            self.send(begun)
+        self._unagreed = begun
+
+    def await_agreement(self) -> None:
+        """Wait until the member before has begun the same collective, unless it has already.
+
+        ``receive_piece`` does this too: a member sends its own elements without waiting. The next
+        one reads them only if it agrees. Raises ``GroupIsBroken``.
+        """
+        unagreed = self._unagreed
+        if unagreed is None:
+            return
+        sequence, digest, own = unagreed.sequence, unagreed.digest, unagreed.description
         self._heard = time.monotonic()
         self._expect(
             f"did not issue collective {sequence}, {own}, of which member {self.spec.rank} "
@@ -528,12 +545,14 @@ class Member:
                 )
             )
             raise GroupIsBroken
+        self._unagreed = None
 
     def receive_piece(self, place: Place) -> memoryview:
         """Return the elements of the next piece.
 
         Raises ``GroupIsBroken``, ``ConnectionLost`` and ``ProtocolViolation``.
         """
+        self.await_agreement()
         self._expect("sent no elements of a collective", 2 * self.spec.issue_seconds)
         while True:
             message = self._receive(place)

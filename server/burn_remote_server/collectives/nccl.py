@@ -67,6 +67,7 @@ class NcclEngine:
 
         Raises ``GroupIsBroken`` and ``OperationFailed``.
         """
+        self._member.await_agreement()
         self._wait_until(lambda: len(self._in_flight) < MAX_IN_FLIGHT)
         with self._lock:
             self._in_flight[job.sequence] = time.monotonic()

@@ -14,11 +14,11 @@ import pytest
 from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, GroupSpec, Reduction
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import CollectiveFailed, ConnectionFailed, OperationFailed
-from burn_remote_protocol.messages import GroupBroken
+from burn_remote_protocol.messages import BeginCollective, GroupBroken
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.collectives.engine import Job
-from burn_remote_server.collectives.links import Incoming, MemoryPipe
+from burn_remote_server.collectives.links import Incoming, MemoryPipe, Piece
 from burn_remote_server.collectives.member import Member
 from burn_remote_server.collectives.ring import RingEngine
 from burn_remote_server.telemetry.counters import Counters
@@ -154,7 +154,7 @@ def test_a_member_that_is_alive_but_issues_nothing_is_named_everywhere(late: int
 
 
 def test_of_two_late_members_the_one_whose_neighbour_has_begun_is_named() -> None:
-    members = Members(4, issue_seconds=0.6)
+    members = Members(4, issue_seconds=1.2)  # member 3 names member 2 after 1.8
     slots = [members.issue(rank, SUM, vector(rank)) for rank in (0, 3)]
     for (slot,) in slots:
         error = error_of(slot)
@@ -316,3 +316,23 @@ def test_a_member_that_has_ended_fails_collectives_that_the_others_may_complete(
         assert error_of(slot).member == 2
         assert ended.wait(PATIENCE_SECONDS)
     ring.leave()
+
+
+def test_elements_leave_before_the_member_before_has_begun() -> None:
+    """The next one reads them behind this member's announcement, if it agrees."""
+    incoming, outgoing = MemoryPipe(), MemoryPipe()
+    ended = threading.Event()
+    spec = GroupSpec(bytes(32), 0, ("ws://a:1", "ws://b:1"), 0.5)
+    ring = Member(
+        spec, NumpyBackend(), RingEngine, lambda _: incoming, Counters(),
+        Members.setting(ended), 0.5,
+    )  # fmt: skip
+    ring.attach(outgoing)
+    ring.start()
+    slot = InFlight(VECTOR, PATIENCE_SECONDS)
+    ring.submit(Job(0, SUM, [Lent(vector(0))], [slot], [1]))
+    found = [outgoing.receive(lambda *_: memoryview(b""), lambda: None) for _ in range(2)]
+    assert [type(one) for one in found] == [BeginCollective, Piece]
+    assert not slot.arrived()
+    ring.abandon("the test is over")
+    assert ended.wait(PATIENCE_SECONDS)
