@@ -19,6 +19,7 @@ from burn_remote_protocol.messages import (
     Read,
     Task,
 )
+from burn_remote_protocol.operations.estimates import estimated
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
@@ -85,6 +86,14 @@ def test_definitions_that_are_slow_to_bind_have_no_estimate(driven: Driven) -> N
     assert driven.estimate(Define(7, ones(1))) is not None
     driven.interpreter.session.binds_slowly = True
     assert driven.estimate(Define(7, ones(1))) is None
+
+
+@pytest.mark.parametrize("name", ["Eig", "Eigvals", "Eigh", "Eigvalsh", "Svd", "Svdvals"])
+def test_lapacks_iterations_never_run_on_the_event_loop(name: str) -> None:
+    flags: dict[str, Any] = {"full_matrices": True} if name == "Svd" else {}
+    smallest = signature(f"LinearAlgebra.{name}", TensorSpec((1, 1), F32), **flags)
+    cost, _ = estimated(smallest.row.estimates, smallest.call)
+    assert cost > Settings().inline_cost_limit
 
 
 def test_an_unnumbered_operation_has_no_estimate(driven: Driven) -> None:

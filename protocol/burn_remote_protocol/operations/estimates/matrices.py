@@ -71,6 +71,10 @@ LINEAR_WEIGHT_BACKWARD: Final = Estimates(
 # One matrix of a batch: LAPACK copies it, and its functions have many steps.
 MATRIX_COST: Final = 4_000
 
+# LAPACK iterates until the elements converge, and has bugs in which they never do: a server's event
+# loop must not run such an operation, however small. This is ten times its default limit.
+ITERATED_COST: Final = 1_000_000
+
 
 def _sides(call: Call) -> tuple[int, int, int]:
     """Return the number of matrices, and the longer and the shorter side of each."""
@@ -78,8 +82,11 @@ def _sides(call: Call) -> tuple[int, int, int]:
     return math.prod(batch), max(rows, columns), min(rows, columns)
 
 
-def factorization(cost: float) -> Estimates:
+def factorization(cost: float, *, iterates: bool = False) -> Estimates:
     """Return estimates for factorizations: ``cost`` per multiplication of their leading term.
+
+    ``iterates``: the number of steps depends on the elements, so the cost is at least
+    ``ITERATED_COST``.
 
     A factorization of a ``[rows, columns]`` matrix has ``rows * columns * min(rows, columns)`` such
     multiplications, and one that makes a larger square matrix accordingly more. LAPACK works on a
@@ -90,9 +97,8 @@ def factorization(cost: float) -> Estimates:
         count, longer, shorter = _sides(call)
         square = max((spec.size for spec in call.requested), default=0)
         products = max(count * longer * shorter, square) * shorter
-        return int(
-            2 * KERNEL_COST + MATRIX_COST * count + 60 * element_count(call) + cost * products
-        )
+        estimate = 2 * KERNEL_COST + MATRIX_COST * count + 60 * element_count(call)
+        return max(int(estimate + cost * products), ITERATED_COST if iterates else 0)
 
     def workspace(call: Call) -> int:
         _, longer, shorter = _sides(call)

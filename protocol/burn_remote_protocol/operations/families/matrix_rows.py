@@ -42,20 +42,27 @@ EIG: Final = Row(
     "Eig",
     (tensor_in("tensor"), tensor_out("values"), tensor_out("vectors")),
     eigenvectors,
-    estimates.factorization(60),
+    estimates.factorization(60, iterates=True),
     EXTENSION,
 )
-EIGVALS: Final = Row(_FAMILY, "Eigvals", UNARY, eigenvalues, estimates.factorization(25), EXTENSION)
+EIGVALS: Final = Row(
+    _FAMILY, "Eigvals", UNARY, eigenvalues, estimates.factorization(25, iterates=True), EXTENSION
+)
 EIGH: Final = Row(
     _FAMILY,
     "Eigh",
     (tensor_in("tensor"), tensor_out("values"), tensor_out("vectors")),
     eigenvectors_symmetric,
-    estimates.factorization(15),
+    estimates.factorization(15, iterates=True),
     EXTENSION,
 )
 EIGVALSH: Final = Row(
-    _FAMILY, "Eigvalsh", UNARY, eigenvalues_symmetric, estimates.factorization(6), EXTENSION
+    _FAMILY,
+    "Eigvalsh",
+    UNARY,
+    eigenvalues_symmetric,
+    estimates.factorization(6, iterates=True),
+    EXTENSION,
 )
 INV: Final = Row(_FAMILY, "Inv", UNARY, square_to_square, estimates.factorization(4), EXTENSION)
 QR: Final = Row(
@@ -86,11 +93,11 @@ SVD: Final = Row(
         tensor_out("vh"),
     ),
     singular_vectors,
-    estimates.factorization(20),
+    estimates.factorization(20, iterates=True),
     EXTENSION,
 )
 SVDVALS: Final = Row(
-    _FAMILY, "Svdvals", UNARY, singular_values, estimates.factorization(8), EXTENSION
+    _FAMILY, "Svdvals", UNARY, singular_values, estimates.factorization(8, iterates=True), EXTENSION
 )
 
 ROWS: Final = (
