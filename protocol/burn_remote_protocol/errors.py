@@ -291,6 +291,15 @@ class DeviceLost(OperationFailed):
     code = "device_lost"
 
 
+class OperationLost(OperationFailed):
+    """An operation did not return, so the server ended its session.
+
+    A running kernel cannot be stopped: its inputs take memory until it returns.
+    """
+
+    code = "operation_lost"
+
+
 class FileUnavailable(OperationFailed):
     """The server cannot give a file of its own; the text says why."""
 
@@ -347,6 +356,7 @@ CODES: Final = _by_code(
     OutOfMemory,
     QuotaExceeded,
     DeviceLost,
+    OperationLost,
     FileUnavailable,
     TransferFailed,
     CollectiveFailed,

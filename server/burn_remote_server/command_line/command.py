@@ -181,6 +181,9 @@ def command(
     max_operation_seconds: Annotated[
         str | None, _flag("max_operation_seconds", SESSION_LIMITS, "SECONDS")
     ] = None,
+    operation_lost_seconds: Annotated[
+        str | None, _flag("operation_lost_seconds", SESSION_LIMITS, "SECONDS")
+    ] = None,
     max_total_bytes: Annotated[str | None, _flag("max_total_bytes", SERVER_LIMITS, "BYTES")] = None,
     max_connections: Annotated[str | None, _flag("max_connections", SERVER_LIMITS, "COUNT")] = None,
     max_connections_per_address: Annotated[

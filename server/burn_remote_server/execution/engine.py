@@ -28,6 +28,7 @@ from burn_remote_protocol.errors import (
     CollectiveFailed,
     FileUnavailable,
     OperationFailed,
+    OperationLost,
     OutOfMemory,
     ProtocolViolation,
     QuotaExceeded,
@@ -59,6 +60,7 @@ from burn_remote_protocol.messages import (
     Task,
     Upload,
 )
+from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.data_files import BLOCK_BYTES, NO_FILES, DataFiles
 from burn_remote_server.access.quota import OverheadAccount
@@ -69,7 +71,7 @@ from burn_remote_server.programs.graph_runner import Stopped
 from burn_remote_server.programs.graphs import GraphPlan
 from burn_remote_server.programs.stream_fusion import MAX_WINDOW_TASKS, Entry
 from burn_remote_server.tensors.exposed import Exposed, ExposeLimits, Key, Transfers, transfer_key
-from burn_remote_server.tensors.plans import Plan, memory_bytes
+from burn_remote_server.tensors.plans import Plan, as_failure, memory_bytes
 from burn_remote_server.tensors.slots import InFlight, Lent, Uploading
 
 __all__ = ["Engine", "Groups", "Outbox"]
@@ -166,7 +168,9 @@ class Engine:
         self._exposed_account = OverheadAccount(interpreter.reply_quota)
         # Set when the session ends, by another thread: the rest of a running batch is skipped.
         self.is_stopped = False
-        # Position in the batch of the task that is being executed; its length at the end.
+        # The tasks that are being executed, and the position of the current one; the number of
+        # tasks at the end.
+        self.tasks: Sequence[Any] = ()
         self.place = 0
         # Wraps a callback: the device may call the result from its own thread, and the callback
         # then runs in the session's order.
@@ -199,7 +203,7 @@ class Engine:
         interpreter = self._interpreter
         invoke, invoke_simple = interpreter.invoke, interpreter.invoke_simple
         numbered = interpreter.numbered
-        tasks = batch.tasks
+        self.tasks = tasks = batch.tasks
         interpreter.begin_batch()
         waiting = enumerate(tasks)
         for place, task in waiting:
@@ -229,6 +233,7 @@ class Engine:
             else:
                 raise plan.wrong_tensors(task[1:])
         self.place = len(tasks)
+        self.tasks = ()
 
     def _invoke_large(
         self, plan: Plan, tasks: Sequence[Any], place: int, waiting: Iterator[Any]
@@ -249,6 +254,46 @@ class Engine:
     def stop(self) -> None:
         """Skip the rest of a running batch, and of a running graph. Called by another thread."""
         self.is_stopped = self._interpreter.is_stopped = True
+
+    @property
+    def progress(self) -> tuple[int, ...]:
+        """A value that changes whenever an operation has returned. Any thread may read it."""
+        return self.place, self._interpreter.executed, self._interpreter.checks
+
+    def give_up(self, reason: str) -> OperationFailed | None:
+        """Return the failure of the task that is being executed, which does not return.
+
+        ``None`` if the task may take any time. Called by another thread.
+        """
+        error = OperationLost(reason)
+        try:
+            task = self.tasks[self.place]
+        except IndexError:  # not a batch: a chunk, or the end of the session
+            return None
+        if type(task) is tuple:
+            plan = self._interpreter.numbered.get(task[0])
+            if plan is not None:
+                output = next(iter(task[1 + plan.input_count :]), None)
+                if isinstance(plan, GraphPlan):
+                    return OperationLost(reason, operation="Graph", tensor=output)
+                return as_failure(error, plan, output)
+            task = decode_task(task)
+        if isinstance(task, LoadFile):  # as long as its disk takes
+            return None
+        operation = task.operation if isinstance(task, Execute) else task
+        if isinstance(operation, Operation):
+            plan = self._interpreter.known_plan(operation.signature)
+            if plan is not None:
+                return as_failure(
+                    error, plan, next(iter(operation.tensors[plan.input_count :]), None)
+                )
+            return OperationLost(reason, operation=str(operation.signature.row))
+        return OperationLost(reason, operation=type(task).__name__)
+
+    def leave_groups(self) -> None:
+        """Leave all groups, so that their other members need not wait for this session."""
+        if self._groups is not None:
+            self._groups.end()
 
     def fail_interrupted(self, task: Sequence[Any]) -> bool:
         """Fail an operation that an interrupt stopped, unless it has stored its outputs.
@@ -555,8 +600,7 @@ class Engine:
     def close(self) -> None:
         """Free the session's tensors and withdraw those it exposed."""
         self._transfers.withdraw(self)
-        if self._groups is not None:
-            self._groups.end()
+        self.leave_groups()
         self._interpreter.clear()
 
 

@@ -120,6 +120,7 @@ class Interpreter:
         self._plans: dict[int, Plan] = {}
         self._plan_account: Final = OverheadAccount(self.reply_quota)
         self.executed = 0
+        self.checks = 0  # how often a running graph or list of operations asked whether to stop
 
     # -- signatures ---------------------------------------------------------------------------
 
@@ -257,7 +258,8 @@ class Interpreter:
         self._graphs.run(plan, arguments, dying)
 
     def check_stopped(self) -> None:
-        """Raise ``Stopped`` if the session has ended."""
+        """Raise ``Stopped`` if the session has ended. Graphs call this between long operations."""
+        self.checks += 1
         if self.is_stopped:
             raise Stopped
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -83,6 +84,7 @@ class Session:
         inline_cost: int,
         stop_fetching: Callable[[], None],
         memory: Pool | None = None,
+        operation_lost_seconds: float = math.inf,
     ) -> None:
         self.identifier = identifier
         self.secret = secrets.token_bytes(16)
@@ -114,6 +116,10 @@ class Session:
             memory,
         )
         self._memory = memory
+        self._operation_lost_seconds = operation_lost_seconds
+        # The engine's progress, and for how many seconds it was seen unchanged.
+        self._progress_seen: tuple[int, ...] = ()
+        self._seconds_seen = 0.0
 
     @property
     def queued(self) -> int:
@@ -134,6 +140,38 @@ class Session:
         if slot is None:
             return 0
         return None if slot.sign is None else slot.sign.hops_after(now, stale_seconds)
+
+    def give_up_if_stuck(self, seconds: float) -> bool:
+        """End the session if its running operation has not returned for too long.
+
+        Call this regularly; ``seconds`` have passed since the last call. Returns whether the
+        session was ended now. The operation's thread cannot be stopped, and what it uses stays
+        allocated and counted until it returns.
+        """
+        seen = (self._worker.completed, *self.engine.progress)
+        waits = self.interpreter.tensors.waits_for is not None
+        if seen != self._progress_seen or waits or not self._worker.queued:
+            self._progress_seen, self._seconds_seen = seen, 0.0
+            return False
+        self._seconds_seen += seconds
+        if self._seconds_seen < self._operation_lost_seconds or self.error is not None:
+            return False
+        error = self.engine.give_up(
+            f"it has not returned for {self._seconds_seen:.3g} seconds, so the server ended the "
+            "session and gave the operation up; report it to the server's operator, or raise "
+            "operation_lost_seconds on the server if it may take that long"
+        )
+        if error is None:
+            return False
+        logger.error(
+            "operation_lost", session=session_name(self.identifier), token=self.token,
+            operation=error.operation, shapes=error.shapes, seconds=round(self._seconds_seen, 1),
+        )  # fmt: skip
+        self.error = error
+        self.engine.stop()
+        self.engine.leave_groups()
+        self.notify()
+        return True
 
     def describe_work(self) -> str:
         """Say for an error message what the session is doing. Any thread may call this."""
@@ -244,9 +282,11 @@ class Session:
                 self.interpreter.lose(failure)
             call()
         except BurnRemoteError as error:
-            self.error = error
+            self.error = self.error or error
         except Exception as error:
             self._fail(error)
+        finally:
+            self.engine.tasks = ()  # they may have elements
 
     def _fail(self, error: BaseException) -> None:
         """End this session after a bug in the server; the others continue."""
@@ -298,6 +338,22 @@ class Sessions:
     def __init__(self, limit: int) -> None:
         self._limit: Final = limit
         self._open: dict[int, Session] = {}
+        # Sessions that were ended because of an operation that has still not returned.
+        self._stuck: set[Session] = set()
+        self.lost_operations = 0
+
+    @property
+    def stuck(self) -> int:
+        """Number of operations that were given up and have still not returned."""
+        return len(self._stuck)
+
+    def give_up_stuck(self, seconds: float) -> None:
+        """End sessions whose operations do not return; ``seconds`` passed since the last call."""
+        self._stuck = {session for session in self._stuck if session.queued}
+        for session in self:
+            if session.give_up_if_stuck(seconds):
+                self._stuck.add(session)
+                self.lost_operations += 1
 
     def __len__(self) -> int:
         return len(self._open)
@@ -307,9 +363,12 @@ class Sessions:
 
     def draw_id(self) -> int:
         """Return an id for a new session. Raises ``HandshakeRefused`` if too many are open."""
-        if len(self._open) >= self._limit:
+        ended = [session for session in self._stuck if session.identifier not in self._open]
+        if len(self._open) + len(ended) >= self._limit:
+            lost = f" ({len(ended)} of them ended, in operations that do not return)"
             raise HandshakeRefused(
-                f"the server has {self._limit} open sessions, its maximum; try again later"
+                f"the server has {self._limit} open sessions{lost if ended else ''}, its maximum; "
+                "try again later"
             )
         return secrets.randbits(63)
 

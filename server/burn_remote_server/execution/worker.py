@@ -53,6 +53,11 @@ class Worker:
         return self._submitted - self._completed
 
     @property
+    def completed(self) -> int:
+        """Number of calls that have finished."""
+        return self._completed
+
+    @property
     def busy_since(self) -> float | None:
         """Time (``time.monotonic``) since which calls are queued without a pause."""
         return self._busy_since if self.queued else None

@@ -64,6 +64,10 @@ logger = get_logger(__name__)
 # The longest delay before an expired tensor is freed; also how often an idle server wakes up.
 EXPIRE_EVERY_SECONDS: Final = 1.0
 
+# An operation counts as lost after at least this multiple of ``max_operation_seconds``, so that one
+# that takes somewhat longer than allowed fails alone.
+LOST_OPERATION_FACTOR: Final = 2
+
 # At most 1/8 of the bytes allowed for a device's sessions is kept for reuse when tensors are freed.
 KEPT_DIVISOR: Final = 8
 
@@ -202,6 +206,10 @@ class Device:
             inline_cost=settings.inline_cost_limit,
             stop_fetching=partial(self.host.end_fetches, outbox),
             memory=self.host_memory,
+            operation_lost_seconds=max(
+                settings.operation_lost_seconds,
+                LOST_OPERATION_FACTOR * settings.max_operation_seconds,
+            ),
         )
         # Weakly: members of groups must not keep the session's tensors alive.
         groups.describe_session = partial(_described, weakref.ref(session))
@@ -280,6 +288,7 @@ class Host:
             # Memory that is kept for reuse counts in no quota.
             allowed = settings.total_bytes(backend.memory_bytes())
             backend.begin_recycling(allowed // KEPT_DIVISOR)
+        self._expired_at = time.monotonic()
         self._expire()
 
     @property
@@ -288,10 +297,14 @@ class Host:
         return [*{self.reply_pool, *(device.host_memory for device in self.devices)}]
 
     def _expire(self) -> None:
-        """Free expired exposes, loans and cached memory, and check the devices; repeat each second.
+        """Free expired exposes, loans and cached memory; check devices and operations; repeat.
 
         Cached memory expires when it is not reused.
         """
+        now = time.monotonic()
+        # A process that was stopped for long saw no operation take that long.
+        self.sessions.give_up_stuck(min(now - self._expired_at, 2 * EXPIRE_EVERY_SECONDS))
+        self._expired_at = now
         try:
             self._expire_transfers()
             for sending in self.outgoing_transfers:
@@ -406,6 +419,8 @@ class Host:
         """Return the counters of all sessions, open and ended."""
         for session in self.sessions:
             session.count()
+        self.counters.operations_lost = self.sessions.lost_operations
+        self.counters.operations_stuck = self.sessions.stuck
         self.counters.transfers_open = len(self.transfers)
         self.counters.transfers_exposed = self.transfers.exposed
         self.counters.transfers_served = self.transfers.served

@@ -25,6 +25,8 @@ class ServerState:
     exposition: Callable[[], bytes] | None = None
     # Per device: the reason why it is lost, or None.
     failures: Sequence[str | None] = ()
+    # Operations that were given up and have still not returned.
+    stuck_operations: int = 0
 
 
 def is_health_check(first: bytes) -> bool:
@@ -38,7 +40,11 @@ def respond(path: str, state: ServerState, *, is_route: bool = False) -> HttpRes
     lost = [failure for failure in state.failures if failure is not None]
     if bare == "/healthz":
         # Recovery needs a restart, which ends all sessions: unhealthy only if every device is lost.
-        return _lost(lost) if lost and len(lost) == len(state.failures) else (200, _TEXT, b"ok\n")
+        if lost and len(lost) == len(state.failures):
+            return _lost(lost)
+        # The other sessions continue, so this is no reason for a restart either.
+        stuck = f"degraded: {state.stuck_operations} operations do not return\n"
+        return 200, _TEXT, stuck.encode() if state.stuck_operations else b"ok\n"
     if bare == "/readyz":
         if state.draining:
             return 503, _TEXT, b"draining\n"

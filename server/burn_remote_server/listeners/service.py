@@ -173,7 +173,9 @@ class _Service:
         else:
             draining = self._host.draining.is_set()
             failures = [device.backend.failure for device in self._host.devices]
-            state = ServerState(draining, self._metrics.exposition, failures)
+            state = ServerState(
+                draining, self._metrics.exposition, failures, self._host.sessions.stuck
+            )
             status, headers, body = respond(request.path, state, is_route=match is not None)
             phrase = HTTPStatus(status).phrase
         return Response(status, phrase, headers, body)

@@ -257,6 +257,12 @@ class Settings(BaseModel):
         description="Duration of one operation; one that took longer fails with QuotaExceeded. "
         "On a busy machine, operations take longer.",
     )
+    operation_lost_seconds: Seconds = Field(
+        600.0,
+        description="An operation that has not returned after this time, or twice "
+        "max_operation_seconds if that is longer, counts as lost: its session ends with "
+        "OperationLost. Its thread and its memory are only free once it returns.",
+    )
 
     # -- limits of all sessions together ------------------------------------------------------
 

@@ -23,6 +23,8 @@ class Counters:
     sessions_refused: int = 0
     batches: int = 0
     operations: int = 0
+    operations_lost: int = 0
+    operations_stuck: int = 0  # gauge
     client_received_bytes: int = 0
     client_sent_bytes: int = 0
     peer_received_bytes: int = 0

@@ -142,6 +142,17 @@ ROWS: Final = (
         "Time spent on compiling kernels, beside the sessions.",
         "kernel_compile_seconds",
     ),
+    _Row(
+        "burn_remote_operations_lost",
+        "Operations that did not return, for which the server ended their sessions.",
+        "operations_lost",
+    ),
+    _Row(
+        "burn_remote_operations_stuck",
+        "Lost operations that have still not returned: each occupies a thread and its memory.",
+        "operations_stuck",
+        is_gauge=True,
+    ),
     _Row("burn_remote_tensors", "Tensors held now.", "tensors", is_gauge=True),
     _Row("burn_remote_tensor_bytes", "Bytes of tensors held now.", "tensor_bytes", is_gauge=True),
     _Row(

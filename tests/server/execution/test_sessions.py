@@ -15,12 +15,26 @@ import pytest
 from burn_remote_protocol.dialects.native import Batch, decode_frame, encode_batch, encode_frame
 from burn_remote_protocol.dialects.native_tasks import encode_task
 from burn_remote_protocol.dtypes import F32, DType
-from burn_remote_protocol.errors import HandshakeRefused, ProtocolViolation, TransferFailed
-from burn_remote_protocol.messages import MAX_HOPS, Closing, Fetch, Hello, Read, Sync, Upload
+from burn_remote_protocol.errors import (
+    HandshakeRefused,
+    OperationLost,
+    ProtocolViolation,
+    TransferFailed,
+)
+from burn_remote_protocol.messages import (
+    MAX_HOPS,
+    Closing,
+    Fetch,
+    Hello,
+    LoadFile,
+    Read,
+    Sync,
+    Upload,
+)
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.quota import Pool
 from burn_remote_server.backends.array.session import ArraySession
-from burn_remote_server.backends.interface import Deliver
+from burn_remote_server.backends.interface import Backend, Deliver
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.dialects.native.attachments import Attachments
@@ -74,8 +88,14 @@ async def test_an_exception_that_would_end_the_thread_ends_the_session_with_a_re
 class Running:
     """A session whose notifications are counted, and the engine session below it."""
 
-    def __init__(self, inline_cost: int = 10**6, memory: Pool | None = None) -> None:
-        self.below = EngineSession()
+    def __init__(
+        self,
+        inline_cost: int = 10**6,
+        memory: Pool | None = None,
+        backend: Backend | None = None,
+        **options: Any,
+    ) -> None:
+        self.below = EngineSession(backend=backend)
         self.stopped_fetching = 0
         self.notified = asyncio.Event()
         self.session = Session(
@@ -86,6 +106,7 @@ class Running:
             inline_cost=inline_cost,
             stop_fetching=self.stop_fetching,
             memory=memory,
+            **options,
         )
         self.session.notify = self.notified.set
 
@@ -252,6 +273,81 @@ async def test_the_number_of_open_sessions_is_limited_and_each_ends_once() -> No
     assert running.stopped_fetching == 1
     assert len(sessions) == 0
     assert sessions.draw_id() >= 0
+
+
+# -- operations that do not return ------------------------------------------------------------
+
+
+class Blocking(NumpyBackend):
+    """A device whose reads block until they are released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = threading.Event()
+
+    def open_session(self, custom: CustomOperations = NO_OPERATIONS) -> ArraySession:
+        return BlockingSession(self, self._shared, lambda seed: None, custom)
+
+
+class BlockingSession(ArraySession):
+    def read(self, array: Any, dtype: DType, later: Callable[[], Deliver]) -> memoryview | None:
+        assert isinstance(self._backend, Blocking)
+        assert self._backend.released.wait(5)
+        return super().read(array, dtype, later)
+
+
+async def test_a_task_that_does_not_return_is_given_up_after_the_seconds_that_were_seen() -> None:
+    async with asyncio.timeout(5):
+        backend = Blocking()
+        running = Running(inline_cost=0, backend=backend, operation_lost_seconds=10.0)
+        session = running.session
+        assert not session.give_up_if_stuck(100)  # idle
+        running.submit(Upload(1, DATA), Read(1, 1, SPEC))
+        await until(lambda: session.engine.place == 1)
+        assert [session.give_up_if_stuck(4) for _ in range(5)] == [False] * 3 + [True, False]
+        assert isinstance(session.error, OperationLost)
+        assert session.error.operation == "Read"
+        assert "has not returned for 12 seconds" in str(session.error)
+        backend.released.set()
+        await running.idle()
+        assert isinstance(session.error, OperationLost)
+    session.end()
+
+
+async def test_progress_starts_the_seconds_again() -> None:
+    running = Running(operation_lost_seconds=10.0)
+    async with asyncio.timeout(5):
+        gate = Gate(running.session)
+        running.below.engine.tasks = (Sync(1),)
+        for place in range(8):
+            running.below.engine.place = place % 2
+            assert not running.session.give_up_if_stuck(9)
+            running.below.interpreter.checks += place % 3  # within a graph
+        gate.opened.set()
+        await running.idle()
+    running.session.end()
+
+
+async def test_waiting_for_a_tensor_of_another_server_is_not_given_up() -> None:
+    async with asyncio.timeout(5):
+        running = Running(operation_lost_seconds=10.0)
+        running.submit(Fetch(b"t" * 32, "ws://a:1", 1, SPEC), Read(1, 1, SPEC))
+        await until(lambda: running.below.interpreter.tensors.waits_for is not None)
+        assert not any(running.session.give_up_if_stuck(9) for _ in range(5))
+        running.below.outbox.fetches[0][1].fail(TransferFailed("over"))
+        await running.idle()
+    running.session.end()
+
+
+async def test_reading_a_file_is_not_given_up() -> None:
+    async with asyncio.timeout(5):
+        running = Running(operation_lost_seconds=10.0)
+        gate = Gate(running.session)
+        running.below.engine.tasks = (undecoded(LoadFile(1, SPEC, "weights", 1, 0)),)
+        assert not any(running.session.give_up_if_stuck(9) for _ in range(5))
+        gate.opened.set()
+        await running.idle()
+    running.session.end()
 
 
 # -- signs for the servers that wait for its tensors ----------------------------------------------

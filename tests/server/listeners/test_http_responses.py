@@ -30,6 +30,12 @@ def test_a_lost_device_makes_a_server_unready_and_the_last_one_unhealthy() -> No
     assert respond("/readyz", ServerState(failures=[None, None]))[0] == 200
 
 
+def test_operations_that_do_not_return_degrade_a_server() -> None:
+    stuck = ServerState(failures=[None], stuck_operations=2)
+    assert respond("/healthz", stuck)[::2] == (200, b"degraded: 2 operations do not return\n")
+    assert respond("/readyz", stuck)[0] == 200
+
+
 def test_metrics_come_with_their_own_content_type() -> None:
     status, headers, body = respond("/metrics", READY)
     assert (status, body) == (200, b"metrics\n")

@@ -177,7 +177,7 @@ class ResponseRouter:
             self._unkept += 1
 
     def _take_closing(self, closing: Closing, is_repeated: bool) -> None:
-        raise closing.error
+        raise self._explained(closing.error)
 
     def _refuse(self, message: object, is_repeated: bool) -> None:
         raise ProtocolViolation(f"a server does not send {type(message).__name__}")

@@ -53,7 +53,6 @@ class TaskRunner:
         self._interpreter: Final = interpreter
         self._outbox: Final = outbox
         self.failure: OperationFailed | None = None
-        self.place = 0  # of the task that is being executed, if it may be fused
 
     # One loop with a branch per kind of task: a call per operation would cost 5 %.
     def run(self, tasks: Sequence[BurnTask]) -> None:  # noqa: C901
@@ -64,9 +63,11 @@ class TaskRunner:
         invoke, invoke_simple = self._interpreter.invoke, self._interpreter.invoke_simple
         if self._interpreter.fusion is not None:
             self._interpreter.fusion.known_until = 0
+        engine = self._engine
+        engine.tasks = tasks
         waiting = enumerate(tasks)
-        for place, task in waiting:
-            if self._engine.is_stopped:
+        for engine.place, task in waiting:
+            if engine.is_stopped:
                 return
             try:
                 if self.failure is not None:
@@ -82,8 +83,7 @@ class TaskRunner:
                     if not plan.is_fusible:
                         invoke(plan, task.tensors)
                         continue
-                    self.place = place
-                    done = self._interpreter.invoke_fused(partial(self._fusible, tasks), self)
+                    done = self._interpreter.invoke_fused(partial(self._fusible, tasks), engine)
                     if not done:
                         invoke(plan, task.tensors)
                     elif done > 1:
@@ -121,7 +121,8 @@ class TaskRunner:
 
     def _fusible(self, tasks: Sequence[BurnTask]) -> Iterator[Entry]:
         """Yield the tasks that fusers may take: the current one and those directly after it."""
-        for task in tasks[self.place : self.place + MAX_WINDOW_TASKS]:
+        place = self._engine.place
+        for task in tasks[place : place + MAX_WINDOW_TASKS]:
             if not isinstance(task, Operation):
                 return
             signature, tensors = task
