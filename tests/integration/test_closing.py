@@ -180,3 +180,17 @@ def test_a_server_skips_the_queued_work_of_a_device_that_was_closed(dialect: str
         del y
         device.close(timeout_seconds=0)
         wait_until(lambda: running.threads <= before)
+
+
+def test_a_server_whose_drain_time_ends_inside_a_product_says_so_and_exits() -> None:
+    with server("--drain-seconds", "0") as running:
+        device = br.RemoteDevice(running.address, dialect="native")
+        x = y = br.ones((1500, 1500), device=device)
+        assert x[0, 0].item() == 1
+        for _ in range(40):
+            y = y @ x
+        pending = y.read()
+        wait_until(lambda: running.metric("burn_remote_operations_total") >= 4, 20)
+        assert running.stop() == 0
+        with pytest.raises(br.SessionLost, match="shut down before the work"):
+            pending.result()

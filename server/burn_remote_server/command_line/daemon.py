@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from burn_remote_server.command_line.heap_trimming import (
     trims_after,
 )
 from burn_remote_server.command_line.systemd import READY, STOPPING, notify
+from burn_remote_server.execution.worker import is_any_running
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.listeners import service
 from burn_remote_server.settings.listen_address import (
@@ -47,8 +49,11 @@ class CannotStart(BurnRemoteError):
     code = "cannot_start"
 
 
-def run(settings: Settings) -> None:
-    """Serve until a signal arrives and all sessions are drained. Raises ``CannotStart``."""
+def run(settings: Settings, *, exit_now: Callable[[int], object] = os._exit) -> None:
+    """Serve until a signal arrives and all sessions are drained. Raises ``CannotStart``.
+
+    If a session's thread is still computing after that, the process ends here, with exit code 0.
+    """
     telemetry.configure(settings.log_level, settings.log_format)
     share_one_heap()
     is_ready = False
@@ -91,6 +96,12 @@ def run(settings: Settings) -> None:
         problem = _first(group)
     if problem is not None:
         raise CannotStart(_explain(problem, settings)) from problem
+    if is_any_running():
+        # Not by the end of the interpreter: OpenBLAS's exit handler waits for OpenBLAS's threads,
+        # and waits forever if another thread is inside a matrix product at that moment.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        exit_now(0)
 
 
 def _trim_heaps(host: Host) -> None:

@@ -14,7 +14,16 @@ from collections.abc import Callable
 
 from burn_remote_server.access.quota import Pool
 
-__all__ = ["Worker"]
+__all__ = ["Worker", "is_any_running"]
+
+
+class _WorkerThread(threading.Thread):
+    """The thread of a worker. Its class distinguishes it from the process's other threads."""
+
+
+def is_any_running() -> bool:
+    """Return whether a worker of this process has a thread, idle or inside a call."""
+    return any(isinstance(thread, _WorkerThread) for thread in threading.enumerate())
 
 
 class Worker:
@@ -70,7 +79,7 @@ class Worker:
     def submit(self, call: Callable[[], None], size: int = 0) -> None:
         """Run a call that holds ``size`` bytes, after all earlier ones."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            self._thread = _WorkerThread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
         if not self.queued:
             self._busy_since = time.monotonic()

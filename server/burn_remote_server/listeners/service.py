@@ -49,6 +49,9 @@ _PATH: Final = re.compile(
 # and settings must fit.
 OPENING_BYTES: Final = 64 * 1024
 
+# How long a server that stops waits for clients to receive the reason.
+NOTICE_SECONDS: Final = 1.0
+
 
 async def serve(settings: Settings, *, drain: asyncio.Event, ready: Callable[[Host], None]) -> None:
     """Serve until ``drain`` is set; then finish queued work, within the configured time.
@@ -124,10 +127,13 @@ class _Service:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._host.settings.drain_seconds):
                     await self._wait_for_connections()
-        for task in [*self._running]:
-            task.cancel()
-        if self._running:
-            await asyncio.wait([*self._running])
+        # The first cancellation lets a session tell its client the reason; the second one ends
+        # those whose clients do not read it.
+        for seconds in (NOTICE_SECONDS, None):
+            for task in [*self._running]:
+                task.cancel()
+            if self._running:
+                await asyncio.wait([*self._running], timeout=seconds)
 
     async def _wait_for_connections(self) -> None:
         """Wait for the sessions to end, then for peers to receive the tensors being sent."""

@@ -113,6 +113,12 @@ async def serve_session(
     except BurnRemoteError as error:
         ending = _ending(error, attachment, host)
         log.info("connection ended", code=error.code, reason=str(error))
+    except asyncio.CancelledError:
+        if not host.draining.is_set():
+            raise
+        ending = _Ending(
+            SessionLost("the server shut down before the work of this session was done")
+        )
     finally:
         if ending.lease_seconds > 0:
             attachment.detach(number, ending.lease_seconds)
