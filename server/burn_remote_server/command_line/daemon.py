@@ -37,7 +37,11 @@ from burn_remote_server.telemetry import logs as telemetry
 
 __all__ = ["CannotStart", "run"]
 
-DIALECTS: Final = (*(f"native protocol {number}" for number in native.VERSIONS), "Burn 0.21")
+DIALECTS: Final = (
+    *(f"native protocol {number}" for number in native.VERSIONS),
+    "Burn 0.21",
+    "Burn 0.22",
+)
 
 # How often a full garbage collection examines all objects, which stops the server for up to 100 ms.
 EXAMINE_EVERY_SECONDS: Final = 60.0
