@@ -26,9 +26,10 @@ from support.engines import EngineSession, vector
 from support.kernels import signature
 from support.random_programs import difference, drawn_program, run_eagerly, run_graph
 
-ADD, TIMES, TOTAL, CLAMP, DRAW, TURN, SUBTRACT = range(7)
+ADD, TIMES, TOTAL, CLAMP, DRAW, TURN, SUBTRACT, FILL, WIDEN = range(9)
 GRAPH = 4096
 MATRIX = TensorSpec((2, 3), F32)
+NUMBER = TensorSpec((), F32)
 SIGNATURES = {
     ADD: signature("Numeric.Add", vector(3), vector(3)),
     TIMES: signature("Numeric.MulScalar", vector(3), rhs=2.0),
@@ -37,6 +38,8 @@ SIGNATURES = {
     DRAW: signature("Float.Random", out=vector(3), distribution=("Default",)),
     TURN: signature("Numeric.MulScalar", MATRIX, rhs=2.0),
     SUBTRACT: signature("Numeric.Sub", vector(3), vector(1)),
+    FILL: signature("Numeric.Full", out=NUMBER, value=2.0),
+    WIDEN: signature("Base.Reshape", NUMBER, out=vector(1)),
 }
 
 
@@ -92,6 +95,26 @@ def test_a_launch_takes_the_numbers_of_its_call(session: EngineSession) -> None:
         expected = [factor * x + y for x, y in ((1, 10), (2, 20), (3, 30))]
         assert call(session, 1, 2, 3, (factor,)) == expected
     assert session.interpreter.counts.replays == 3
+
+
+def test_a_tensor_of_a_number_has_the_number_of_each_launch(session: EngineSession) -> None:
+    numbers = ((0, place_of(FILL, "value"), 0),)
+    steps = ((FILL,), (WIDEN, 1), (SUBTRACT, 0, 2), (ADD, 3, 3))
+    session.run(DefineGraph(GRAPH, 1, steps, (4,), numbers))
+    for number in (2.0, 3.0, 2.5, -1.0, 0.0, 0.0):
+        assert call(session, 1, 3, (number,)) == [2 * (x - number) for x in (1, 2, 3)]
+    counts = session.interpreter.counts
+    assert (counts.replays, counts.replay_fallbacks) == (4, 0)
+
+
+def test_a_number_may_be_an_output_as_a_tensor(session: EngineSession) -> None:
+    numbers = ((0, place_of(FILL, "value"), 0),)
+    steps = ((FILL,), (WIDEN, 1), (ADD, 0, 0), (ADD, 3, 3))
+    session.run(DefineGraph(GRAPH, 1, steps, (2, 4), numbers))
+    for tensor, number in enumerate((2.0, 2.0, 3.0, 3.0, 4.0), 10):
+        assert call(session, 1, tensor, 3, (number,)) == [4, 8, 12]
+    found = [session.values(tensor, size=1) for tensor in range(10, 15)]
+    assert found == [[2.0], [2.0], [3.0], [3.0], [4.0]]
 
 
 def test_a_kernel_that_depends_on_a_number_is_launched_for_this_number_only(

@@ -23,6 +23,7 @@ from burn_remote_server.backends.array.core.kernel_forms import (
     Run,
 )
 from burn_remote_server.backends.array.core.precision import in_float32, widened
+from burn_remote_server.backends.array.core.scalars import scalar_array
 from burn_remote_server.backends.array.kernels.custom_kernels import bind_custom
 from burn_remote_server.backends.array.kernels.quantized_kernels import bind_quantized, is_quantized
 from burn_remote_server.backends.interface import (
@@ -148,11 +149,13 @@ class ArraySession(BackendSession):
     def bind_elementwise(
         self, signature: Signature, numbers: Mapping[str, float] | None = None
     ) -> tuple[ElementwiseCall, ...]:
-        # NumPy returns scalars, not arrays, for results without dimensions.
-        if signature.output_count != 1 or not signature.outputs[0].shape:
-            return ()
         if signature.row is CUSTOM or is_quantized(signature) or _is_complex(signature):
             return ()
+        if signature.output_count != 1:
+            return ()
+        # NumPy returns scalars, not arrays, for results without dimensions.
+        if not signature.outputs[0].shape:
+            return self._numbered_constant(signature, numbers or {})
         entry = self._found(signature)
         calls = self._direct_calls(signature, entry, numbers)
         if numbers and not calls:
@@ -160,6 +163,16 @@ class ArraySession(BackendSession):
         if calls or not entry.is_elementwise:
             return calls
         return (ElementwiseCall(self.bind(signature), (), self.bind_into(signature)),)
+
+    def _numbered_constant(
+        self, signature: Signature, numbers: Mapping[str, float]
+    ) -> tuple[ElementwiseCall, ...]:
+        """Return a tensor that is nothing but a number of a call as the constant of a call."""
+        if "value" not in numbers or signature.row.name != "Full":
+            return ()
+        (out,) = signature.outputs
+        number = scalar_array(self._xp, numbers["value"], self.array_dtype(out.dtype))
+        return (ElementwiseCall(_unchanged, (number,)),)
 
     def _numbered_calls(
         self, signature: Signature, kernel: Kernel, numbers: Mapping[str, float]
@@ -218,6 +231,10 @@ class ArraySession(BackendSession):
             return as_array(run(*tensors))
 
         return run_to_array
+
+
+def _unchanged(array: Any) -> Any:
+    return array
 
 
 def _is_complex(signature: Signature) -> bool:
