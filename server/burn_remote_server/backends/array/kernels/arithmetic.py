@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -255,11 +255,23 @@ class FloatPowers(KernelFamily):
     is_elementwise = True
 
     def table(self) -> Mapping[str, Kernel]:
-        return {"Powf": Elementwise(self.xp.power), "PowfScalar": self.powf_scalar}
+        return {
+            "Powf": Elementwise(self.xp.power),
+            "PowfScalar": Prepared(self.prepare_powf_scalar),
+        }
 
-    def powf_scalar(self, lhs: Array, *, rhs: float | int | bool, out: TensorSpec) -> Array:
-        """Return each element to the power of one number."""
-        return _float_power(self.xp, lhs, float(rhs))
+    def prepare_powf_scalar(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
+        """Return ``run(lhs)``: each element to the power of one number."""
+        exponent = float(parameters["rhs"])
+        if exponent in _MULTIPLIED:
+            return lambda lhs: _float_power(self.xp, lhs, exponent)
+        # Here and not in each call: a GPU cannot copy a number from the host in a captured run.
+        power, number = self.xp.power, self.xp.asarray(exponent, dtype=first.dtype)
+        return lambda lhs: power(lhs, number)
+
+
+# The exponents for which ``_float_power`` does not call ``power``.
+_MULTIPLIED: Final = (2.0, 3.0, -1.0, 1.0)
 
 
 def _float_power(xp: Any, base: Array, exponent: float) -> Array:
