@@ -101,7 +101,51 @@ def test_results_of_earlier_calls_stay_as_they_are(
         np.testing.assert_array_equal(result.numpy(), np.eye(32) * 5 * factor * factor)
 
 
+def embedded(table: br.Tensor, index: br.Tensor, grads: br.Tensor) -> tuple[br.Tensor, br.Tensor]:
+    rows = br.take(table * 2, index, axis=0) + 1
+    return rows, br.update_along(table + 0, 0, index, grads * rows, update="add")
+
+
+def test_indices_out_of_range_fail_a_captured_graph(
+    running: RunningServer, device: br.Device
+) -> None:
+    compiled = br.compile(embedded)
+    table = br.tensor(np.arange(12, dtype=np.float32).reshape(6, 2), device=device)
+    grads = br.tensor(np.arange(8, dtype=np.float32).reshape(4, 2), device=device)
+    valid = br.tensor(np.array([5, 0, 5, 3]), device=device)
+    settled(lambda: compiled(table, valid, grads), running)
+    assert running.metric("burn_remote_graph_captures_refused_total") == 0
+    for number, places in enumerate(([1, 1, 1, 1], [0, 6, 2, 0], [0, 5, 2, 0], [-7, 0, 0, 0])):
+        index = br.tensor(np.array(places), device=device)
+        rows, updated = compiled(table, index, grads)
+        if number % 2:
+            with pytest.raises(br.OperationFailed, match=r"index (6|-1) is out of range"):
+                rows.numpy()
+            with pytest.raises(br.OperationFailed, match="out of range"):
+                updated.numpy()
+            settled(lambda: compiled(table, valid, grads), running)
+            continue
+        expected = embedded(table, index, grads)
+        np.testing.assert_array_equal(rows.numpy(), expected[0].numpy())
+        np.testing.assert_array_equal(updated.numpy(), expected[1].numpy())
+
+
 def test_operations_that_wait_divide_a_graph(running: RunningServer, device: br.Device) -> None:
+    def divided(x: br.Tensor, y: br.Tensor) -> br.Tensor:
+        return ((x + 1) * 2 // y + 1) * x
+
+    compiled = br.compile(divided)
+    x = br.tensor(np.arange(1, 13, dtype=np.int32), device=device)
+    settled(lambda: compiled(x, x + 1), running)
+    assert running.metric("burn_remote_graph_captures_refused_total") > 0
+    for number in (1, 2, 3):
+        y = x * 0 + number
+        np.testing.assert_array_equal(compiled(x, y).numpy(), divided(x, y).numpy())
+
+
+def test_looked_up_rows_have_the_bits_of_single_operations(
+    running: RunningServer, device: br.Device
+) -> None:
     def looked_up(table: br.Tensor, index: br.Tensor) -> br.Tensor:
         scaled = (table * 2 + 1).exp()
         taken = br.take(scaled, index, axis=0)

@@ -26,6 +26,7 @@ from burn_remote_server.backends.cupy.blas import (
     captured_by,
 )
 from burn_remote_server.backends.cupy.device import Gpu
+from burn_remote_server.backends.cupy.range_checks import RangeChecks, checked_by
 from burn_remote_server.backends.interface import CapturedRun, NotCaptured
 
 __all__ = ["CudaGraphs", "prepare"]
@@ -37,6 +38,8 @@ THREADS: Final = 256
 # four for each multiprocessor of a large GPU.
 BYTES_PER_THREAD: Final = 64
 MAX_BLOCKS: Final = 528
+
+_FLOAT32: Final = np.dtype(np.float32)
 
 # The highest bit of ``bytes``: ``source`` holds the element itself.
 IMMEDIATE: Final = 1 << 63
@@ -189,6 +192,7 @@ class _Captured(NamedTuple):
     outputs: tuple[_Layout, ...]
     copies_in: _Copies
     copies_out: _Copies
+    checks: RangeChecks | None
 
 
 class CudaGraph(CapturedRun):
@@ -227,19 +231,24 @@ class CudaGraph(CapturedRun):
                     return None
             given.append(array)
         sources = [array.data.ptr for array in given]
-        sources += map(_element, numbers, captured.dtypes)
+        sources += _elements(numbers, captured.dtypes)
+        checks = captured.checks
         with self._gpu.faults:
             outputs = [layout.empty() for layout in captured.outputs]
             captured.copies_in.run(sources, omitted)
             self._held = [weakref.ref(array) for array in inputs]
+            if checks is not None:
+                checks.begin()
             captured.graph.launch(self._stream)
             captured.copies_out.run([array.data.ptr for array in outputs])
+            if checks is not None and checks.failed(self._stream):
+                return None  # the operations run one by one, and the one that fails says why
         return outputs
 
     def release(self) -> None:
         captured, self._captured = self._captured, None
         if captured is not None:
-            self._gpu.keep_until_finished(captured.graph, self._stream)
+            self._gpu.keep_until_finished((captured.graph, captured.checks), self._stream)
 
     def __del__(self) -> None:
         self.release()
@@ -249,9 +258,15 @@ def _nothing() -> None:
     """Return ``None``, as a weak reference to a dead array does."""
 
 
-def _element(number: Any, dtype: Any) -> int:
-    """Return the bytes of a number in a dtype, as an integer."""
-    return int.from_bytes(scalar_array(np, number, dtype).tobytes(), "little")
+def _elements(numbers: Sequence[Any], dtypes: Sequence[Any]) -> list[int]:
+    """Return the bytes of numbers in their dtypes, as integers."""
+    if {*map(type, numbers)} == {float} and {*dtypes} == {_FLOAT32}:
+        # All at once: an array for each number would take longer than the launch.
+        with np.errstate(all="ignore"):
+            rounded = np.array(numbers, np.float64).astype(np.float32)
+        return rounded.view(np.uint32).tolist()  # type: ignore[no-any-return]
+    pairs = zip(numbers, dtypes, strict=True)
+    return [int.from_bytes(scalar_array(np, *pair).tobytes(), "little") for pair in pairs]
 
 
 def prepare(device: int) -> None:
@@ -284,11 +299,13 @@ class CudaGraphs:
 
         if any(constant.itemsize > 8 for constant in constants):
             raise NotCaptured("a number has more than 8 bytes")
+        checks = RangeChecks()
         pool = cupy.cuda.MemoryPool(self._taken)
         with cupy.cuda.using_allocator(pool.malloc), side:
             own = [_Layout.of(_without_gaps(array)).empty() for array in inputs]
             numbers = [cupy.empty((), constant.dtype) for constant in constants]
-            with captured_by(CapturedBlas(side, workspace)), _graph_of(side) as graph:
+            blas = CapturedBlas(side, workspace)
+            with captured_by(blas), checked_by(checks), _graph_of(side) as graph:
                 outputs = [_without_gaps(array) for array in run(own, numbers)]
         device = self._gpu.index
         captured = _Captured(
@@ -300,6 +317,7 @@ class CudaGraphs:
             tuple(map(_Layout.of, outputs)),
             _Copies(device, [*own, *numbers], 1, len(numbers)),
             _Copies(device, outputs, 0),
+            checks if checks.is_used else None,
         )
         found = CudaGraph(self._gpu, self._stream, captured)
         self._gpu.note_capture(found)

@@ -8,7 +8,7 @@ import cupy
 import numpy as np
 from cupyx.scipy.special import erf
 
-from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_protocol.tensors import Shape, TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import BFLOAT16
 from burn_remote_server.backends.array.core.kernel_forms import (
     ArraySpec,
@@ -25,13 +25,44 @@ from burn_remote_server.backends.array.kernels.ranking import NumericRanking
 from burn_remote_server.backends.cupy.library import CUPY
 from burn_remote_server.backends.cupy.linear_algebra import CudaLinearAlgebra, CudaMatrixKernels
 from burn_remote_server.backends.cupy.modules import cuda_module_families
-from burn_remote_server.backends.cupy.updates import update_in_order
+from burn_remote_server.backends.cupy.range_checks import current_checks
+from burn_remote_server.backends.cupy.updates import (
+    has_slice_kernel,
+    update_in_order,
+    update_slices_in_order,
+)
 
 __all__ = ["cuda_families"]
 
 
 class CudaIndexing(BaseIndexing):
     """Index updates in the order of the indices, for assignments too."""
+
+    def select_assign(
+        self, tensor: Any, indices: Any, value: Any, *, dim: int, update: str, out: TensorSpec
+    ) -> Any:
+        """Return the tensor with the indexed slices along axis ``dim`` updated by ``value``."""
+        if not has_slice_kernel(indices.size, value.size):
+            return super().select_assign(tensor, indices, value, dim=dim, update=update, out=out)
+        chosen = self._checked(indices, tensor.shape, dim)
+        result = cupy.array(tensor, order="C")
+        update_slices_in_order(result, chosen, value, dim, update)
+        return result
+
+    def _checked(self, indices: Any, shape: Shape, axis: int) -> Any:
+        if not indices.size or not shape[axis]:
+            return super()._checked(indices, shape, axis)
+        try:
+            checks, is_captured = current_checks()
+        except MemoryError:  # no pinned memory: compare on the GPU, and copy the result
+            return super()._checked(indices, shape, axis)
+        if is_captured:
+            return checks.positions(indices, shape[axis])
+        checks.begin()
+        positions = checks.positions(indices, shape[axis])
+        if checks.failed(cupy.cuda.get_current_stream()):
+            super()._checked(indices, shape, axis)  # it raises, and names the index
+        return positions
 
     def _update(self, target: Any, positions: Any, values: Any, update: str) -> None:
         update_in_order(target, positions, values, update)
