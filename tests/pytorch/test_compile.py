@@ -14,6 +14,7 @@ from burn_remote_protocol.errors import OperationFailed
 
 torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group oracle")
 brt = pytest.importorskip("burn_remote.torch")
+lowering = pytest.importorskip("burn_remote.torch.compiling.lowering")
 nn = torch.nn
 pytestmark = [
     pytest.mark.torch,
@@ -148,6 +149,44 @@ def test_a_compiled_training_step_is_three_tasks_with_the_losses_of_the_cpu(
         losses.append(seen)
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
     assert losses[0][-1] < losses[0][0]
+
+
+def test_step_counts_that_differ_are_told_apart(device: Any, tasks: Tasks) -> None:
+    x = torch.ones(3)
+    results = []
+    for place in (device, torch.device("cpu")):
+        parameters = [nn.Parameter(torch.ones(3, device=place)) for _ in range(3)]
+        optimizer = torch.optim.Adam(parameters, lr=0.1)
+        step = compiled(optimizer.step) if place is device else optimizer.step
+        for number in range(8):
+            for each in parameters:
+                each.grad = x.to(place)
+            tasks.taken()
+            step()
+            if place is device and number in (3, 7):
+                assert tasks.taken() == (0, 1)
+            if number == 4:
+                optimizer.state[parameters[1]]["step"] += 10.0
+        assert [optimizer.state[each]["step"].item() for each in parameters] == [8.0, 18.0, 8.0]
+        results.append([each.detach().cpu() for each in parameters])
+    torch.testing.assert_close(results[0], results[1])
+
+
+def test_operations_on_one_parameter_are_consecutive() -> None:
+    graph = torch.fx.Graph()
+    inputs = [graph.placeholder(name) for name in "abc"]
+    multiply, add = torch.ops.aten.mul.Tensor, torch.ops.aten.add.Tensor
+    products = [graph.call_function(multiply, (x, x)) for x in inputs]
+    sums = [graph.call_function(add, (x, y)) for x, y in zip(inputs, products, strict=True)]
+    found = lowering._by_chains([*products, *sums], sums)
+    assert found == [x for pair in zip(products, sums, strict=True) for x in pair]
+
+
+def test_operations_that_draw_numbers_keep_their_order() -> None:
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    steps = [graph.call_function(torch.ops.aten.bernoulli.p, (x, 0.5)) for _ in range(2)]
+    assert lowering._by_chains(steps, steps[::-1]) == steps
 
 
 # --- inference, shapes, numbers ----------------------------------------------------------------

@@ -280,6 +280,13 @@ def write(x: BurnTensor, value: br.Tensor) -> None:
     The dtype is converted. Raises ``RuntimeError`` for another shape, as PyTorch does.
     """
     spec = value.handle.spec
+    storage = x._storage
+    if x._is_whole and storage.value is not None and storage.value.handle.spec is spec:
+        # A training step writes to each parameter; the checks below would double the time.
+        storage.value = x._value = value
+        storage.version += 1
+        x._version_seen = storage.version
+        return
     if spec.shape != x.shape:
         raise RuntimeError(
             f"output with shape {list(x.shape)} doesn't match the broadcast shape "
@@ -290,7 +297,6 @@ def write(x: BurnTensor, value: br.Tensor) -> None:
         if value.dtype.is_complex and not dtype.is_complex:
             value = br.real(value)
         value = converted_to(value, dtype)
-    storage = x._storage
     if x._is_whole and storage.value is not None:
         storage.value = value
         storage.version += 1
