@@ -241,12 +241,19 @@ def test_another_shape_in_place_leaves_the_elements_of_views(
     assert seen[0] == seen[1]
 
 
-@pytest.mark.parametrize("name", ["resize_", "set_"])
-def test_a_change_of_the_storage_is_refused_by_name(device: Any, name: str) -> None:
+def test_another_size_of_the_storage_is_refused_by_name(device: Any) -> None:
     x = torch.zeros(2, device=device)
-    other = torch.zeros(3, device=device)
-    with pytest.raises((NotImplementedError, RuntimeError), match=name):
-        x.resize_(3) if name == "resize_" else x.set_(other)
+    with pytest.raises((NotImplementedError, RuntimeError), match="resize_"):
+        x.resize_(3)
+
+
+def test_a_tensor_that_is_set_shares_the_elements_of_the_other(device: Any) -> None:
+    x, other = torch.zeros(2, device=device), torch.zeros(3, device=device)
+    x.set_(other)
+    x.add_(1)
+    assert other.tolist() == [1, 1, 1]
+    with pytest.raises(RuntimeError, match="Could not set tensor of type"):
+        x.set_(torch.zeros(1, dtype=torch.int64, device=device))
 
 
 def test_a_write_of_floats_to_integers_is_refused(device: Any) -> None:

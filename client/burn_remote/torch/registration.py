@@ -8,6 +8,7 @@ more, and those warn.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from burn_remote.torch import places
 from burn_remote.torch.aten.table import TABLE
 from burn_remote.torch.autocasting import register_autocast
 from burn_remote.torch.dispatching import HANDLERS, resolve
+from burn_remote.torch.modules import keep_identity
 from burn_remote.torch.tensors import BurnTensor, set_dispatcher
 from burn_remote_protocol.errors import ConnectionLost
 
@@ -30,6 +32,9 @@ __all__ = ["TESTED", "check_version", "register", "warn_of_cuda"]
 
 # From the first version up to, but excluding, the second.
 TESTED: Final = ((2, 15), (2, 16))
+
+# The process whose connections the devices are.
+_PROCESS: Final = os.getpid()
 
 
 def check_version(version: str) -> None:
@@ -96,7 +101,8 @@ class _Module(ModuleType):
         places.wire_device(device).sync()
 
     def _is_in_bad_fork(self) -> bool:
-        return False
+        # A worker of a DataLoader seeds all devices; a forked process has no connections.
+        return os.getpid() != _PROCESS
 
     def manual_seed(self, seed: int) -> None:
         places.wire_device(None).seed(seed % 2**64)
@@ -133,6 +139,7 @@ def register() -> None:
     for func in factories():
         library.impl(func.name().removeprefix("aten::"), _factory(func), "PrivateUse1")
     register_autocast(library)
+    keep_identity()
     # Optimizers then update all parameters by one call for each operation, as on CUDA.
     if BurnTensor not in optimizer._foreach_supported_types:
         optimizer._foreach_supported_types.append(BurnTensor)

@@ -7,7 +7,7 @@ remembers the version whose elements it has; if the storage has a newer one, the
 from __future__ import annotations
 
 import math
-from typing import final
+from collections.abc import Callable
 
 import burn_remote as br
 from burn_remote.dispatch.operators import reshaped
@@ -16,12 +16,11 @@ from burn_remote.torch.aten.shapes import strided_positions
 from burn_remote.torch.geometry import Geometry, is_contiguous, order_of_dense, selection_of
 from burn_remote_protocol.dtypes import DType
 
-__all__ = ["Storage"]
+__all__ = ["ReinterpretedStorage", "Storage"]
 
 Tensor = br.Tensor
 
 
-@final
 class Storage:
     """The elements of one tensor and of all its views, in row-major order of some shape.
 
@@ -71,6 +70,9 @@ class Storage:
     def _become(self, value: Tensor) -> None:
         self.value, self.unset, self.unordered = value, None, None
 
+    def _become_unordered(self, new: Tensor, order: tuple[int, ...]) -> None:
+        self.value, self.unset, self.unordered = None, None, (new, order)
+
     def read(self, geometry: Geometry) -> Tensor:
         """Return the elements that a geometry shows."""
         value = self.whole()
@@ -114,7 +116,7 @@ class Storage:
             return
         order = order_of_dense(size, stride) if offset == 0 and count == self.count else None
         if order is not None:
-            self.value, self.unset, self.unordered = None, None, (new, order)
+            self._become_unordered(new, order)
             self.version += 1
             return
         value = self.whole()
@@ -134,3 +136,49 @@ class Storage:
             lengths = tuple([len(range(*one.indices(n))) for one, n in axes])
             self._become(value.set(index, reshaped(placed, lengths)))
         self.version += 1
+
+
+class ReinterpretedStorage(Storage):
+    """The elements of another storage, flat and converted: a view of it with another dtype.
+
+    It has no elements of its own. A write is converted back, and so changes all views of both.
+    """
+
+    __slots__ = ("_back", "_base", "_converted", "_seen", "_there")
+
+    def __init__(
+        self,
+        base: Storage,
+        there: Callable[[Tensor], Tensor],
+        back: Callable[[Tensor], Tensor],
+    ) -> None:
+        self._base = base
+        self._there, self._back = there, back
+        self._converted: Tensor | None = None
+        self._seen = -1
+
+    @property
+    def version(self) -> int:
+        return self._base.version
+
+    @version.setter
+    def version(self, new: int) -> None:
+        self._base.version = new
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.whole().shape
+
+    def whole(self) -> Tensor:
+        """Return all elements."""
+        if self._converted is None or self._seen != self._base.version:
+            flat = br.flatten(self._base.whole())
+            self._converted = br.flatten(self._there(flat))
+            self._seen = self._base.version
+        return self._converted
+
+    def _become(self, value: Tensor) -> None:
+        self._base._become(reshaped(self._back(value), self._base._shape))
+
+    def _become_unordered(self, new: Tensor, order: tuple[int, ...]) -> None:
+        self._become(br.flatten(br.permute_dims(new, order)))

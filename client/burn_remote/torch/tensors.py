@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from typing import Any, Final
@@ -25,6 +26,7 @@ __all__ = [
     "unset",
     "upload",
     "value_of",
+    "view_of_storage",
     "wrap",
     "wrap_strided",
     "write",
@@ -138,6 +140,11 @@ class BurnTensor(torch.Tensor):
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         return self.numpy()
 
+    def __format__(self, specification: str) -> str:
+        if self.dim() == 0 and not self.is_complex():
+            return format(self.item(), specification)
+        return object.__format__(self, specification)
+
     def tolist(self) -> Any:
         """Wait for the elements and return them as nested lists."""
         return to_cpu(self.detach()).tolist()
@@ -170,19 +177,30 @@ def _postponed(error: Exception, func: Any, args: Any, kwargs: dict[str, Any]) -
 
     torch.autograd.Variable._execution_engine.queue_callback(fail)
 
-    def described(x: Any) -> Any:
-        if isinstance(x, torch.Tensor):
-            return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
-        return x
-
     def placeholder(x: Any) -> Any:
         return unset(x.shape, None, x.dtype, place) if isinstance(x, torch.Tensor) else x
 
     given = [x for x in pytree.tree_leaves((args, kwargs)) if type(x) is BurnTensor]
     place = given[0]._place
-    args, kwargs = pytree.tree_map(described, (args, kwargs))
     kwargs = {name: x for name, x in kwargs.items() if name != "device"}
-    return pytree.tree_map(placeholder, func(*args, **kwargs))
+    # Some operations have no kernel for "meta"; the CPU then computes with zeros.
+    for device in ("meta", "cpu"):
+
+        def described(x: Any, device: str = device) -> Any:
+            return _zeros(x, device) if isinstance(x, torch.Tensor) else x
+
+        given_args, given_kwargs = pytree.tree_map(described, (args, kwargs))
+        with torch.no_grad(), contextlib.suppress(Exception):
+            return pytree.tree_map(placeholder, func(*given_args, **given_kwargs))
+    # The engine would end the process if there were no results.
+    count = len(func._schema.returns)
+    return given[0] if count == 1 else (given[0],) * count
+
+
+def _zeros(x: Any, device: str) -> Any:
+    if device == "meta":
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
+    return torch.zeros(x.shape, dtype=x.dtype)
 
 
 def take_over(x: BurnTensor, new: BurnTensor) -> None:
@@ -242,20 +260,24 @@ def unset(size: Any, stride: Any, dtype: Any, place: Any) -> BurnTensor:
 def alias(x: BurnTensor, geometry: Geometry, value: br.Tensor | None) -> BurnTensor:
     """Return a view of ``x``; without a value, it is read from the storage when needed."""
     size, stride, offset = geometry
+    made = view_of_storage(x._storage, geometry, value, x.dtype, x._place)
+    made._is_whole = x._is_whole and size == x.shape and offset == 0 and stride == x.stride()
+    return made
+
+
+def view_of_storage(
+    storage: Storage, geometry: Geometry, value: br.Tensor | None, dtype: Any, place: Any
+) -> BurnTensor:
+    """Return a tensor that shows elements of a storage."""
+    size, stride, offset = geometry
     made: BurnTensor = _make(
-        BurnTensor,
-        size,
-        strides=stride,
-        storage_offset=offset,
-        dtype=x.dtype,
-        device=x._place,
+        BurnTensor, size, strides=stride, storage_offset=offset, dtype=dtype, device=place
     )
-    storage = x._storage
     made._storage = storage
     made._value = value
     made._version_seen = -1 if value is None else storage.version
-    made._place = x._place
-    made._is_whole = x._is_whole and size == x.shape and offset == 0 and stride == x.stride()
+    made._place = place
+    made._is_whole = False
     return made
 
 

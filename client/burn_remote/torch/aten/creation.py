@@ -9,6 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 import burn_remote as br
 from burn_remote.functions.casting import converted_to
 from burn_remote.torch.aten.promotion import cast, default_float
@@ -35,7 +37,7 @@ def _natural(*numbers: Any) -> DType:
     return br.bool if kinds == {bool} else br.int64
 
 
-@aten("empty.memory_format", "zeros")
+@aten("_efficientzerotensor", "empty.memory_format", "zeros")
 def zeros(size: Sequence[int], *, dtype: Any = None, device: Any = None, **layout: Any) -> Tensor:
     return br.zeros(tuple(size), dtype=_dtype(dtype), device=device)
 
@@ -292,3 +294,19 @@ def multinomial(
     below = br.expand_dims(total, x.ndim) <= br.expand_dims(drawn, x.ndim - 1)
     found = br.sum(converted_to(below, br.int64), axis=x.ndim - 1)
     return br.clip(found, max=x.shape[-1] - 1)
+
+
+@aten("tril_indices")
+def tril_indices(
+    row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None, **layout: Any
+) -> Tensor:
+    mask = np.tri(row, col, offset, dtype=bool)
+    return br.tensor(np.stack(np.nonzero(mask)), dtype=_dtype(dtype, br.int64), device=device)
+
+
+@aten("triu_indices")
+def triu_indices(
+    row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None, **layout: Any
+) -> Tensor:
+    mask = ~np.tri(row, col, offset - 1, dtype=bool)
+    return br.tensor(np.stack(np.nonzero(mask)), dtype=_dtype(dtype, br.int64), device=device)

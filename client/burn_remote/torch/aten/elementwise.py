@@ -438,3 +438,18 @@ def angle(x: Tensor) -> Tensor:
     (wide,) = as_floats(x)
     result = br.where(wide < 0, filled_like(wide, math.pi), filled_like(wide, 0.0))
     return br.where(br.isnan(wide), wide, result)
+
+
+@aten("__lshift__.Scalar", "__lshift__.Tensor")
+def left_shift(x: Tensor, y: Any) -> Tensor:
+    return br.bitwise_left_shift(x, y)
+
+
+@aten("__rshift__.Scalar", "__rshift__.Tensor")
+def right_shift(x: Tensor, y: Any) -> Tensor:
+    return br.bitwise_right_shift(x, y)
+
+
+@aten("hardshrink_backward", "softshrink_backward")
+def shrink_backward(grad: Tensor, x: Tensor, lambd: float) -> Tensor:
+    return br.mask_fill(grad, br.abs(x) <= lambd, 0)

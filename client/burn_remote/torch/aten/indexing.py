@@ -223,3 +223,48 @@ def searchsorted(
     found = br.searchsorted(sorted_sequence, _with_axes(x), side=place)
     found = br.reshape(found, x.shape)
     return converted_to(found, br.int32 if out_int32 else br.int64)
+
+
+@aten("bincount")
+def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """Wait for the largest element, which is the length of the result."""
+    length = max(int(br.max(x)) + 1 if x.size else 0, minlength)
+    if weights is None:
+        counts = br.zeros((length,), dtype=br.int64, device=x.device)
+        weights = br.ones(x.shape, dtype=br.int64, device=x.device)
+    else:
+        dtype = weights.dtype if weights.dtype is br.float32 else br.float64
+        weights = converted_to(weights, dtype)
+        counts = br.zeros((length,), dtype=dtype, device=x.device)
+    if not x.size:
+        return counts
+    return br.update_along(counts, 0, converted_to(x, br.int64), weights, update="add")
+
+
+@aten("repeat_interleave.Tensor")
+def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Tensor:
+    """Return each position as often as ``repeats`` says; wait for the sum if it is not given."""
+    count = int(br.sum(repeats)) if output_size is None else output_size
+    ends = br.cumulative_sum(converted_to(repeats, br.int64), axis=0)
+    places = br.arange(count, dtype=br.int64, device=repeats.device)
+    found = br.searchsorted(ends, places, side="right")
+    return converted_to(found, repeats.dtype)
+
+
+@aten("_unique2")
+def unique(
+    x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Wait for the number of different elements."""
+    found = br.unique_all(x)
+    none = br.zeros((0,), dtype=br.int64, device=x.device)
+    inverse = br.reshape(found.inverse_indices, x.shape) if return_inverse else none
+    return found.values, inverse, found.counts if return_counts else none
+
+
+@aten("nonzero_static")
+def nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
+    found = nonzero(x)[:size]
+    missing = size - found.shape[0]
+    filled = br.full((missing, x.ndim), fill_value, dtype=br.int64, device=x.device)
+    return br.concat([found, filled], axis=0) if missing else found

@@ -56,34 +56,6 @@ def log_softmax_backward(grad: Tensor, output: Tensor, dim: int, input_dtype: An
     return cast(grad - br.exp(output) * total, input_dtype)
 
 
-@aten("embedding")
-def embedding(
-    weight: Tensor,
-    indices: Tensor,
-    padding_idx: int = -1,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Tensor:
-    return br.take(weight, indices, axis=0)
-
-
-@aten("embedding_dense_backward")
-def embedding_backward(
-    grad: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
-) -> Tensor:
-    positions = br.flatten(converted_to(indices, br.int64))
-    rows = br.reshape(grad, (positions.size, grad.shape[-1]))
-    if scale_grad_by_freq:
-        counts = br.zeros((num_weights,), dtype=grad.dtype, device=grad.device)
-        one = br.ones((positions.size,), dtype=grad.dtype, device=grad.device)
-        counts = br.update_along(counts, 0, positions, one, update="add")
-        rows = rows / br.reshape(br.take(counts, positions, axis=0), (-1, 1))
-    if padding_idx >= 0:
-        rows = br.mask_fill(rows, br.reshape(positions == padding_idx, (-1, 1)), 0)
-    zeros = br.zeros((num_weights, grad.shape[-1]), dtype=grad.dtype, device=grad.device)
-    return br.update_along(zeros, 0, positions, rows, update="add") if positions.size else zeros
-
-
 def _sizes(sizes: Sequence[int], spatial: int) -> tuple[int, ...]:
     return tuple(sizes) * spatial if len(sizes) == 1 else tuple(sizes)
 
@@ -379,12 +351,27 @@ def max_pool_backward(
     indices: Tensor,
 ) -> Tensor:
     spatial = len(kernel_size) if len(kernel_size) > 1 else x.ndim - 2
+    return _unpooled(grad, x, indices, spatial)
+
+
+def _unpooled(grad: Tensor, x: Tensor, indices: Tensor, spatial: int) -> Tensor:
+    """Add each gradient to the element of ``x`` that a window chose."""
     outer = x.ndim - spatial
     planes = (*x.shape[:outer], math.prod(x.shape[outer:]))
     windows = (*grad.shape[:outer], math.prod(grad.shape[outer:]))
     zeros = br.zeros(planes, dtype=grad.dtype, device=grad.device)
     at, values = br.reshape(indices, windows), br.reshape(grad, windows)
     return br.reshape(br.scatter(zeros, outer, at, values, update="add"), x.shape)
+
+
+@aten("adaptive_max_pool2d_backward")
+def adaptive_max_pool2d_backward(grad: Tensor, x: Tensor, indices: Tensor) -> Tensor:
+    return _unpooled(grad, x, indices, 2)
+
+
+@aten("adaptive_max_pool3d_backward")
+def adaptive_max_pool3d_backward(grad: Tensor, x: Tensor, indices: Tensor) -> Tensor:
+    return _unpooled(grad, x, indices, 3)
 
 
 @aten("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
@@ -423,3 +410,24 @@ def embedding_renorm(x: Tensor, indices: Tensor, max_norm: float, norm_type: flo
     shrunk = br.logical_and(norms > max_norm, used)
     scale = br.where(shrunk, max_norm / (norms + 1e-7), filled_like(norms, 1.0))
     return x * br.reshape(scale, (-1, 1))
+
+
+@aten("_weight_norm_interface")
+def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
+    """Return ``v`` with the norms ``g`` along an axis, and the norms that it had."""
+    norms = br.sqrt(_summed_beside(at_least_float32(v) * v, dim))
+    return converted_to(v * (g / norms), v.dtype), norms
+
+
+def _summed_beside(x: Tensor, dim: int) -> Tensor:
+    axes = tuple(at for at in range(x.ndim) if at != dim % x.ndim)
+    return br.sum(x, axis=axes, keepdims=True)
+
+
+@aten("_weight_norm_interface_backward")
+def weight_norm_backward(
+    grad: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int
+) -> tuple[Tensor, Tensor]:
+    to_g = _summed_beside(grad * v, dim) / norms
+    to_v = (grad - v * (to_g / norms)) * (g / norms)
+    return converted_to(to_v, v.dtype), converted_to(to_g, g.dtype)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 import burn_remote as br
+from burn_remote.functions.casting import converted_to
 from burn_remote.torch.aten.promotion import as_floats
 from burn_remote.torch.aten.table import aten
 
@@ -93,3 +96,22 @@ def cross(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     x, y = as_floats(x, y) if x.dtype is not y.dtype else (x, y)
     first, second = br.broadcast_arrays(x, y)
     return br.linalg.cross(first, second, axis=dim)
+
+
+@aten("linalg_solve_triangular")
+def solve_triangular(
+    x: Tensor, y: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Tensor:
+    """Solve ``x @ result = y`` by the triangle of ``x`` only; ``result @ x = y`` for the right."""
+    size = x.shape[-1]
+    matrix = br.triu(x) if upper else br.tril(x)
+    if unitriangular:
+        one = br.eye(size, dtype=x.dtype, device=x.device)
+        matrix = br.where(converted_to(one, br.bool), one, matrix)
+    if not left:
+        matrix, y = br.matrix_transpose(matrix), br.matrix_transpose(y)
+    batch = np.broadcast_shapes(matrix.shape[:-2], y.shape[:-2])
+    result = br.linalg.solve(
+        br.broadcast_to(matrix, (*batch, size, size)), br.broadcast_to(y, (*batch, *y.shape[-2:]))
+    )
+    return result if left else br.matrix_transpose(result)

@@ -172,6 +172,92 @@ def topk(
     return br.topk(x, k, dim, largest=largest)
 
 
+@aten("kthvalue")
+def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the ``k``-th smallest elements, counted from 1, and their indices."""
+    if not x.ndim:
+        return x, filled_like(x, 0, (), br.int64)
+    if not 1 <= k <= x.shape[dim]:
+        raise RuntimeError("kthvalue(): selected number k out of range for dimension " + str(dim))
+    return _picked(x, k - 1, dim, keepdim)
+
+
+def _picked(x: Tensor, place: int, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+    """Return the elements at a place of the sorted axis, and their indices."""
+    dim %= x.ndim
+    index = (*[slice(None)] * dim, slice(place, place + 1))
+    values, indices = (one[index] for one in _sorted(x, dim, False))
+    return (values, indices) if keepdim else (br.squeeze(values, dim), br.squeeze(indices, dim))
+
+
+@aten("median.dim")
+def median_along(x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the lower of two medians. NaN is the median of all lines that have one."""
+    if not x.ndim:
+        return x, filled_like(x, 0, (), br.int64)
+    values, indices = _picked(x, (x.shape[dim] - 1) // 2, dim, keepdim)
+    if not x.dtype.is_floating:
+        return values, indices
+    # NaN is the last element of a sorted line.
+    last, place = _picked(x, x.shape[dim] - 1, dim, keepdim)
+    is_nan = br.isnan(last)
+    return br.where(is_nan, last, values), br.where(is_nan, place, indices)
+
+
+@aten("median")
+def median(x: Tensor) -> Tensor:
+    return median_along(br.flatten(x), 0)[0]
+
+
+def _cumulative_extreme(better: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
+    def accumulate(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        """Double the reach of each element in each round; later elements win ties, NaN always."""
+        if not x.ndim or not x.size:
+            return x, filled_like(x, 0, x.shape, br.int64)
+        dim %= x.ndim
+        count = x.shape[dim]
+        steps = br.arange(count, dtype=br.int64, device=x.device)
+        shape = [1] * x.ndim
+        shape[dim] = count
+        values, places = x, br.broadcast_to(br.reshape(steps, shape), x.shape)
+        before: list[Any] = [slice(None)] * x.ndim
+        after: list[Any] = [slice(None)] * x.ndim
+        reach = 1
+        while reach < count:
+            before[dim], after[dim] = slice(0, count - reach), slice(reach, count)
+            old, new = values[tuple(before)], values[tuple(after)]
+            keeps = better(old, new)
+            if x.dtype.is_floating:
+                keeps = br.logical_and(br.logical_or(keeps, br.isnan(old)), ~br.isnan(new))
+            here = tuple(after)
+            values = values.set(here, br.where(keeps, old, new))
+            places = places.set(here, br.where(keeps, places[tuple(before)], places[here]))
+            reach *= 2
+        return values, places
+
+    return accumulate
+
+
+implement("cummax", _cumulative_extreme(br.greater))
+implement("cummin", _cumulative_extreme(br.less))
+
+
+@aten("_logcumsumexp")
+def logcumsumexp(x: Tensor, dim: int) -> Tensor:
+    """Double the reach of each element in each round, in logarithms."""
+    if not x.ndim or not x.size:
+        return x
+    dim %= x.ndim
+    count, reach = x.shape[dim], 1
+    before: list[Any] = [slice(None)] * x.ndim
+    after: list[Any] = [slice(None)] * x.ndim
+    while reach < count:
+        before[dim], after[dim] = slice(0, count - reach), slice(reach, count)
+        x = x.set(tuple(after), br.logaddexp(x[tuple(before)], x[tuple(after)]))
+        reach *= 2
+    return x
+
+
 @aten("count_nonzero.dim_IntList", "count_nonzero")
 def count_nonzero(x: Tensor, dim: Any = None) -> Tensor:
     return br.count_nonzero(x, axis=_axes(x, dim))

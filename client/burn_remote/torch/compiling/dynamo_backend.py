@@ -23,6 +23,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from burn_remote.torch.aten.table import TABLE, overload
 from burn_remote.torch.compiling.lowering import is_on_device, lower
+from burn_remote.torch.compositions import FUNCTIONAL_COMPOSITIONS
 from burn_remote.torch.registration import _factory
 from burn_remote.torch.tensors import BurnTensor
 
@@ -125,4 +126,5 @@ def _decompositions() -> dict[Any, Any]:
         if func is not None and not func._schema.is_mutable
     }
     known |= {**decomposition_table, **core_aten_decompositions()}
+    known |= {overload(name): made_of for name, made_of in FUNCTIONAL_COMPOSITIONS.items()}
     return {func: made_of for func, made_of in known.items() if func not in TABLE}

@@ -1,0 +1,241 @@
+"""Operations that write: the functional operation, and its results in the storages of targets.
+
+All views of a storage change with it. ``resolve`` finds the handler of the functional overload.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+import burn_remote as br
+from burn_remote.torch.aten.table import TABLE, overload
+from burn_remote.torch.calls import Handler, Values, name_of, wrapped_strided
+from burn_remote.torch.decompositions import decomposed, refusal
+from burn_remote.torch.layouts import strides_of_results
+from burn_remote.torch.tensors import BurnTensor, unset, upload, value_of, wrap, write
+
+__all__ = ["foreach", "functional_overload", "writing"]
+
+Resolve = Callable[[Any], Handler]
+
+# Functional overloads that are not named after the one that writes.
+_FUNCTIONAL_NAMES: Final = {
+    "normal_": "normal_functional",
+    "bernoulli_.float": "bernoulli.p",
+    "arange.start_out": "arange.start_step",
+    "_index_put_impl_": "index_put",
+    "transpose_": "transpose.int",
+    "_log_softmax.out": "_log_softmax",
+}
+
+
+def writing(func: Any, resolve: Resolve) -> Handler:
+    """Return the handler of an overload that writes to its arguments (``add_``, ``add.out``)."""
+    outputs = [one.name for one in func._schema.arguments if _is_written(one)]
+    is_out = all(one.kwarg_only for one in func._schema.arguments if _is_written(one))
+    functional = functional_overload(func, is_out)
+    if functional is None:
+        return decomposed(func)
+    if is_out:
+        return _into_outputs(functional, outputs, resolve)
+    if len(outputs) == 1 and outputs[0] == func._schema.arguments[0].name:
+        return _in_place(functional, resolve)
+    return refusal(func)
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def functional_overload(func: Any, is_out: bool) -> Any:
+    """Return the overload with the same results that writes nothing, or ``None``."""
+    name = name_of(func)
+    if name in _FUNCTIONAL_NAMES:
+        return overload(_FUNCTIONAL_NAMES[name])
+    packet, _, kind = name.partition(".")
+    if not is_out:
+        if not packet.endswith("_"):
+            return None
+        return overload(packet[:-1] + (f".{kind}" if kind else ""))
+    wanted = _inputs(func)
+    found = getattr(torch.ops.aten, packet)
+    for each in found.overloads():
+        candidate = getattr(found, each)
+        if not candidate._schema.is_mutable and _inputs(candidate) == wanted:
+            return candidate
+    return None
+
+
+# Arguments of factories, which an output determines.
+_OF_FACTORIES: Final = frozenset({"dtype", "layout", "device", "pin_memory"})
+
+
+def _inputs(func: Any) -> list[tuple[str, str]]:
+    arguments = func._schema.arguments
+    is_factory = any(one.name == "device" for one in arguments)
+    return [
+        (one.name, str(one.type))
+        for one in arguments
+        if not (_is_written(one) and one.kwarg_only)
+        and not (is_factory and one.name in _OF_FACTORIES)
+    ]
+
+
+def _values_of(functional: Any, resolve: Resolve) -> Callable[[Any, dict[str, Any]], Any]:
+    """Return a function from arguments to the values of the results of an operation."""
+    function = TABLE.get(functional)
+    if function is not None:
+
+        def compute(args: Any, kwargs: dict[str, Any]) -> Any:
+            values, named = Values().all(args, kwargs)
+            return function(*values, **named)
+
+        return compute
+
+    def carry_out(args: Any, kwargs: dict[str, Any]) -> Any:
+        return _value_or_values(resolve(functional)(args, kwargs))
+
+    return carry_out
+
+
+def _value_or_values(result: Any) -> Any:
+    if type(result) is BurnTensor:
+        return value_of(result)
+    if isinstance(result, tuple | list):
+        return [_value_or_values(one) for one in result]
+    return result
+
+
+def _in_place(functional: Any, resolve: Resolve) -> Handler:
+    compute = _values_of(functional, resolve)
+
+    def handle(args: Any, kwargs: dict[str, Any]) -> Any:
+        target = args[0]
+        if type(target) is not BurnTensor:
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices, "
+                f"{target.device} and a burn device!"
+            )
+        value = compute(args, kwargs)
+        _check_cast(value, target)
+        write(target, value)
+        return target
+
+    return handle
+
+
+def _check_cast(value: br.Tensor, target: Any) -> None:
+    wanted = target.dtype
+    if value.dtype.is_floating and not (wanted.is_floating_point or wanted.is_complex):
+        raise RuntimeError(
+            f"result type {value.dtype} can't be cast to the desired output type {wanted}"
+        )
+
+
+def _into_outputs(functional: Any, outputs: list[str], resolve: Resolve) -> Handler:
+    compute = _values_of(functional, resolve)
+    is_factory = any(one.name == "device" for one in functional._schema.arguments)
+
+    def handle(args: Any, kwargs: dict[str, Any]) -> Any:
+        targets = [kwargs[name] for name in outputs]
+        inputs = {name: x for name, x in kwargs.items() if name not in outputs}
+        if is_factory:
+            inputs |= {"dtype": targets[0].dtype, "device": targets[0].device}
+        result = compute(args, inputs)
+        results = result if isinstance(result, tuple | list) else [result]
+        for at, (target, value) in enumerate(zip(targets, results, strict=True)):
+            _check_cast(value, target)
+            if tuple(target.shape) != value.shape:
+                strides = strides_of_results(functional, args, inputs)
+                resize(
+                    target, value.shape, strides[at] if len(results) > 1 and strides else strides
+                )
+            write(target, value)
+        return targets[0] if len(targets) == 1 else tuple(targets)
+
+    return handle
+
+
+def resize(target: BurnTensor, shape: tuple[int, ...], stride: Any) -> None:
+    """Give an output another shape, with elements of its own, as PyTorch does if it has none."""
+    if target.numel():
+        warnings.warn(
+            f"An output with one or more elements was resized since it had shape "
+            f"{list(target.shape)}, which does not match the required output shape {list(shape)}.",
+            stacklevel=3,
+        )
+    target.data = unset(shape, stride, target.dtype, target._place)
+
+
+# --- operations on lists of tensors ------------------------------------------------------------
+
+# Kind of a ``_foreach`` overload -> kinds of the overload for one tensor.
+_FOREACH_KINDS: Final = {
+    "": ("",),
+    "List": (".Tensor", ""),
+    "Scalar": (".Scalar", ".Tensor_Scalar", ""),
+    "ScalarList": (".Scalar", ".Tensor_Scalar", ""),
+    "Tensor": (".Tensor",),
+}
+
+
+def foreach(func: Any) -> Handler | None:
+    """Return the handler of ``_foreach_add_`` and the like: one call for all parameters."""
+    packet, _, kind = name_of(func).removeprefix("_foreach_").partition(".")
+    writes = packet.endswith("_")
+    names = [packet.removesuffix("_") + one for one in _FOREACH_KINDS.get(kind, ())]
+    single = next((found for found in map(overload, names) if found in TABLE), None)
+    if single is None:
+        return None
+    function = TABLE[single]
+    arguments = func._schema.arguments
+    keyword = next((one.name for one in arguments if one.name in ("value", "alpha")), None)
+    if keyword == "alpha" and kind != "List":
+        return None
+
+    def handle(args: Any, kwargs: dict[str, Any]) -> Any:
+        targets = args[0]
+        if any(type(x) is not BurnTensor for x in targets):
+            raise RuntimeError("the tensors of a list must all be on burn devices")
+        last = kwargs.get(keyword) if keyword else None
+        columns = list(args[1:])
+        if keyword in ("value",) and len(columns) == 3:
+            last = columns.pop()
+        if kind == "ScalarList" and "scalars" in kwargs:
+            columns.append(kwargs["scalars"])
+        if kind == "ScalarList" and len(columns) == 3:
+            last = columns.pop()
+        results = []
+        for at, target in enumerate(targets):
+            row = [_one_value(x[at] if isinstance(x, list | tuple) else x, target) for x in columns]
+            each = last[at] if isinstance(last, list | tuple) else last
+            named = {} if each is None else {keyword or "value": each}
+            value = function(value_of(target), *row, **named)
+            if writes:
+                write(target, value)
+            else:
+                given = [x[at] if isinstance(x, list | tuple) else x for x in (targets, *columns)]
+                results.append(_result_of(single, given, named, value))
+        return None if writes else results
+
+    return handle
+
+
+def _result_of(func: Any, args: list[Any], kwargs: dict[str, Any], value: br.Tensor) -> BurnTensor:
+    given = [x for x in args if type(x) is BurnTensor]
+    if all(x.is_contiguous() for x in given):
+        return wrap(value, given[0]._place)
+    made: BurnTensor = wrapped_strided(
+        value, strides_of_results(func, args, kwargs), given[0]._place
+    )
+    return made
+
+
+def _one_value(x: Any, target: BurnTensor) -> Any:
+    if type(x) is BurnTensor:
+        return value_of(x)
+    return upload(x, target._place) if isinstance(x, torch.Tensor) else x
