@@ -299,7 +299,7 @@ class AsyncMemoryLink(_End):
     def count_received(self, memory: object, stall_seconds: float) -> None:
         """Do nothing: what arrives is in memory already."""
 
-    def limit_messages(self, max_message_bytes: int) -> None:
+    def limit_messages(self, max_message_bytes: int, allocate: object = None) -> None:
         self._max_message_bytes = max_message_bytes
 
     def keep_alive(self, interval_seconds: float) -> None:

@@ -71,7 +71,7 @@ class ScriptedLink:
     def count_received(self, memory: object, stall_seconds: float) -> None:
         """Do nothing: what arrives is in memory already."""
 
-    def limit_messages(self, max_message_bytes: int) -> None:
+    def limit_messages(self, max_message_bytes: int, allocate: object = None) -> None:
         """Do nothing: a script may have messages of any size."""
 
     def receive_nowait(self) -> bytes | None:

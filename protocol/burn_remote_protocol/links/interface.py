@@ -216,6 +216,10 @@ class FrameSender(Protocol):
         ...
 
 
+# Returns writable memory of a size, in which the system provides pages only as they are written.
+Allocate = Callable[[int], memoryview]
+
+
 class Memory(Protocol):
     """A pool of bytes that several links share. Thread-safe."""
 
@@ -303,8 +307,11 @@ class AsyncLink(Protocol):
         """
         ...
 
-    def limit_messages(self, max_message_bytes: int) -> None:
-        """Set another size limit for messages that arrive from now on."""
+    def limit_messages(self, max_message_bytes: int, allocate: Allocate | None = None) -> None:
+        """Set another size limit for messages that arrive from now on.
+
+        ``allocate`` provides memory for long messages; it need not be used.
+        """
         ...
 
     def count_received(self, memory: Memory, stall_seconds: float) -> None:

@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+import numpy as np
+
 from burn_remote_protocol.collectives import CollectiveCall, Reduction
 from burn_remote_protocol.dtypes import DType, DTypeUsage
 from burn_remote_protocol.errors import BurnRemoteError, DeviceLost, TransferFailed, Unsupported
@@ -334,6 +336,13 @@ class Backend(ABC):
         ``None`` if the elements must be passed to ``write``.
         """
         return None
+
+    def arriving_memory(self, size: int) -> memoryview:
+        """Return host memory for a message with elements that will be copied to the device.
+
+        Raises ``MemoryError``.
+        """
+        return np.empty(size, np.uint8).data
 
     def combiner(self, dtype: DType, reduction: Reduction, members: int) -> Combine:
         """Return the function that combines elements of several members of a group.

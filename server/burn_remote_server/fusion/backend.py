@@ -134,6 +134,9 @@ class Fusion(Backend, FusionBackend):
     def upload_memory(self, upload: Any) -> memoryview | None:
         return self.inner.upload_memory(upload)
 
+    def arriving_memory(self, size: int) -> memoryview:
+        return self.inner.arriving_memory(size)
+
     def combiner(self, dtype: DType, reduction: Reduction, members: int) -> Combine:
         return self.inner.combiner(dtype, reduction, members)
 

@@ -13,6 +13,9 @@ One read of the socket may hold 40,000 tiny frames, so each iteration of the eve
 bounded number of them. Until the rest is parsed, reading is paused. Only the last ping of each
 iteration gets a response, and none while the peer does not read, as RFC 6455, section 5.5.3 allows.
 
+While a long payload arrives, a ``_PayloadReader`` takes this connection's place: the transport
+stores the bytes where they belong.
+
 This depends on parts of ``websockets`` that its documentation does not promise: ``Connection`` is
 an ``asyncio.Protocol`` whose callbacks may be extended, and it has the attributes ``protocol``,
 ``transport``, ``loop``, ``send_data`` and ``connection_lost_waiter``. ``pyproject.toml`` therefore
@@ -42,6 +45,7 @@ from burn_remote_protocol.links.interface import (
     MESSAGE_TOO_BIG,
     POLICY_VIOLATION,
     PROTOCOL_ERROR,
+    Allocate,
     Memory,
     short_reason,
 )
@@ -75,6 +79,10 @@ CONTROL_FRAME_COST: Final = 8
 # Bytes received without a pause. uvloop reads up to 32 times from a socket, 8 MiB, before it looks
 # at others: with new memory from the system for a long message, that took 50 ms.
 BYTES_AT_ONCE: Final = 2**20
+
+# Bytes of a long payload that are read at once: little enough that they are in the processor's
+# cache when their mask is removed.
+PAYLOAD_READ_BYTES: Final = 2**19
 
 # Bytes accepted between the request and its response; a well-behaved client sends none.
 EARLY_BYTES: Final = 2**16
@@ -114,6 +122,8 @@ class DirectConnection(Connection):
         self._closing = False  # this end called ``close``
         self._receiver: asyncio.Future[None] | None = None
         self.reading_paused = False  # the receive queue is full
+        # Receives the rest of a long payload in place of this connection.
+        self._payload_reader: _PayloadReader | None = None
         self._has_unparsed = False  # reading is paused until the next iteration parses the rest
         self._last_ping: bytes | None = None  # without a response so far
         self._has_ended = False  # no control frame may reach the library any more
@@ -180,9 +190,10 @@ class DirectConnection(Connection):
         for message in queued:
             self._open(message)
 
-    def limit_messages(self, max_message_bytes: int) -> None:
-        """Set another size limit for messages received from now on."""
+    def limit_messages(self, max_message_bytes: int, allocate: Allocate | None = None) -> None:
+        """Set another size limit, and the source of memory, for messages received from now on."""
         self._parser.max_message_bytes = max_message_bytes
+        self._parser.allocate = allocate
 
     def count_received(self, memory: Memory, stall_seconds: float) -> None:
         """Count large messages against ``memory`` from now on.
@@ -264,9 +275,7 @@ class DirectConnection(Connection):
         if self.protocol.state is not State.CONNECTING:
             if not self._has_unparsed:
                 self._parse()
-                if self.received_bytes >= self._pause_at:
-                    self._pause_at = self.received_bytes + BYTES_AT_ONCE
-                    self._parse_later()
+                self._pause_in_turns()
             # Almost all data are whole small messages, which do not count.
             if self._budget is not None and (
                 self._budget.held_bytes
@@ -274,6 +283,9 @@ class DirectConnection(Connection):
                 or self._parser.is_within_message
             ):
                 self._count_received()
+            if self._parser.has_room:
+                self._payload_reader = _PayloadReader(self)
+                self._receive_with(self._payload_reader)
         elif sum(map(len, self._parser.received)) > EARLY_BYTES:
             self.transport.abort()
 
@@ -317,6 +329,41 @@ class DirectConnection(Connection):
             super().data_received(rest)
             return b""
         return rest
+
+    def payload_room(self) -> memoryview:
+        """Return the place of the next bytes of the payload in progress."""
+        return self._parser.room(PAYLOAD_READ_BYTES)
+
+    def payload_received(self, count: int) -> None:
+        """Take bytes that were stored in ``payload_room``."""
+        self.received_bytes += count
+        self._parser.add(count)
+        if not self._parser.has_room:
+            self._end_payload()
+            self._parse()
+        self._pause_in_turns()
+        if self._budget is not None:
+            self._count_received()
+
+    def _end_payload(self) -> None:
+        if self._payload_reader is not None:
+            self._payload_reader = None
+            self._receive_with(self)
+
+    def _receive_with(self, protocol: asyncio.BaseProtocol) -> None:
+        """Replace the protocol that the transport calls."""
+        is_reading = self.transport.is_reading()
+        if is_reading:  # uvloop chooses how to read when it starts
+            self.transport.pause_reading()
+        self.transport.set_protocol(protocol)
+        if is_reading:
+            self.transport.resume_reading()
+
+    def _pause_in_turns(self) -> None:
+        """Let others receive after each ``BYTES_AT_ONCE``."""
+        if self.received_bytes >= self._pause_at:
+            self._pause_at = self.received_bytes + BYTES_AT_ONCE
+            self._parse_later()
 
     def _parse(self) -> None:
         """Parse received bytes, as many frames as one iteration of the event loop allows."""
@@ -445,6 +492,7 @@ class DirectConnection(Connection):
     def _refuse(self, violation: BurnRemoteError) -> None:
         self._violation = violation
         self._failed = True
+        self._end_payload()
         self._parser.discard()
         if isinstance(violation, LimitExceeded):
             code = MESSAGE_TOO_BIG
@@ -497,6 +545,32 @@ class DirectConnection(Connection):
         for waiter in self._senders:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+class _PayloadReader(asyncio.BufferedProtocol):
+    """Has the transport store the bytes of one long payload in their place."""
+
+    def __init__(self, connection: DirectConnection) -> None:
+        self._connection: Final = connection
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        del sizehint  # a larger buffer needs fewer reads
+        return self._connection.payload_room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._connection.payload_received(nbytes)
+
+    def eof_received(self) -> None:
+        self._connection.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
 
 
 class DirectServerConnection(DirectConnection, ServerConnection):

@@ -16,6 +16,7 @@ from burn_remote_protocol.links.addresses import Address
 from burn_remote_protocol.links.interface import (
     MAX_MESSAGE_BYTES,
     NORMAL_CLOSURE,
+    Allocate,
     FrameSender,
     Memory,
     short_reason,
@@ -164,8 +165,8 @@ class WebSocketLink:
     def open_frames(self, open_frame: Callable[[bytes], Any]) -> None:
         self._connection.open_messages(open_frame)
 
-    def limit_messages(self, max_message_bytes: int) -> None:
-        self._connection.limit_messages(max_message_bytes)
+    def limit_messages(self, max_message_bytes: int, allocate: Allocate | None = None) -> None:
+        self._connection.limit_messages(max_message_bytes, allocate)
 
     def count_received(self, memory: Memory, stall_seconds: float) -> None:
         self._connection.count_received(memory, stall_seconds)

@@ -8,6 +8,10 @@ the payload in progress, and returns the next whole message. A message that is c
 buffer is sliced out of it. The payload of a longer one is collected in parts. ``bytes_to_read``
 tells the reader to fetch the rest of the payload in one read, so the parts are joined at most once.
 
+A server collects the payload of a long masked frame in a ``GrowingBuffer``. ``room`` is the place
+of its next bytes, which the reader may store there itself: ``add`` removes their mask in place. A
+client has no such buffer: a signal could interrupt it while the buffer grows.
+
 A ``KeyboardInterrupt`` can be raised between any two bytecodes. The whole state of the parser is
 therefore one immutable ``_State``, which each step replaces with a single store.
 """
@@ -18,6 +22,7 @@ import collections
 from typing import Any, Final, NamedTuple, cast
 
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
+from burn_remote_protocol.links.interface import Allocate
 from burn_remote_protocol.links.websocket.frames import (
     BINARY,
     CONTINUATION,
@@ -31,19 +36,14 @@ from burn_remote_protocol.links.websocket.frames import (
     TEXT,
     apply_mask,
 )
-from burn_remote_protocol.links.websocket.growing_buffer import GrowingBuffer
+from burn_remote_protocol.links.websocket.growing_buffer import GROWING_BYTES, GrowingBuffer
 
-__all__ = ["GROWING_BYTES", "READ_BYTES", "FrameParser"]
+__all__ = ["READ_BYTES", "FrameParser"]
 
 # How many bytes to read while the length of the next frame is unknown. Each read of a small frame
 # allocates this much, and a burst of small frames needs one read per this many bytes. If more than
 # this is missing from a payload, the rest is read into separate memory.
 READ_BYTES: Final = 64 * 2**10
-
-# From this size on, a server collects a client's message in a ``GrowingBuffer``: joining the parts
-# of 128 MiB at the end blocked its event loop for 0.4 s. A client does not use such a buffer: it
-# reads large messages in one part, and a signal could interrupt it while the buffer grows.
-GROWING_BYTES: Final = 2**20
 
 # More fragments than a message can have.
 NO_LIMIT: Final = 2**62
@@ -76,7 +76,14 @@ class _State(NamedTuple):
         """Whether ``parts`` hold a whole message."""
         return self.parts is not None and not self.missing and not self.open
 
-    def with_part(self, part: bytes | memoryview, **changes: Any) -> _State:
+    def buffer_in_progress(self) -> GrowingBuffer | None:
+        """Return the buffer of a masked payload that is incomplete; ``None`` if it has none."""
+        last = self.parts[1] if self.parts and self.missing else None
+        return last if type(last) is GrowingBuffer else None
+
+    def with_part(
+        self, part: bytes | memoryview, allocate: Allocate | None, **changes: Any
+    ) -> _State:
         """Return the state after one more part of a payload."""
         parts: _Parts = self.parts or ()
         key: bytes = changes.pop("key", self.key)
@@ -86,9 +93,11 @@ class _State(NamedTuple):
             key = key[turn:] + key[:turn]
         if parts and type(parts[1]) is GrowingBuffer:
             parts[1].extend(part)
-        elif key and self.size - self.missing >= GROWING_BYTES:
-            parts = ((), GrowingBuffer(b"".join(_in_order(parts))))
-            parts[1].extend(part)
+        elif key and (
+            changes.get("missing", 0) > READ_BYTES or self.size - self.missing >= GROWING_BYTES
+        ):
+            first, size = b"".join((*_in_order(parts), part)), changes.get("size", self.size)
+            parts = ((), GrowingBuffer(first, size, allocate))
         elif part:  # joining an empty part to a large one would copy the large one
             part = bytes(part)
             while parts and len(parts[1]) <= len(part) < READ_BYTES:
@@ -110,6 +119,7 @@ class FrameParser:
         self, max_message_bytes: int, already_read: bytes = b"", *, masked: bool = False
     ) -> None:
         self.max_message_bytes = max_message_bytes
+        self.allocate: Allocate | None = None  # memory for a server's long messages
         self._mask_bit: Final = MASK_BIT if masked else 0
         self._state = _State([], already_read)
         # Whole control frames, headers included, for the caller to respond to.
@@ -144,6 +154,32 @@ class FrameParser:
             # MiB.
             return max(1, _HEADER_64_BYTES - (len(state.buffer) - state.position))
         return READ_BYTES
+
+    @property
+    def has_room(self) -> bool:
+        """Whether ``room`` has a place for the next bytes.
+
+        Otherwise there is none, or bytes that were received before have to be taken first.
+        """
+        state = self._state
+        return state.buffer_in_progress() is not None and not state.received
+
+    def room(self, most_bytes: int) -> memoryview:
+        """Return the place of the next bytes of a long payload, until the next ``room``."""
+        state = self._state
+        buffer = state.buffer_in_progress()
+        assert buffer is not None  # the caller looked at ``has_room``
+        return buffer.room(min(most_bytes, state.missing))
+
+    def add(self, count: int) -> None:
+        """Take ``count`` bytes that the caller has stored in the last ``room``."""
+        state = self._state
+        buffer = state.buffer_in_progress()
+        assert buffer is not None  # ``room`` has returned a part of it
+        buffer.add(count, state.key)
+        turn = count % 4
+        key = state.key[turn:] + state.key[:turn]
+        self._state = state._replace(missing=state.missing - count, key=key)
 
     def ready(self) -> bool:
         """Whether ``take`` can make progress, or raise, without another read."""
@@ -252,6 +288,7 @@ class FrameParser:
         missing = max(0, start + length - len(state.buffer))
         self._state = state.with_part(
             memoryview(state.buffer)[start : start + length],
+            self.allocate,
             key=state.buffer[start - 4 : start] if self._mask_bit else b"",
             buffer=b"" if missing else state.buffer,
             position=0 if missing else start + length,
@@ -273,10 +310,13 @@ class FrameParser:
                 state.parts, state.size, 0, state.open, state.bulk,
             )  # fmt: skip
         elif len(chunk) <= state.missing:
-            self._state = state.with_part(chunk, received=[], missing=state.missing - len(chunk))
+            self._state = state.with_part(
+                chunk, self.allocate, received=[], missing=state.missing - len(chunk)
+            )
         else:
             self._state = state.with_part(
                 memoryview(chunk)[: state.missing],
+                self.allocate,
                 received=[],
                 buffer=chunk,
                 position=state.missing,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 try:
     from websockets.speedups import apply_mask
 except ImportError:  # this platform has no compiled wheel
@@ -25,6 +27,7 @@ __all__ = [
     "TEXT",
     "apply_mask",
     "frame_header",
+    "unmask_in_place",
 ]
 
 # The first byte: one bit for the last fragment, three reserved bits, four bits of opcode.
@@ -55,3 +58,17 @@ def frame_header(first: int, length: int, mask_bit: int = 0) -> bytes:
     if length < LENGTH_16_LIMIT:
         return bytes((first, mask_bit | LENGTH_16)) + length.to_bytes(2, "big")
     return bytes((first, mask_bit | LENGTH_64)) + length.to_bytes(8, "big")
+
+
+def unmask_in_place(payload: memoryview, key: bytes) -> None:
+    """Apply a masking key to writable bytes, as ``apply_mask`` does to a copy of them."""
+    elements = np.frombuffer(payload, np.uint8)
+    # NumPy computes with unaligned words in a seventh of the speed.
+    start = min(len(payload), -elements.ctypes.data % 8)
+    middle = (len(payload) - start) // 8 * 8
+    elements[:start] ^= np.frombuffer(2 * key, np.uint8)[:start]
+    turned = (key[start % 4 :] + key[: start % 4]) * 2
+    words = elements[start : start + middle].view(np.uint64)
+    words ^= np.frombuffer(turned, np.uint64)
+    rest = elements[start + middle :]
+    rest ^= np.frombuffer(turned, np.uint8)[: len(rest)]

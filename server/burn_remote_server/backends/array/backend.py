@@ -55,9 +55,13 @@ class ArrayBackend(Backend):
             elements = stored(elements, data.spec)
         elif elements.size != data.spec.size:
             raise ShapeMismatch(f"{data.spec} does not have {elements.nbytes:,} bytes")
-        # The bytes object is immutable and belongs to this message alone: no copy is needed.
-        owned = elements if type(data.bytes) is bytes else elements.copy()
-        return self.finished(owned.reshape(array_shape(data.spec)), data.dtype)
+        # A bytes object is immutable and belongs to this message alone: no copy is needed.
+        if type(data.bytes) is bytes:
+            upload = elements.reshape(array_shape(data.spec))
+        else:
+            upload = self.empty(data.spec)
+            self.write(upload, 0, elements.view(_BYTE).data)
+        return self.finished(upload, data.dtype)
 
     def empty(self, spec: TensorSpec) -> Any:
         return self.xp.empty(array_shape(spec), wire_dtype(spec.dtype))

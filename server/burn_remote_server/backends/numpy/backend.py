@@ -54,6 +54,9 @@ class NumpyBackend(ArrayBackend):
     def upload_memory(self, upload: Any) -> memoryview | None:
         return memoryview(upload.reshape(-1).view(np.uint8))
 
+    def arriving_memory(self, size: int) -> memoryview:
+        return memoryview(self._recycling.empty((size,), np.dtype(np.uint8)))
+
     def begin_recycling(self, max_bytes: int) -> None:
         self._recycling = Recycling(max_bytes)
 

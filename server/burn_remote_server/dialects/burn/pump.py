@@ -172,7 +172,10 @@ async def end_with(session: BurnSession) -> None:
 
 async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> None:
     # One message contains a whole tensor, so the session's quota is the size limit.
-    link.limit_messages(session.session.interpreter.quota.max_bytes + MESSAGE_OVERHEAD_BYTES)
+    link.limit_messages(
+        session.session.interpreter.quota.max_bytes + MESSAGE_OVERHEAD_BYTES,
+        device.backend.arriving_memory,
+    )
     queue_length = device.host.settings.session_queue_batches
     queue_bytes = device.host.settings.session_queue_bytes
     predictor = OperationPredictor()

@@ -115,7 +115,10 @@ async def serve_burn_session(
     )
     log.info("session opened", dialect=DIALECT)
     # One message may contain a whole tensor, so the session's quota is the size limit.
-    link.limit_messages(session.session.interpreter.quota.max_bytes + MESSAGE_OVERHEAD_BYTES)
+    link.limit_messages(
+        session.session.interpreter.quota.max_bytes + MESSAGE_OVERHEAD_BYTES,
+        device.backend.arriving_memory,
+    )
     link.count_received(device.host_memory, host.settings.fetch_timeout_seconds)
     try:
         await link.send(encode_info(SessionInfo(len(host.devices))))

@@ -15,11 +15,8 @@ from websockets.frames import Frame, Opcode
 
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
 from burn_remote_protocol.links.websocket import frame_parser
-from burn_remote_protocol.links.websocket.frame_parser import (
-    GROWING_BYTES,
-    READ_BYTES,
-    FrameParser,
-)
+from burn_remote_protocol.links.websocket.frame_parser import READ_BYTES, FrameParser
+from burn_remote_protocol.links.websocket.growing_buffer import GROWING_BYTES
 from support.link_ends import SIZES, pattern
 from support.link_scripts import frame_bytes
 
@@ -159,6 +156,32 @@ def test_a_large_message_from_a_client_is_complete_without_joining_its_parts(
     assert sum(joined) <= 2 * GROWING_BYTES
     small = Frame(Opcode.BINARY, b"small").serialize(mask=True)
     assert parse(parser, [small]) == [b"small"]
+
+
+@pytest.mark.parametrize("sizes", [[2**22], [65_537, 3, 131_071, 1, 100_000, 7]])
+def test_bytes_that_a_reader_stores_in_place_make_the_same_message(sizes: list[int]) -> None:
+    message = pattern(GROWING_BYTES + 2 * READ_BYTES)
+    stream = Frame(Opcode.BINARY, message).serialize(mask=True)
+    parser = FrameParser(len(message), masked=True)
+    assert not parser.has_room
+    parser.received.append(stream[:1000])
+    assert parser.take() is None
+    at = 1000
+    while parser.has_room:
+        room = parser.room(sizes[at % len(sizes)])
+        room[:] = stream[at : at + len(room)]
+        at += len(room)
+        parser.add(len(room))
+    assert at == len(stream)
+    assert parser.take() == message
+    assert parse(parser, [Frame(Opcode.BINARY, b"small").serialize(mask=True)]) == [b"small"]
+
+
+def test_a_client_stores_no_payload_in_place() -> None:
+    parser = FrameParser(LIMIT_BYTES)
+    parser.received.append(frame_bytes(Opcode.BINARY, pattern(4 * READ_BYTES))[:1000])
+    assert parser.take() is None
+    assert not parser.has_room
 
 
 def test_a_message_that_was_put_back_is_the_next_one_taken() -> None:

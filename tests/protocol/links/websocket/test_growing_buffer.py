@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from burn_remote_protocol.links.websocket import growing_buffer
-from burn_remote_protocol.links.websocket.growing_buffer import GrowingBuffer
+from burn_remote_protocol.links.websocket.frames import apply_mask, unmask_in_place
+from burn_remote_protocol.links.websocket.growing_buffer import GROWING_BYTES, GrowingBuffer
 
 
 class _Fixed(mmap.mmap):
@@ -55,3 +56,40 @@ def test_linux_grows_it_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_view_outlives_its_buffer() -> None:
     view = GrowingBuffer(b"some bytes").view()
     assert view.tobytes() == b"some bytes"
+
+
+@given(st.binary(max_size=100), st.binary(min_size=4, max_size=4), st.integers(0, 9))
+def test_removing_a_mask_in_place_gives_what_masking_a_copy_gives(
+    payload: bytes, key: bytes, start: int
+) -> None:
+    memory = memoryview(bytearray(start) + payload)
+    unmask_in_place(memory[start:], key)
+    assert bytes(memory) == bytes(start) + apply_mask(payload, key)
+
+
+@pytest.mark.parametrize("announced", [10_000, 3 * GROWING_BYTES])
+def test_bytes_that_were_stored_in_its_room_are_appended(announced: int) -> None:
+    message = bytes(range(256)) * (3 * GROWING_BYTES // 256)
+    buffer = GrowingBuffer(message[:100], announced)
+    while len(buffer) < len(message):
+        room = buffer.room(70_000)
+        count = min(len(room), len(message) - len(buffer))
+        room[:count] = message[len(buffer) : len(buffer) + count]
+        buffer.add(count, b"\0\0\0\0")
+    assert buffer.view() == message
+
+
+def test_memory_that_was_only_announced_is_taken_when_enough_has_arrived() -> None:
+    taken: list[int] = []
+
+    def allocate(size: int) -> memoryview:
+        taken.append(size)
+        return memoryview(bytearray(size))
+
+    buffer = GrowingBuffer(b"", 4 * GROWING_BYTES, allocate)
+    buffer.extend(bytes(GROWING_BYTES))
+    assert not taken
+    buffer.extend(b"x")
+    buffer.extend(bytes(GROWING_BYTES))
+    assert taken == [4 * GROWING_BYTES]
+    assert bytes(buffer.view()) == bytes(GROWING_BYTES) + b"x" + bytes(GROWING_BYTES)

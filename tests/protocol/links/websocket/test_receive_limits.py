@@ -139,3 +139,23 @@ def test_a_message_waiting_for_memory_continues_when_memory_is_free() -> None:
         assert not received.done()
         server.loop.call_soon_threadsafe(budget.give_back, 7 * MIB)
         assert len(received.result(5)) == size
+
+
+@pytest.mark.parametrize("loop_name", ["asyncio", "uvloop"])
+def test_messages_of_any_length_follow_each_other(loop_name: str) -> None:
+    sizes = [3 * MIB + 5, 1, 70_000, 600_000, 0, 2 * MIB, 300_000, 300_001, 9]
+    messages = [(bytes(range(251)) * (size // 251 + 1))[:size] for size in sizes]
+    with link_server(loop_name) as server, raw_client(server.port) as client:
+        end = server.accept()
+        sending = threading.Thread(
+            target=client.sendall, args=(b"".join(head(len(m)) + m for m in messages),)
+        )
+        sending.start()
+        connection = end.connection
+        assert isinstance(connection, DirectServerConnection)
+
+        async def receive() -> list[bytes]:
+            return [bytes(await connection.receive_message()) for _ in messages]
+
+        assert end.run(receive()) == messages
+        sending.join()

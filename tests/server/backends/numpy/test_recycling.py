@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from burn_remote_protocol.dtypes import F32
-from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.backends.numpy.recycling import (
     MAX_BLOCKS,
@@ -148,3 +148,17 @@ def test_a_backend_recycles_on_request_and_reports_the_pools_size() -> None:
     assert backend.memory().cached == MIN_BYTES
     backend.memory_cleanup()
     assert backend.memory().cached == 0
+
+
+def test_an_upload_within_a_long_message_is_copied_to_memory_of_the_pool() -> None:
+    backend = NumpyBackend()
+    backend.begin_recycling(8 * MIN_BYTES)
+    message = backend.arriving_memory(4 * COUNT + 3)
+    message[3:] = np.arange(COUNT, dtype=np.float32).tobytes()
+    array = backend.to_device(TensorData(message[3:], (COUNT,), F32))
+    message[:] = bytes(len(message))
+    assert is_recycled(array)
+    assert np.array_equal(array, np.arange(COUNT, dtype=np.float32))
+    place = np.frombuffer(message, np.uint8).ctypes.data
+    del message
+    assert np.frombuffer(backend.arriving_memory(4 * COUNT), np.uint8).ctypes.data == place

@@ -30,7 +30,7 @@ class Configured(ScriptedLink):
         self.counted: list[object] = []
         self.pings = 0
 
-    def limit_messages(self, max_message_bytes: int) -> None:
+    def limit_messages(self, max_message_bytes: int, allocate: object = None) -> None:
         self.limits.append(max_message_bytes)
 
     def count_received(self, memory: object, stall_seconds: float) -> None:

@@ -30,7 +30,7 @@ class Configured(ScriptedLink):
         super().__init__(frames)
         self.configured: dict[str, Any] = {}
 
-    def limit_messages(self, max_message_bytes: int) -> None:
+    def limit_messages(self, max_message_bytes: int, allocate: object = None) -> None:
         self.configured["limit"] = max_message_bytes
 
     def count_received(self, memory: object, stall_seconds: float) -> None:
