@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
 
 __all__ = ["assign_item"]
 
+# References to the tensor of ``f()[index] = value`` in ``assign_item``: the interpreter's stack,
+# the parameter and the argument of ``getrefcount``. A tensor that the program can reach has more.
+# From Python 3.14 on, the stack has no reference of its own to a local variable's tensor.
+_TEMPORARY: Final = 3 if sys.implementation.name == "cpython" and sys.version_info < (3, 14) else -1
+
 
 def assign_item(x: Tensor, index: Any, value: Any, /) -> None:
     """Carry out ``x[index] = value``: this object refers to a changed copy from now on.
@@ -40,8 +47,18 @@ def assign_item(x: Tensor, index: Any, value: Any, /) -> None:
     the operation fails, and reading ``x`` raises ``OperationFailed``.
 
     Raises as ``x.set`` does, ``DTypeMismatch`` for a dtype that the one of ``x`` does not hold, and
-    ``UsageError`` for a tracked leaf outside ``no_grad``.
+    ``UsageError`` for a tracked leaf outside ``no_grad``. Warns if the program has no reference to
+    ``x``, as in ``y[0][1] = value``, because the changed copy is lost.
     """
+    # A warning, because extension modules may hold fewer references to a tensor that they keep.
+    if sys.getrefcount(x) == _TEMPORARY:
+        warnings.warn(
+            "this assignment has no effect: it changes a temporary tensor, which is a copy. In "
+            "place of x[0][1] = value, write x[0, 1] = value; in place of x.T[0] = value, "
+            "x[:, 0] = value",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     is_leaf = is_parameter(x, "x[…] =", "y = x.set(index, value)")
     new = _converted(x, value)
     if is_tensor(index) and index.dtype.is_bool and is_tensor(new):

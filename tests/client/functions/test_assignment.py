@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -228,3 +229,35 @@ def test_selecting_by_a_mask_takes_one_round_trip(device: br.LocalDevice) -> Non
     selected = x[x > 6]
     assert device.traffic.requests - requests == 1
     assert selected.numpy().tolist() == [7, 8, 9]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="references are counted differently")
+@pytest.mark.parametrize(
+    "statement",
+    ["x[0][1] = 5", "x[0][1] += 5", "x.T[0] = 5", "x.data[0] = 5", "br.zeros_like(x)[0] = 5"],
+)
+def test_an_assignment_to_a_temporary_tensor_warns(device: br.Device, statement: str) -> None:
+    x = br.ones((2, 2), device=device)
+    with pytest.warns(RuntimeWarning, match=r"has no effect.*write x\[0, 1\] = value") as caught:
+        exec(compile(statement, "program.py", "exec"), {"br": br, "x": x})
+    assert caught[0].filename == "program.py"
+    assert x.tolist() == [[1, 1], [1, 1]]
+
+
+def test_an_assignment_to_a_tensor_that_the_program_keeps_does_not_warn(
+    device: br.Device,
+) -> None:
+    def assign(x: br.Tensor) -> None:
+        x[0] = 5
+
+    class Model:
+        weight = br.ones((2,), device=device)
+
+    weights = {"layers": [br.ones((2,), device=device)]}
+    weights["layers"][0][0] = 5
+    Model.weight[0] = 5
+    assign(br.ones((2,), device=device))
+    for x in [br.ones((2,), device=device)]:
+        x[0] = 5
+        assert x.tolist() == [5, 1]
+    assert weights["layers"][0].tolist() == Model.weight.tolist() == [5, 1]
