@@ -21,9 +21,8 @@ from burn_remote.devices.named_devices import device as named_device
 from burn_remote.devices.remote import RemoteDevice
 from burn_remote.functions.creation import tensor as make_tensor
 from burn_remote.functions.default_device import default_device
-from burn_remote.functions.value import is_tensor, read_array
+from burn_remote.functions.value import read_arrays
 from burn_remote.sessions.locations import caller
-from burn_remote_protocol.errors import ArgumentMismatch
 
 if TYPE_CHECKING:
     from burn_remote.arguments.arrays import AnyDType, Array
@@ -81,12 +80,7 @@ async def read(tensors: Iterable[Tensor]) -> list[Array]:
     Returns one NumPy array for each, as ``Tensor.read`` does. All requests are sent before the
     first wait. Raises the error of the first tensor that failed.
     """
-    if is_tensor(tensors):
-        raise ArgumentMismatch(
-            "read takes several tensors, and would read this one row by row; write await x.read()"
-        )
-    pending = [read_array(one.handle) for one in tensors]
-    return [await one for one in pending]
+    return [await one for one in read_arrays(tensors, "await x.read()")]
 
 
 async def load(path: str | os.PathLike[str], **options: Any) -> Any:

@@ -38,6 +38,7 @@ __all__ = [
     "is_tensor",
     "read",
     "read_array",
+    "read_arrays",
     "wait_array",
 ]
 
@@ -249,12 +250,24 @@ def read(tensors: Iterable[Tensor]) -> list[Array]:
     first wait. Raises the error of the first tensor that failed. A coroutine awaits
     ``asyncio.gather(*(x.read() for x in tensors))`` instead.
     """
+    return [one.result() for one in read_arrays(tensors, "x.numpy()")]
+
+
+def read_arrays(tensors: Iterable[Tensor], for_one: str) -> list[Pending[Array]]:
+    """Request the elements of several tensors; ``for_one`` is the call that reads a single one."""
     if is_tensor(tensors):
         raise ArgumentMismatch(
-            "read takes several tensors, and would read this one row by row; write x.numpy()"
+            f"read takes several tensors, and would read this one row by row; write {for_one}"
         )
-    pending = [read_array(tensor.handle) for tensor in tensors]
-    return [one.result() for one in pending]
+    members = list(tensors)
+    for one in members:
+        if not is_tensor(one):
+            raise ArgumentMismatch(
+                f"read takes tensors, and one element is of type {type(one).__name__}; of nested "
+                "containers, such as a dictionary, read(burn_remote.tree.leaves(containers)) reads "
+                "the tensors"
+            )
+    return [read_array(one.handle) for one in members]
 
 
 def read_array(handle: TensorHandle) -> Pending[Array]:

@@ -228,6 +228,17 @@ def test_reading_one_tensor_as_several_is_refused() -> None:
         br.read(br.zeros((3, 2), device=device))
 
 
+async def test_reads_of_other_things_than_tensors_are_refused() -> None:
+    text = r"element is of type str; of nested containers.*burn_remote\.tree\.leaves"
+    with br.LocalDevice() as device:
+        weights = {"w": br.zeros((3, 2), device=device)}
+        with pytest.raises(br.ArgumentMismatch, match=text):
+            br.read(weights)  # type: ignore[arg-type]
+        with pytest.raises(br.ArgumentMismatch, match=text):
+            await br.aio.read(weights)  # type: ignore[arg-type]
+        assert [array.shape for array in br.read(br.tree.leaves(weights))] == [(3, 2)]
+
+
 async def test_a_read_can_be_awaited(device: RecordingDevice) -> None:
     pending = br.zeros((1,), device=device).read()
     task = asyncio.ensure_future(pending)
