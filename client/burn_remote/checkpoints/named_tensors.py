@@ -200,7 +200,11 @@ def replaced_file(target: Path) -> Iterator[Any]:
     # be read without changing it for all threads.
     name = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
-        with name.open("xb") as file:
+        opened = name.open("xb")
+    except OSError as error:  # names the file that the caller named
+        raise OSError(error.errno, error.strerror, str(target)) from None
+    try:
+        with opened as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -363,8 +364,9 @@ def test_what_cannot_be_saved_is_refused(local: br.Device, tmp_path: Path) -> No
         br.save_safetensors(file, {"q": x.quantize(br.quant_scheme())})
     with pytest.raises(br.InvalidCheckpoint, match="metadata maps texts to texts"):
         br.save_safetensors(file, {"x": x}, metadata={"step": 3})  # type: ignore[dict-item]
-    with pytest.raises(FileNotFoundError):
-        br.save_safetensors(tmp_path / "missing" / "x", {"x": x})
+    missing = tmp_path / "missing" / "x"
+    with pytest.raises(FileNotFoundError, match=re.escape(f"directory: '{missing}'")):
+        br.save_safetensors(missing, {"x": x})
     assert not os.listdir(tmp_path)
 
 
