@@ -3,6 +3,9 @@
 A matrix is the last two axes of a tensor ``[…, rows, columns]``; leading axes are a batch.
 """
 
+from typing import TYPE_CHECKING
+
+from burn_remote.diagnostics.foreign_names import missing_from
 from burn_remote.functions.factorizations import (
     cholesky,
     det,
@@ -63,3 +66,6 @@ __all__ = [
     "vecdot",
     "vector_norm",
 ]
+
+if not TYPE_CHECKING:  # hidden from type checkers, which must report missing names
+    __getattr__ = missing_from(__name__)

@@ -93,6 +93,10 @@ FUNCTIONS: Final = {
     "average": "x.mean(axis=…), or (x * w).sum() / w.sum() with weights",
     "column_stack": "burn_remote.stack([x, y], axis=1)",
     "corrcoef": _NUMPY,
+    "convolve": (
+        "burn_remote.functional.conv1d(x[None, None], y.flip()[None, None], "
+        "padding=y.size - 1)[0, 0]"
+    ),
     "cov": _NUMPY,
     "default_rng": "device.seed(number), and the functions of burn_remote.random",
     "inner": "burn_remote.vecdot(x, y)",
@@ -139,12 +143,15 @@ FUNCTIONS: Final = {
     "custom_gradient": "burn_remote.custom_vjp(forward, backward)",
     "custom_jvp": "burn_remote.custom_vjp(forward, backward)",
     "detect_anomaly": _NANS,
+    "digitize": "burn_remote.searchsorted(bins, x, side='right')",
     "dot": _MATMUL,
     "device_get": "x.numpy(), or burn_remote.read([x, y])",
     "device_put": "burn_remote.tensor(data, device=device), x.to(device)",
     "double": "burn_remote.float64",
     "dropout": "burn_remote.functional.dropout(x)",
     "embedding": "burn_remote.functional.embedding(indices, weight)",
+    "fft2": "burn_remote.fft.fftn(x, axes=(-2, -1))",
+    "flatnonzero": "burn_remote.nonzero(x.flatten())[0]",
     "float": "burn_remote.float32",
     "from_numpy": "burn_remote.tensor(array)",
     "gelu": "burn_remote.functional.gelu(x)",
@@ -153,6 +160,7 @@ FUNCTIONS: Final = {
     "hstack": "burn_remote.concat([x, y], axis=1), of one axis: burn_remote.concat([x, y])",
     "hvp": "burn_remote.jvp(burn_remote.grad(f), (x,), (v,))[1]",
     "identity": "burn_remote.eye(count)",
+    "ifft2": "burn_remote.fft.ifftn(x, axes=(-2, -1))",
     "inference_mode": "burn_remote.no_grad()",
     "int": "burn_remote.int32",
     "invert": "burn_remote.bitwise_invert(x)",
@@ -167,6 +175,7 @@ FUNCTIONS: Final = {
     "layer_norm": "burn_remote.functional.layer_norm(x, shape)",
     "linear": "burn_remote.functional.linear(x, weight)",
     "load_file": _FILES,
+    "logspace": "10 ** burn_remote.linspace(start, stop, num)",
     "logsumexp": "m + (x - m).exp().sum(axis=…).log() with m = x.max(axis=…, keepdims=True)",
     "remat": "burn_remote.checkpoint(f)",
     "safe_open": _FILES,
@@ -187,6 +196,7 @@ FUNCTIONS: Final = {
     "randn": "burn_remote.random.normal(shape)",
     "randperm": "burn_remote.random.permutation(count)",
     "relu": "burn_remote.functional.relu(x)",
+    "rfft2": "burn_remote.fft.rfftn(x, axes=(-2, -1))",
     "seed": "device.seed(number)",
     "set_detect_anomaly": _NANS,
     "set_grad_enabled": "burn_remote.no_grad() or burn_remote.enable_grad()",
@@ -575,8 +585,8 @@ def numpy_equivalent(name: str) -> str | None:
     package = sys.modules[__name__.partition(".")[0]]
     if name in package.__all__:
         return f"burn_remote.{name}(…)"
-    instead = FUNCTIONS.get(name, "")
-    return instead if instead.startswith("burn_remote.") else None
+    instead = FUNCTIONS.get(name) or METHODS.get(name, "")
+    return instead if instead.startswith(("burn_remote.", "x.")) else None
 
 
 def similar_name(name: str, known: Collection[str]) -> str | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import math
+import operator
 import re
 
 import numpy as np
 import pytest
 
 import burn_remote
-from burn_remote import functional, gradients, init, nn, random
+from burn_remote import functional, gradients, init, linalg, nn, random
 from burn_remote.diagnostics.foreign_names import (
     DEVICE_ATTRIBUTES,
     DISTRIBUTED,
@@ -21,7 +22,7 @@ from burn_remote.diagnostics.foreign_names import (
 from support.runners import RecordingDevice
 
 
-@pytest.mark.parametrize("module", [burn_remote, functional, random])
+@pytest.mark.parametrize("module", [burn_remote, functional, linalg, random])
 def test_a_foreign_function_name_gives_our_equivalent(module: object) -> None:
     with pytest.raises(
         AttributeError, match=r"'concatenate'; in burn_remote: burn_remote\.concat\(\[x, y\]\)"
@@ -73,6 +74,35 @@ def test_a_misspelled_function_gives_the_similar_name(
 def test_functions_of_numpy_and_pytorch_give_our_equivalent(typed: str, text: str) -> None:
     with pytest.raises(AttributeError, match=rf"'{typed}'; in burn_remote: .*{text}"):
         getattr(burn_remote, typed)
+
+
+@pytest.mark.parametrize(
+    ("typed", "arrays"),
+    [
+        ("convolve", (np.array([1.0, 2.0, 4.0, 7.0]), np.array([1.0, -2.0, 5.0]))),
+        ("fft.fft2", (np.arange(24.0).reshape(2, 3, 4) ** 2,)),
+        ("fft.ifft2", (np.arange(24.0).reshape(2, 3, 4) ** 2,)),
+        ("fft.rfft2", (np.arange(24.0).reshape(2, 3, 4) ** 2,)),
+        ("flatnonzero", (np.array([[0, 3], [1, 0]]),)),
+    ],
+)
+def test_the_equivalents_of_functions_of_arrays_compute_what_numpy_does(
+    typed: str, arrays: tuple[np.ndarray, ...]
+) -> None:
+    expected = operator.attrgetter(typed)(np)(*arrays)
+    with burn_remote.LocalDevice() as device:
+        tensors = zip("xy", map(device.tensor, arrays), strict=False)
+        names = {"burn_remote": burn_remote, **dict(tensors)}
+        found = eval(FUNCTIONS[typed.rpartition(".")[2]], names)
+        np.testing.assert_allclose(found.numpy(), expected, atol=1e-12)
+
+
+def test_the_equivalent_of_digitize_computes_what_numpy_does() -> None:
+    x, bins = np.array([-1.0, 0.0, 0.5, 1.0, 3.0]), np.array([0.0, 1.0, 2.0])
+    with burn_remote.LocalDevice() as device:
+        names = {"burn_remote": burn_remote, "x": device.tensor(x), "bins": device.tensor(bins)}
+        found = eval(FUNCTIONS["digitize"], names)
+        np.testing.assert_array_equal(found.numpy(), np.digitize(x, bins))
 
 
 @pytest.mark.parametrize(
