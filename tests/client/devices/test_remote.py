@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -78,3 +80,26 @@ def test_a_device_is_shown_without_the_token_in_its_address(running: RunningServ
         assert "secret" not in f"{device} {device!r}"
         assert str(running.port) in repr(device)
         assert device.address.endswith("/token/secret")
+
+
+IMPORTED_BY_A_CONNECTION = """
+import sys
+import burn_remote as br
+
+before = set(sys.modules)
+try:
+    br.RemoteDevice("ws://localhost:1")
+except br.ConnectionFailed:
+    print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_opening_a_device_imports_nothing_that_a_forked_child_could_wait_for() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", IMPORTED_BY_A_CONNECTION],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert ran.stdout == "\n"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401 - connecting to a name uses it
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from burn_remote_protocol.links.addresses import Address
 from burn_remote_protocol.links.interface import AsyncLink, BlockingLink, Handle, Listener
+
+# Not imported by the first connection: if another thread forks the process during an import, the
+# child waits for the end of that import forever.
+from burn_remote_protocol.links.websocket import blocking_link
 
 __all__ = ["WebSocketTransport"]
 
@@ -14,12 +19,11 @@ __all__ = ["WebSocketTransport"]
 class WebSocketTransport:
     """A ``Transport`` for the schemes ``ws`` and ``wss``.
 
-    Imports are local: a client of threads must not pay for loading ``websockets.asyncio``.
+    Imports of asynchronous links are local: a client of threads must not pay for loading
+    ``websockets.asyncio``.
     """
 
     def connect(self, target: Address, **options: Any) -> BlockingLink:
-        from burn_remote_protocol.links.websocket import blocking_link
-
         return blocking_link.connect(target, **options)
 
     async def connect_async(self, target: Address, **options: Any) -> AsyncLink:
