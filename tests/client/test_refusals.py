@@ -24,8 +24,11 @@ def i(*shape: int) -> br.Tensor:
 
 
 SHAPES: dict[str, Callable[[], object]] = {
-    r"float32\[2, 3\] cannot be reshaped to \[4, -1\]": lambda: f(2, 3).reshape(4, -1),
-    r"cannot be reshaped to \[-1, -1\]": lambda: f(2, 3).reshape(-1, -1),
+    r"float32\[2, 3\] cannot be reshaped to \[4, -1\]: .* gives 6 elements": lambda: f(
+        2, 3
+    ).reshape(4, -1),
+    r"cannot be reshaped to \[-1, -1\]: only one size may be -1": lambda: f(2, 3).reshape(-1, -1),
+    r"cannot be reshaped to \[0, -1\]: .* could be any": lambda: f(2, 0).reshape(0, -1),
     "shape of the data: rank of a tensor: seen 33, allowed 32": lambda: br.tensor(
         np.ones((1,) * 33), device=DEVICE
     ),
@@ -78,7 +81,18 @@ SHAPES: dict[str, Callable[[], object]] = {
         f(1, 1, 5, 5), f(1, 1, 3, 3), stride=(1, 2, 3)
     ),
     "must have 4 axes": lambda: F.deform_conv2d(f(1, 3, 5), f(1, 18, 3, 3), f(4, 3, 3, 3)),
-    "4 channels": lambda: F.conv1d(f(1, 3, 5), f(2, 4, 3)),
+    r"x float32\[1, 3, 5\] has 3 channels \(axis 1\), but weight .* takes 4\b": lambda: F.conv1d(
+        f(1, 3, 5), f(2, 4, 3)
+    ),
+    r"has 3 channels \(axis 1\), but weight .* in 2 groups takes 8": lambda: F.conv1d(
+        f(1, 3, 5), f(2, 4, 3), groups=2
+    ),
+    r"has 3 channels \(axis 1\), but weight .* takes 2\b": lambda: F.conv_transpose1d(
+        f(1, 3, 5), f(2, 4, 3)
+    ),
+    r"2 channels, axis 0 of weight .* cannot be divided into 4": lambda: F.conv_transpose1d(
+        f(1, 2, 5), f(2, 4, 3), groups=4
+    ),
     "must be images": lambda: F.interpolate(f(2, 3), size=4),
     "must have 2 numbers, one for each spatial axis": lambda: F.interpolate(
         f(1, 2, 3, 4), scale_factor=[2]
@@ -98,7 +112,9 @@ SHAPES: dict[str, Callable[[], object]] = {
     r"weight float32\[4\] must have shape \[3\]": lambda: F.cross_entropy(f(2, 3), i(2), f(4)),
     "does not fit an axis of 2 with padding 0": lambda: F.conv2d(f(1, 1, 2, 2), f(1, 1, 3, 3)),
     "a kernel of 5": lambda: F.max_pool2d(f(1, 1, 2, 2), 5),
-    "2 divide 3": lambda: F.conv2d(f(1, 4, 5, 5), f(3, 2, 3, 3), groups=2),
+    "3 channels, .* cannot be divided into 2 groups": lambda: F.conv2d(
+        f(1, 4, 5, 5), f(3, 2, 3, 3), groups=2
+    ),
     "0 groups": lambda: F.conv1d(f(1, 4, 5), f(4, 4, 3), groups=0),
     "stride -1": lambda: F.conv1d(f(1, 1, 5), f(1, 1, 3), stride=-1),
     "stride -2": lambda: F.conv_transpose1d(f(1, 1, 5), f(1, 1, 3), stride=-2),

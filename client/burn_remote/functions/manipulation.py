@@ -70,7 +70,14 @@ def reshape(
     if -1 in target:
         known = math.prod(size for size in target if size != -1)
         if target.count(-1) > 1 or not known or x.size % known:
-            raise ShapeMismatch(f"{x.handle.spec} cannot be reshaped to {list(target)}")
+            reason = (
+                "only one size may be -1"
+                if target.count(-1) > 1
+                else f"no size in place of -1 gives {x.size:,} elements"
+                if known
+                else "beside a size of 0, -1 could be any size"
+            )
+            raise ShapeMismatch(f"{x.handle.spec} cannot be reshaped to {list(target)}: {reason}")
         target = tuple([x.size // known if size == -1 else size for size in target])
     return distinct(x, reshaped(x, target))
 

@@ -62,12 +62,25 @@ def _check_layer(rank: int, x: TensorSpec, weight: TensorSpec, bias: TensorSpec 
     check_same_dtype(x, weight=weight, bias=bias)
 
 
+def _check_groups(groups: int, channels: int, weight: TensorSpec) -> None:
+    if groups < 1 or channels % groups:
+        refuse_shape(
+            f"{channels} channels, axis 0 of weight {weight}, "
+            f"cannot be divided into {groups} groups"
+        )
+
+
+def _in_groups(groups: int) -> str:
+    return f"in {groups} groups " if groups > 1 else ""
+
+
 def _check_channels(x: TensorSpec, weight: TensorSpec, groups: int, bias: TensorSpec | None) -> int:
     channels = weight.shape[0]
-    if groups < 1 or channels % groups or x.shape[1] != weight.shape[1] * groups:
+    _check_groups(groups, channels, weight)
+    if x.shape[1] != weight.shape[1] * groups:
         refuse_shape(
-            f"x is {x}, weight {weight}: with {groups} groups x must have "
-            f"{weight.shape[1] * groups} channels, and {groups} divide {channels}"
+            f"x {x} has {x.shape[1]} channels (axis 1), but weight {weight} "
+            f"{_in_groups(groups)}takes {weight.shape[1] * groups}"
         )
     if bias is not None:
         check_shape("bias", bias, (channels,))
@@ -170,10 +183,10 @@ def transposed(spatial: int) -> Rule:
 
 def _transposed_shape(call: Call, x: TensorSpec, weight: TensorSpec) -> Shape:
     groups = call.parameters["groups"]
-    if groups < 1 or x.shape[1] % groups or x.shape[1] != weight.shape[0]:
+    _check_groups(groups, weight.shape[0], weight)
+    if x.shape[1] != weight.shape[0]:
         refuse_shape(
-            f"x is {x}, weight {weight}: x must have {weight.shape[0]} channels, "
-            f"and {groups} groups divide them"
+            f"x {x} has {x.shape[1]} channels (axis 1), but weight {weight} takes {weight.shape[0]}"
         )
     names = ("stride", "padding", "padding_out", "dilation")
     axes = zip(
