@@ -175,11 +175,12 @@ class Bindings(NamedTuple):
 class RunGraph(NamedTuple):
     """Run a graph; ``operations`` are given if the message registers it, with relative values.
 
-    They are as unpacked: ``decode_graph`` reads them, which takes up to half a second.
+    They are MessagePack: ``decode_graph`` reads them, which takes up to half a second. A client
+    registers the same operations again and again, so their bytes also say which graph it is.
     """
 
     graph: int
-    operations: tuple[Any, ...] | None
+    operations: bytes | None
     bindings: Bindings
 
 
@@ -271,6 +272,12 @@ _BEFORE_ELEMENTS: Final = re.compile(
     rb"\x81\xa4Task\x81\xaeRegisterTensor\x93\x91" + _UNSIGNED + rb"\x91" + _UNSIGNED + rb"\x93",
     re.DOTALL,
 )
+# The start of a registration of a graph, up to its operations.
+_REGISTERS_GRAPH: Final = b"\x81\xa4Task\x81\xb7RegisterAndExecuteGraph\x94\x91"
+_BEFORE_OPERATIONS: Final = re.compile(
+    re.escape(_REGISTERS_GRAPH) + _UNSIGNED + _UNSIGNED, re.DOTALL
+)
+_NO_OPERATIONS: Final = b"\x90"
 # MessagePack's types of byte buffers: the bytes of their lengths.
 _BUFFERS: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4}
 _EMPTY_BUFFER: Final = b"\xc4\x00"
@@ -283,11 +290,12 @@ _AFTER_ELEMENTS_BYTES: Final = 1024
 
 
 def _messages(frame: bytes | memoryview) -> Iterator[tuple[Any, memoryview | None]]:
-    """Yield the messages of a frame, and the elements that belong into an empty buffer.
+    """Yield the messages of a frame, and what belongs into an empty buffer or array.
 
-    A client may put several large uploads into one frame. Raises ``ProtocolViolation``.
+    That is the elements of an upload or the operations of a graph. A client may put several large
+    uploads into one frame. Raises ``ProtocolViolation``.
     """
-    if len(frame) <= MAX_VALUE_BYTES:
+    if len(frame) <= MAX_VALUE_BYTES and _REGISTERS_GRAPH not in bytes(frame):
         value = unpack_frozen(frame)
         if type(value) not in ARRAYS:
             raise unexpected("an array of messages", value)
@@ -305,7 +313,14 @@ def _messages(frame: bytes | memoryview) -> Iterator[tuple[Any, memoryview | Non
     for _ in range(count):
         match = _BEFORE_ELEMENTS.match(frame, place)
         elements = None
-        if match is None or (found := _buffer(frame, match.end())) is None:
+        if (graph := _BEFORE_OPERATIONS.match(frame, place)) is not None:
+            start = graph.end()
+            stop = start + _length(frame[start : start + room], 1)
+            elements = frame[start:stop]
+            end = stop + _length(frame[stop : stop + room], 1)
+            body = b"".join((frame[place:start], _NO_OPERATIONS, frame[stop:end]))
+            room -= len(elements)
+        elif match is None or (found := _buffer(frame, match.end())) is None:
             end = place + _length(frame[place : place + room], 1)
             body = bytes(frame[place:end])
         else:
@@ -367,8 +382,12 @@ def _decode_message(wire: Any, elements: memoryview | None) -> tuple[Message, ..
     if decode is None:
         raise unexpected(f"a task ({', '.join(_DECODE_TASK)})", name)
     if elements is not None:
-        stream, tensor, (_, dims, dtype) = body
-        body = stream, tensor, (elements, dims, dtype)
+        if name == "RegisterTensor":
+            stream, tensor, (_, dims, dtype) = body
+            body = stream, tensor, (elements, dims, dtype)
+        else:
+            stream, graph, _, bindings = body
+            body = stream, graph, bytes(elements), bindings
     try:
         return decode(body)
     except BurnRemoteError as error:
@@ -506,13 +525,16 @@ def _fetch_locally(wire: Any) -> tuple[Message, ...]:
 
 def _register_graph(wire: Any) -> tuple[Message, ...]:
     _, graph, operations, bindings = sequence(wire, 4, "a stream, a graph, operations, bindings")
-    if type(operations) not in ARRAYS or len(operations) > MAX_GRAPH_OPERATIONS:
-        raise unexpected(f"at most {MAX_GRAPH_OPERATIONS:,} operations", len(operations))
-    return (RunGraph(_unsigned(graph, "a graph"), tuple(operations), _bindings(bindings)),)
+    if type(operations) is not bytes:  # ``_messages`` did not find them
+        raise ProtocolViolation("expected a stream, a graph and operations in their short forms")
+    return (RunGraph(_unsigned(graph, "a graph"), operations, _bindings(bindings)),)
 
 
-def decode_graph(operations: tuple[Any, ...]) -> tuple[Operation, ...]:
+def decode_graph(packed: bytes) -> tuple[Operation, ...]:
     """Decode the operations of a ``RunGraph``. Raises ``ProtocolViolation``."""
+    operations = unpack_frozen(packed)
+    if type(operations) not in ARRAYS or len(operations) > MAX_GRAPH_OPERATIONS:
+        raise unexpected(f"an array of at most {MAX_GRAPH_OPERATIONS:,} operations", operations)
     try:
         return tuple([decode_operation(one, Vocabulary.BURN_0_22) for one in operations])
     except (TypeError, ValueError):

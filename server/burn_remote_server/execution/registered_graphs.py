@@ -4,6 +4,9 @@ The operations of a call run one by one the first time, because a fusion client 
 graphs that it calls once. When a graph is called again with equal shapes, it is compiled to a
 ``GraphPlan``. The memory of graphs counts in the session's quota: a graph that does not fit is
 refused, and the graphs before it stay.
+
+A fusion client registers a graph again and again, under other numbers, while its program repeats
+the same operations. The bytes of the operations show that it is the same graph.
 """
 
 from __future__ import annotations
@@ -43,6 +46,9 @@ MAX_FORMS: Final = 8
 # Memory of a value that a call binds, in the key of a form and in the bound operations.
 BOUND_BYTES: Final = 256
 
+# Memory of a further number of the same graph.
+NUMBER_BYTES: Final = 256
+
 # Ids of tensors that exist only during a call. Clients have ids below.
 FIRST_OWN_ID: Final = 2**64
 
@@ -71,8 +77,10 @@ class _Uncompiled(Enum):
 class _Registered:
     """A registered graph, the forms in which it was called, and what is compiled."""
 
-    def __init__(self, graph: RelativeGraph) -> None:
-        self.graph: Final = graph
+    def __init__(self, packed: bytes) -> None:
+        self.packed: Final = packed
+        self.graph: Final = RelativeGraph(decode_graph(packed))
+        self.numbers = 0  # how many it has
         self.interfaces: Final[dict[tuple[int, ...], Interface]] = {}
         self.forms: Final[dict[Any, _Form | _Uncompiled]] = {}
         # What the account counts; 0 for a graph that did not fit and runs only once.
@@ -111,6 +119,7 @@ class RegisteredGraphs:
         self._fail: Final = fail
         self._account: Final = OverheadAccount(interpreter.reply_quota)
         self._graphs: Final[dict[int, _Registered]] = {}
+        self._known: Final[dict[bytes, _Registered]] = {}  # by their operations
         self._refusal: OperationFailed | None = None  # of the last graph that did not fit
 
     def __len__(self) -> int:
@@ -127,15 +136,17 @@ class RegisteredGraphs:
                 self._fail_unknown(task)
                 return
         else:
-            graph = RelativeGraph(decode_graph(task.operations))
-            registered = self._register(task.graph, graph)
+            registered = self._register(task.graph, task.operations)
         bindings = task.bindings
         if not self._run_compiled(registered, bindings):
             self._run_operations(registered, bindings)
 
     def estimate(self, task: RunGraph) -> int | None:
         """Estimate the cost of a task in nanoseconds; return ``None`` if it is unknown."""
-        registered = None if task.operations is not None else self._graphs.get(task.graph)
+        if task.operations is None:
+            registered = self._graphs.get(task.graph)
+        else:
+            registered = self._known.get(task.operations)
         if registered is None:
             return None
         form = registered.forms.get(registered.key(task.bindings))
@@ -143,23 +154,39 @@ class RegisteredGraphs:
 
     # -- registration -------------------------------------------------------------------------
 
-    def _register(self, number: int, graph: RelativeGraph) -> _Registered:
-        registered = _Registered(graph)
+    def _register(self, number: int, packed: bytes) -> _Registered:
         replaced = self._graphs.pop(number, None)
-        if replaced is not None:
-            self._account.remove(replaced.nbytes + replaced.last_bytes)
+        if replaced is not None and replaced.packed != packed:
+            self._forget(replaced)
+            replaced = None
+        registered = replaced or self._known.get(packed) or _Registered(packed)
+        graph = registered.graph
+        size = NUMBER_BYTES if registered.numbers else graph.nbytes + len(packed)
         try:
-            self._account.add(graph.nbytes)
+            if replaced is None:
+                self._account.add(size)
         except QuotaExceeded as error:
             # It runs once nevertheless: only later calls need the registration.
             self._refusal = QuotaExceeded(
                 f"graph {number} was not registered, because the session's quota has no room for "
                 f"its {len(graph.operations):,} operations: {error.reason}"
             )
-        else:
-            self._graphs[number] = registered
-            registered.nbytes = graph.nbytes
+            return registered
+        if replaced is None:
+            registered.numbers += 1
+            registered.nbytes += size
+        self._graphs[number] = self._known[packed] = registered
         return registered
+
+    def _forget(self, registered: _Registered) -> None:
+        """Remove one number of a graph, and with the last one the graph."""
+        registered.numbers -= 1
+        if registered.numbers:
+            self._account.remove(NUMBER_BYTES)
+            registered.nbytes -= NUMBER_BYTES
+        else:
+            self._account.remove(registered.nbytes + registered.last_bytes)
+            del self._known[registered.packed]
 
     def _fail_unknown(self, task: RunGraph) -> None:
         refusal = self._refusal or OperationFailed(f"graph {task.graph} is not registered")

@@ -113,6 +113,10 @@ BINDINGS = [[[[0], [300]]], [2, 3], [{"Float": 0.5}], [[0, 2, 1]]]
         ({"ProfileEnd": [2, S, [1, 300], [True]]}, [Profile(2, "ProfileEnd")]),
         ({"ProfileAbandon": [S, [1, 300]]}, []),
         (
+            {"RegisterAndExecuteGraph": [S, 9, [{"Drop": tensor()}], [[], [], [], []]]},
+            [RunGraph(9, msgpack.packb([{"Drop": tensor()}]), Bindings((), (), (), ()))],
+        ),
+        (
             {"ExecuteGraph": [S, 9, BINDINGS]},
             [
                 RunGraph(

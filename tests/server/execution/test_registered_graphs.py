@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import msgpack
 import pytest
 
 from burn_remote_protocol.dialects.burn_0_22 import Bindings, RunGraph
@@ -16,12 +18,18 @@ MANY = 3000
 
 
 def tensor(identifier: int, status: str = "ReadOnly") -> Any:
-    return ((identifier,), ((0,),), status, "F32")
+    return [[identifier], [[0]], status, "F32"]
 
 
-STEP = (
-    ("NumericFloat", ("F32", (("Add", (tensor(0), tensor(0), tensor(1, "NotInit"))),))),
-)  # an operation as it is unpacked: a map of one pair
+def step(name: str) -> Any:
+    return {"NumericFloat": ["F32", {name: [tensor(0), tensor(0), tensor(1, "NotInit")]}]}
+
+
+def packed(*operations: Any) -> bytes:
+    return bytes(msgpack.packb(operations))
+
+
+STEP = packed(step("Add"))
 
 
 def call(number: int, graph: int = 0, *, registers: bool = False) -> RunGraph:
@@ -32,7 +40,7 @@ def call(number: int, graph: int = 0, *, registers: bool = False) -> RunGraph:
         tuple(Scalar("Float", float(number + place)) for place in range(MANY)),
         tuple(Slice(number + place, None, 1) for place in range(MANY)),
     )
-    return RunGraph(graph, (STEP,) if registers else None, bindings)
+    return RunGraph(graph, STEP if registers else None, bindings)
 
 
 @pytest.fixture
@@ -56,7 +64,7 @@ def test_the_values_of_calls_count_in_the_quota_while_they_are_kept(
     held = session.quota.held - before
 
     assert held > 3 * 3 * MANY * 100  # three calls, three lists, 100 bytes for each value
-    graphs.run(RunGraph(0, (STEP,), Bindings(((0, 1), (1, 2)), (2,), (), ())))
+    graphs.run(RunGraph(0, packed(step("Sub")), Bindings(((0, 1), (1, 2)), (2,), (), ())))
     assert session.quota.held - before < held / 10  # another graph has taken its number
 
 
@@ -74,9 +82,41 @@ def test_a_call_whose_values_do_not_fit_runs_and_leaves_nothing(
 def test_lists_in_the_operations_of_a_graph_count(
     session: EngineSession, graphs: RegisteredGraphs
 ) -> None:
-    numbers = tuple((("UInt", value),) for value in range(1000))
-    custom = (("Custom", ("nothing", (), (tensor(1, "NotInit"),), numbers)),)
+    numbers = [{"UInt": value} for value in range(1000)]
+    custom = {"Custom": ["nothing", [], [tensor(1, "NotInit")], numbers]}
     before = session.quota.held
-    graphs.run(RunGraph(0, (custom,) * 10, Bindings(((1, 2),), (2,), (), ())))
+    graphs.run(RunGraph(0, packed(*[custom] * 10), Bindings(((1, 2),), (2,), (), ())))
 
     assert session.quota.held - before > 10 * 1000 * 100
+
+
+def test_a_graph_that_is_registered_again_under_another_number_is_the_same_one(
+    session: EngineSession, graphs: RegisteredGraphs
+) -> None:
+    bindings = Bindings(((0, 1), (1, 2)), (2,), (), ())
+    graphs.run(RunGraph(0, STEP, bindings))
+    before = session.quota.held
+    calls = session.interpreter.counts.graph_calls
+    for number in range(1, 10):
+        graphs.run(RunGraph(number, STEP, bindings))
+        assert session.values(2, size=2) == [2, 4]
+    assert session.interpreter.counts.graph_calls - calls == 9
+    assert session.quota.held - before < 10_000
+    for number in range(10):
+        graphs.run(RunGraph(number, packed(step("Sub")), bindings))
+    assert session.values(2, size=2) == [0, 0]
+    graphs.run(RunGraph(3, None, bindings))
+    assert session.values(2, size=2) == [0, 0]
+
+
+def test_floats_that_are_equal_but_differ_in_their_bytes_are_different_graphs(
+    session: EngineSession, graphs: RegisteredGraphs
+) -> None:
+    def scaled(factor: float) -> bytes:
+        body = [tensor(0), {"Float": factor}, tensor(1, "NotInit")]
+        return packed({"NumericFloat": ["F32", {"MulScalar": body}]})
+
+    bindings = Bindings(((0, 1), (1, 2)), (2,), (), ())
+    graphs.run(RunGraph(0, scaled(0.0), bindings))
+    graphs.run(RunGraph(1, scaled(-0.0), bindings))
+    assert [math.copysign(1, value) for value in session.values(2, size=2)] == [-1, -1]

@@ -61,7 +61,7 @@ def test_the_operations_of_a_graph_are_left_to_the_thread_of_the_session() -> No
 
     assert isinstance(message, burn_0_22.RunGraph)
     with pytest.raises(ProtocolViolation, match="operation"):
-        burn_0_22.decode_graph(message.operations or ())
+        burn_0_22.decode_graph(message.operations or b"")
 
 
 def test_a_long_frame_is_not_copied_for_each_of_its_messages(

@@ -302,14 +302,14 @@ def test_graphs_beyond_the_quota_are_refused_and_the_earlier_ones_stay(dial: Dia
     with server("--max-session-bytes", "1MiB") as small:
         socket = dial(small.address)
         step = added(tensor(0, [0]), tensor(0, [0]), tensor(1, [0], "NotInit"))
-        long = [
-            added(tensor(0, [0]), tensor(0, [0]), tensor(each, [0], "NotInit"))
-            for each in range(1, 401)
-        ]
         uploaded(socket, 1, [1, 2])
         values: Any = [[[[0], [1]], [[1], [2]]], [2], [], []]
         socket.task("RegisterAndExecuteGraph", [STREAM, 0, [step], values])
         for graph in range(1, 12):
+            long = [
+                added(tensor(0, [0]), tensor(0, [0]), tensor(each, [0], "NotInit"))
+                for each in range(1, 400 + graph)
+            ]
             socket.task("RegisterAndExecuteGraph", [STREAM, graph, long, values])
             assert floats(socket.read(2, [2], graph)) == [2, 4]
 
