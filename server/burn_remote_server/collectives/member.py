@@ -378,15 +378,14 @@ class Member:
             self._check_own_progress(since, "did not issue")
             self.serve_links(SLICE_SECONDS, lambda: bool(self._jobs))
 
-    def _await_inputs(self, engine: CollectiveEngine, job: Job) -> list[Any]:
-        """Return the arrays of inputs. Raises what they failed with."""
+    def _await_inputs(self, engine: CollectiveEngine, job: Job) -> None:
+        """Wait until all inputs are there, or failed. Raises ``GroupIsBroken``."""
         since = self._heard = time.monotonic()
         for one in job.inputs:
             while isinstance(one, InFlight) and not one.wait(INPUT_SLICE_SECONDS):
                 engine.examine()
                 self._check_own_progress(since, "did not get the inputs of")
                 self.serve_links(0.0, lambda: True)
-        return [one.array() if isinstance(one, InFlight) else one.array for one in job.inputs]
 
     def _check_own_progress(self, since: float, what: str) -> None:
         """Report this member if it has not begun for long what the member before has begun."""
@@ -475,8 +474,9 @@ class Member:
     # -- one collective -----------------------------------------------------------------------
 
     def _carry_out(self, engine: CollectiveEngine, job: Job) -> None:
+        self._await_inputs(engine, job)
         try:
-            inputs = self._await_inputs(engine, job)
+            inputs = [one.array() if isinstance(one, InFlight) else one.array for one in job.inputs]
         except OperationFailed as error:
             self.reject(job.sequence, f"an input of {job.call.describe()} failed: {error}")
             error.with_traceback(None)  # its frames refer to the job, which refers to the error

@@ -254,3 +254,17 @@ def test_a_member_whose_input_never_arrives_is_named_and_the_started_ones_are_ab
     never.complete(vector(late))
     members.leave()
     assert [one.ended for one in fabric.communicators] == 3 * ["aborted"]
+
+
+def test_an_error_of_nccl_is_told_while_a_member_waits_for_an_input() -> None:
+    fabric = Fabric(2)
+    members = members_of(fabric)
+    never = InFlight(VECTOR, PATIENCE_SECONDS)
+    slots = [members.issue(rank, SUM, never)[0] for rank in range(2)]
+    fabric.error = RuntimeError("NCCL_ERROR_SYSTEM_ERROR")
+    for slot in slots:
+        text = str(failure_of(slot))
+        assert "NCCL failed: NCCL_ERROR_SYSTEM_ERROR" in text
+        assert "an input" not in text
+    never.complete(vector(0))
+    members.leave()
