@@ -102,3 +102,18 @@ def test_a_session_of_burns_dialect_ends_and_its_callers_know(
             called("block", breaking).numpy()
         assert running.metric("burn_remote_operations_lost_total") == 1
         assert called("release", other).tolist() == [1, 1, 1, 1]
+
+
+def test_the_other_members_of_its_groups_learn_of_it(running: RunningServer) -> None:
+    breaking = br.RemoteDevice(running.address)
+    with (
+        br.RemoteDevice(running.address, token="other") as other,
+        br.distributed.Group([breaking, other], engine="ring") as group,
+    ):
+        for part in group.all_reduce([br.ones((4,), device=each) for each in group.devices]):
+            assert part.tolist() == [2] * 4
+        blocked = called("block", breaking)
+        _, result = group.all_reduce([blocked, br.ones((4,), device=other)])
+        with pytest.raises(br.CollectiveFailed):
+            result.numpy()
+        assert called("release", other).tolist() == [1, 1, 1, 1]
