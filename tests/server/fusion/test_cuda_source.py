@@ -77,10 +77,10 @@ def test_the_numbers_of_operations_are_arguments_so_that_others_need_no_other_ke
         sources.add(kernel_source((4, 3), [((4, 3), np.dtype(np.float64))], steps, [1, 2]))
 
     (source,) = sources
-    assert "const double n0" in source
+    assert "struct Numbers { double n0; double n1; };" in source
     assert "double* __restrict__ out0, bool* __restrict__ out1" in source
-    assert "const double v1 = (v0 * n0);" in source
-    assert "const bool v2 = (v1 > n1);" in source
+    assert "const double v1 = (v0 * numbers.n0);" in source
+    assert "const bool v2 = (v1 > numbers.n1);" in source
 
 
 def test_bools_select_and_fill() -> None:

@@ -47,9 +47,11 @@ def kernel_source(
     steps: Sequence[KernelStep],
     outputs: Sequence[int],
 ) -> str:
-    """Return the source of a kernel ``(inputs…, numbers…, outputs…)``, all pointers but numbers.
+    """Return the source of a kernel ``(inputs…, numbers, outputs…)``.
 
-    ``shape`` is that of all results, ``outputs`` the values that are kept.
+    All are pointers, but ``numbers``, which is a structure of all numbers of the steps, in their
+    order; it is missing if there are none. ``shape`` is that of all results, ``outputs`` the values
+    that are kept.
     """
     size = math.prod(shape)
     index = "unsigned int" if size < 2**31 else "unsigned long long"
@@ -60,22 +62,25 @@ def kernel_source(
         f"const {C_TYPES[dtype]} v{place} = in{place}[{place_expression(each, shape)}];"
         for place, (each, dtype) in enumerate(inputs)
     ]
-    count = 0
+    members: list[str] = []
     first = len(inputs)
     for place, (expression, operands) in enumerate(steps):
         names = [f"v{value}" for value in operands]
         for number in expression.numbers:
-            parameters.append(f"const {C_TYPES[number.dtype]} n{count}")
-            names.append(f"n{count}")
-            count += 1
+            names.append(f"numbers.n{len(members)}")
+            members.append(f"{C_TYPES[number.dtype]} n{len(members)};")
         text = expression.text.format(*names)
         lines.append(f"const {C_TYPES[expression.dtype]} v{first + place} = {text};")
+    structure = ""
+    if members:
+        parameters.append("const __grid_constant__ Numbers numbers")
+        structure = f"struct Numbers {{ {' '.join(members)} }};"
     for place, value in enumerate(outputs):
         dtype = steps[value - first].expression.dtype
         parameters.append(f"{C_TYPES[dtype]}* __restrict__ out{place}")
         lines.append(f"out{place}[i] = v{value};")
     body = "\n        ".join(lines)
-    return f"""{_PREAMBLE}
+    return f"""{_PREAMBLE}{structure}
 extern "C" __global__ void {FUNCTION}({", ".join(parameters)}) {{
     const {index} step = static_cast<{index}>(gridDim.x) * blockDim.x;
     for ({index} i = static_cast<{index}>(blockIdx.x) * blockDim.x + threadIdx.x;
