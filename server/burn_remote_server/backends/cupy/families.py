@@ -22,10 +22,12 @@ from burn_remote_server.backends.array.kernels.float_functions import FloatFunct
 from burn_remote_server.backends.array.kernels.indexing import BaseIndexing, BaseMasking
 from burn_remote_server.backends.array.kernels.movement import BaseMovement
 from burn_remote_server.backends.array.kernels.ranking import NumericRanking
+from burn_remote_server.backends.array.kernels.reduction import NumericReduction
 from burn_remote_server.backends.cupy.library import CUPY
 from burn_remote_server.backends.cupy.linear_algebra import CudaLinearAlgebra, CudaMatrixKernels
 from burn_remote_server.backends.cupy.modules import cuda_module_families
 from burn_remote_server.backends.cupy.range_checks import current_checks
+from burn_remote_server.backends.cupy.sums import sum_of
 from burn_remote_server.backends.cupy.updates import (
     has_slice_kernel,
     update_in_order,
@@ -120,6 +122,14 @@ class CudaMovement(BaseMovement):
         return windows if windows.nbytes >= input.data.mem.size else windows.copy()
 
 
+class CudaReduction(NumericReduction):
+    """Reductions with a kernel for sums over an axis that is not the last."""
+
+    def __init__(self, xp: Any) -> None:
+        super().__init__(xp)
+        self._sum = sum_of
+
+
 class CudaRanking(NumericRanking):
     """Ranking that returns the first of several NaNs or equal values, where CuPy returns any."""
 
@@ -170,5 +180,6 @@ def cuda_families() -> list[KernelFamily]:
         CudaMatrixKernels(CUPY),
         CudaMovement(CUPY),
         CudaRanking(CUPY),
+        CudaReduction(CUPY),
         *cuda_module_families(),
     ]
