@@ -35,7 +35,9 @@ def operations(dtype: DType) -> list[tuple[str, list[DType], dict[str, Any]]]:
     """Return calls of the operations that kernels compute: name, dtypes, parameters."""
     found: list[tuple[str, list[DType], dict[str, Any]]] = []
     found += [(f"Float.{name}", [dtype], {}) for name in UNARY.split()]
-    found += [("Numeric.Abs", [dtype], {})]
+    found += [(name, [dtype], {}) for name in ("Numeric.Abs", "Numeric.Neg")]
+    found += [(f"Activation.{name}", [dtype], {}) for name in ("Relu", "Gelu")]
+    found += [(f"Activation.{name}Backward", [dtype, dtype], {}) for name in ("Relu", "Gelu")]
     found += [(f"Numeric.{name}", [dtype, dtype], {}) for name in BINARY.split()]
     found += [
         (f"Numeric.{name}", [dtype], {"rhs": number})

@@ -81,6 +81,18 @@ def _floats(text: str) -> Builder:
     return build
 
 
+def _with_constants(text: str, *constants: float) -> Builder:
+    """Return a function of floats and constants in their dtype, the last operands."""
+    build_floats = _floats(text)
+
+    def build(signature: Signature, operands: Dtypes, result: np.dtype[Any]) -> Expression | None:
+        found = build_floats(signature, operands, result)
+        numbers = tuple(result.type(number) for number in constants) if found else ()
+        return None if found is None else found._replace(numbers=numbers)
+
+    return build
+
+
 def _test(text: str) -> Builder:
     """Return a function of floats whose result is a bool."""
 
@@ -201,6 +213,20 @@ _ROWS: Final[Mapping[tuple[str, str], Builder]] = {
     ("Numeric", "MulScalar"): _with_number("({0} * {1})"),
     ("Numeric", "DivScalar"): _with_number("({0} / {1})"),
     ("Numeric", "Abs"): _floats("fabs$({0})"),
+    ("Numeric", "Neg"): _floats("(-{0})"),
+    ("Activation", "Relu"): _with_constants("burn_max({0}, {1})", 0),
+    ("Activation", "ReluBackward"): _with_constants("({0} <= {2} ? {2} : {1})", 0),
+    ("Activation", "Gelu"): _with_constants(
+        "({0} * ((erf({0} / {1}) + {2}) / {3}))", math.sqrt(2), 1, 2
+    ),
+    ("Activation", "GeluBackward"): _with_constants(
+        "({1} * (((erf({0} / {2}) + {3}) / {4}) + ({0} * (exp(({0} * {0}) * {5}) * {6}))))",
+        math.sqrt(2),
+        1,
+        2,
+        -0.5,
+        1 / math.sqrt(2 * math.pi),
+    ),
     ("Numeric", "Clamp"): _clamp,
     ("Numeric", "Greater"): _test("({0} > {1})"),
     ("Numeric", "GreaterEqual"): _test("({0} >= {1})"),
