@@ -3,12 +3,14 @@
     PYTHONPATH=tests python benchmarks/gpu_graphs.py
 
 Prints one line per workload: the time of one call in microseconds, with one wait after many calls,
-and its ratio to each comparison in the same run. The server runs in a process of its own on the
+and its ratio to each comparison in the same run. Steps of batch 4,096 follow each other 1,000
+times. The server runs in a process of its own on the
 same machine. PyTorch's rows are missing where it is not installed.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from statistics import median
@@ -16,7 +18,8 @@ from typing import Any, Final
 
 import cupy
 import numpy as np
-from gpu_servers import direct_step, remote_step, weights
+from gpu_servers import copies, direct_step, remote_step, weights
+from training_transformer import BATCH, CHARACTERS, CONTEXT, our_run, rival_run
 
 import burn_remote as br
 from support.servers import RunningServer, server
@@ -29,6 +32,9 @@ except ImportError:
 ROUNDS: Final = 7
 CHAIN: Final = 20
 RATE: Final = 0.1
+COMPILED: Final = ("burn_remote_kernels_compiled_total", "burn_remote_graph_captures_total")
+# NVIDIA's compiler takes 0.3 s for a kernel.
+QUIET_SECONDS: Final = 2.0
 
 
 def per_call(call: Callable[[], Any], sync: Callable[[], Any], calls: int) -> float:
@@ -88,9 +94,9 @@ def torch_steps(batch: int) -> dict[str, float]:
     return {**found, "torch graph": per_call(graph.replay, torch.cuda.synchronize, 200)}
 
 
-def training(device: br.Device) -> None:
+def training(device: br.Device, running: RunningServer) -> None:
     """Measure a training step of a perceptron 784-1024-10."""
-    for batch, calls in ((64, 300), (4096, 100)):
+    for batch, calls in ((64, 300), (4096, 1000)):
         arrays = weights(batch)
         own = [*map(cupy.asarray, arrays)]
 
@@ -112,19 +118,25 @@ def training(device: br.Device) -> None:
             return remote_step(batch, x, y, *parameters)[2:]
 
         step = repeated(compiled, tensors[2:], *tensors[:2])
-        prepared(step, device)
+        prepared(step, device, running)
         row(f"training step, batch {batch}, compiled", per_call(step, device.sync, calls), **others)
 
 
-def prepared(call: Callable[[], Any], device: br.Device) -> None:
-    """Call a function until the server has compiled its kernels and captured its graph."""
-    for _ in range(40):
-        call()
+def prepared(call: Callable[[], Any], device: br.Device, running: RunningServer) -> None:
+    """Call a function until the server has compiled and captured nothing new for a while."""
+    seen: list[float] = []
+    end = since = time.monotonic()
+    while end - since < QUIET_SECONDS:
+        for _ in range(5):
+            call()
         device.sync()
-        time.sleep(0.02)
+        found = [running.metric(name) for name in COMPILED]
+        end = time.monotonic()
+        if found != seen:
+            seen, since = found, end
 
 
-def chains(device: br.Device) -> None:
+def chains(device: br.Device, running: RunningServer) -> None:
     """Measure 20 element-wise operations."""
     for size in (2**10, 2**24):
         array = np.linspace(-1, 1, size, dtype=np.float32)
@@ -138,9 +150,34 @@ def chains(device: br.Device) -> None:
         there = per_call(lambda own=own: chain(own), cupy.cuda.Device().synchronize, 50)  # type: ignore[misc]
         x = br.tensor(array, device=device)
         compiled = br.compile(chain)
-        prepared(lambda compiled=compiled, x=x: compiled(x), device)  # type: ignore[misc]
-        ours = per_call(lambda compiled=compiled, x=x: compiled(x), device.sync, 50)  # type: ignore[misc]
+        prepared(functools.partial(compiled, x), device, running)
+        ours = per_call(functools.partial(compiled, x), device.sync, 50)
         row(f"chain of {CHAIN} operations, {size:,} elements", ours, CuPy=there)
+
+
+def transformer(device: br.Device, running: RunningServer) -> None:
+    """Measure a training step of the transformer of examples/train_characters.py."""
+    text = np.random.default_rng(0).integers(0, CHARACTERS, (BATCH, CONTEXT + 1))
+    device.seed(0)
+    mine, weights = our_run(device, text)
+    losses = [mine(1) for _ in range(3)]
+    prepared(lambda: mine(1), device, running)
+    others = {}
+    if torch is not None:
+        for name, is_compiled in (("torch eager", False), ("torch.compile", True)):
+            try:
+                rival = rival_run(weights, text, "cuda", is_compiled=is_compiled)
+                np.testing.assert_allclose([rival(1) for _ in range(3)], losses, rtol=1e-3)
+            except Exception as error:
+                print(f"{name} cannot run here: {type(error).__name__}: {str(error)[:200]}")
+                continue
+            others[name] = per_step(rival)
+    row("transformer, compiled", per_step(mine), **others)
+
+
+def per_step(run: Callable[[int], Any]) -> float:
+    """Return the microseconds of a step; the loss is read after every 20."""
+    return per_call(lambda: run(20), lambda: None, 1) / 20
 
 
 def small_operations(device: br.Device) -> None:
@@ -172,9 +209,11 @@ def main() -> None:
     name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
     print(f"{name}, CuPy {cupy.__version__}, PyTorch {getattr(torch, '__version__', 'none')}")
     with server("--backend", "cupy") as running, br.RemoteDevice(running.address) as device:
-        training(device)
-        chains(device)
+        training(device, running)
+        chains(device, running)
         small_operations(device)
+        transformer(device, running)
+        copies(device)
         counts(running)
 
 

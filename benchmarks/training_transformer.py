@@ -66,13 +66,15 @@ def our_run(device: br.Device, text: Array) -> tuple[Run, ours.Model]:
     return run, first
 
 
-def rival_run(weights: ours.Model, text: Array) -> Run:
-    """Return a function that takes the same steps in PyTorch."""
+def rival_run(
+    weights: ours.Model, text: Array, place: str = "cpu", *, is_compiled: bool = False
+) -> Run:
+    """Return a function that takes the same steps in PyTorch, on a CPU or a GPU."""
     torch.set_num_threads(int(os.environ.get("OPENBLAS_NUM_THREADS", CORES)))
     functional = torch.nn.functional
 
     def parameter(x: br.Tensor) -> Any:
-        return torch.tensor(x.numpy().copy(), requires_grad=True)
+        return torch.tensor(x.numpy().copy(), device=place, requires_grad=True)
 
     characters, places = parameter(weights.characters), parameter(weights.places)
     scale, shift = parameter(weights.scale), parameter(weights.shift)
@@ -91,7 +93,7 @@ def rival_run(weights: ours.Model, text: Array) -> Run:
         for group in block.values():
             parameters += group
     optimizer = torch.optim.AdamW(parameters, lr=RATE, weight_decay=0.1)
-    texts = torch.tensor(text)
+    texts = torch.tensor(text, device=place)
 
     def loss_of() -> Any:
         given = texts[:, :-1]
@@ -112,10 +114,12 @@ def rival_run(weights: ours.Model, text: Array) -> Run:
         logits = functional.linear(functional.layer_norm(x, (WIDTH,), scale, shift), characters)
         return functional.cross_entropy(logits.transpose(1, 2), texts[:, 1:])
 
+    forward = torch.compile(loss_of) if is_compiled else loss_of
+
     def run(steps: int) -> float:
         for _ in range(steps):
             optimizer.zero_grad()
-            loss = loss_of()
+            loss = forward()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
             optimizer.step()
