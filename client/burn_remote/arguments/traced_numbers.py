@@ -101,6 +101,11 @@ class NumberProgram:
                 self._guards.add(guard)
         return result
 
+    @property
+    def has_instructions(self) -> bool:
+        """Whether anything is computed from the numbers, or decided by them."""
+        return bool(self._instructions)
+
     def run(self, values: Sequence[Any]) -> list[Any] | None:
         """Return the registers for the numbers of a call, or ``None`` if the graph is not valid."""
         registers = [*values]

@@ -117,7 +117,7 @@ class CompiledFunction(Generic[P, R]):
                 if (read is None or read() is not seen) and not guard.holds(statics):
                     break
             else:
-                registers = recorded.numbers.run(numbers)
+                registers = recorded.numbers.run(numbers) if recorded.computes else numbers
                 if registers is not None:
                     return recorded.issue(client, tensors, handles, registers)  # type: ignore[no-any-return]
         key = (*identity[:3], *[handle.spec for handle in handles])

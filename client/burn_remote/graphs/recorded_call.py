@@ -7,7 +7,7 @@ import gc
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Final, final
 
 from burn_remote.arguments.containers import leaves, rebuilt
 from burn_remote.arguments.traced_numbers import NumberProgram, TracedNumber
@@ -36,6 +36,8 @@ from burn_remote_protocol.errors import UsageError
 
 __all__ = ["RecordedCall", "record_call", "run_updating", "untracked"]
 
+_new: Final = object.__new__
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class RecordedCall:
     used: tuple[int, ...] | None  # tensor arguments that are inputs; ``None`` for all, in order
     constants: tuple[TensorHandle, ...]
     numbers: NumberProgram
+    computes: bool  # whether the number program has instructions; else its registers are its inputs
     registers: tuple[int, ...]  # of the number program, for the graph's numbers
     result: Template | None  # ``None`` if the result is the graph's only output
     draws: bool  # whether it draws random numbers
@@ -69,9 +72,14 @@ class RecordedCall:
         if self.registers:
             values = [registers[place] for place in self.registers]
         outputs = client.register_graph(self.graph, handles, values)
+        made = []
+        for handle in outputs:
+            tensor = _new(Tensor)  # ``Tensor(handle)`` would take twice the time
+            tensor.handle = handle
+            made.append(tensor)
         if self.result is None:
-            return Tensor(outputs[0])
-        return self.result.build((tensors, [Tensor(handle) for handle in outputs], registers))
+            return made[0]
+        return self.result.build((tensors, made, registers))
 
 
 def record_call(
@@ -220,6 +228,7 @@ def _finished(
         None if takes_all else used,
         constants,
         program,
+        program.has_instructions,
         tuple(recorder.number_places),
         None if is_single else Template(template, place_of),
         draws_random_numbers(graph),

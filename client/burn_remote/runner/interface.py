@@ -52,7 +52,12 @@ class TensorHandle:
 
 # Its own class, because Python takes 0.2 µs to call a ``__del__`` that does nothing.
 class OwningHandle(TensorHandle):
-    """A handle whose tensor is freed by the server when it is garbage-collected."""
+    """A handle whose tensor is freed by the server when it is garbage-collected.
+
+    The innermost runner, and those that do its work, create the handle before they issue the
+    operation, and assign ``client`` last and without a further call. So no interrupt leaves a
+    tensor without a handle.
+    """
 
     __slots__ = ()
 
@@ -64,6 +69,10 @@ class OwningHandle(TensorHandle):
             # It may have come before the append. Dropping a tensor twice has no effect.
             self.client.drop_handle(self.id)
             raise
+        except AttributeError:
+            # Without a client, Ctrl-C came before the operation was issued: there is no tensor.
+            if hasattr(self, "client"):
+                raise
 
 
 class RunnerClient(Protocol):

@@ -9,49 +9,55 @@ from typing import Final
 
 from burn_remote.runner.operation_graph import CodePosition, Graph
 
-__all__ = ["Locations", "caller", "caller_and_depth", "line_of", "pass_over"]
+__all__ = [
+    "PACKAGES",
+    "RING_LENGTH",
+    "Locations",
+    "caller",
+    "caller_and_depth",
+    "line_of",
+    "pass_over",
+]
 
 # Tensors whose line is recorded, a power of two; each costs about 100 bytes per session. An error
 # of an older tensor does not name its line.
 RING_LENGTH: Final = 16_384
 
 _ROOT: Final = __name__.partition(".")[0]
-# Comparing whole names is faster than comparing prefixes, and this runs for each operation.
-_PACKAGES = frozenset(
-    {
-        _ROOT,
-        *(
-            f"{_ROOT}.{part}"
-            for part in (
-                "arguments",
-                "autodiff",
-                "checkpoints",
-                "devices",
-                "diagnostics",
-                "dispatch",
-                "distributed",
-                "functions",
-                "gradient_rules",
-                "graphs",
-                "nn",
-                "optimizers",
-                "runner",
-                "sessions",
-                "sessions.burn",
-                "sessions.native",
-                "torch",
-                "torch.aten",
-                "torch.compiling",
-            )
-        ),
-    }
-)
+# The packages whose frames are not the program's. Comparing whole names is faster than comparing
+# prefixes, and this runs for each operation.
+PACKAGES: Final[set[str]] = {
+    _ROOT,
+    *(
+        f"{_ROOT}.{part}"
+        for part in (
+            "arguments",
+            "autodiff",
+            "checkpoints",
+            "devices",
+            "diagnostics",
+            "dispatch",
+            "distributed",
+            "functions",
+            "gradient_rules",
+            "graphs",
+            "nn",
+            "optimizers",
+            "runner",
+            "sessions",
+            "sessions.burn",
+            "sessions.native",
+            "torch",
+            "torch.aten",
+            "torch.compiling",
+        )
+    ),
+}
 
 
 def pass_over(packages: Iterable[str]) -> None:
     """Have the frames of further packages count as this package's: another library's own."""
-    global _PACKAGES
-    _PACKAGES = _PACKAGES | frozenset(packages)
+    PACKAGES.update(packages)
 
 
 def caller(depth: int) -> CodePosition:
@@ -60,7 +66,7 @@ def caller(depth: int) -> CodePosition:
     ``depth`` is the number of frames that are known to be inside it.
     """
     frame = sys._getframe(depth)
-    while frame.f_globals.get("__package__") in _PACKAGES and frame.f_back is not None:
+    while frame.f_globals.get("__package__") in PACKAGES and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code, frame.f_lasti
 
@@ -72,7 +78,7 @@ def caller_and_depth(depth: int) -> tuple[CodeType, int, int]:
     this function on.
     """
     frame = sys._getframe(depth)
-    while frame.f_globals.get("__package__") in _PACKAGES and frame.f_back is not None:
+    while frame.f_globals.get("__package__") in PACKAGES and frame.f_back is not None:
         frame = frame.f_back
         depth += 1
     return frame.f_code, frame.f_lasti, depth
@@ -85,8 +91,9 @@ class Locations:
     """
 
     def __init__(self) -> None:
-        self._ring: list[tuple[int, CodeType, int] | tuple[int, Graph] | None]
-        self._ring = [None] * RING_LENGTH
+        # ``NativeSession.execute`` writes entries too: a call would take a tenth of an operation.
+        self.ring: list[tuple[int, CodeType, int] | tuple[int, Graph] | None]
+        self.ring = [None] * RING_LENGTH
 
     def note(self, tensor: int, depth: int = 1) -> None:
         """Record the caller outside this package as the creator of ``tensor``.
@@ -95,22 +102,22 @@ class Locations:
         """
         # Python creates an object for each frame that is looked at, which takes 0.1 µs.
         frame = sys._getframe(depth)
-        while frame.f_globals.get("__package__") in _PACKAGES and frame.f_back is not None:
+        while frame.f_globals.get("__package__") in PACKAGES and frame.f_back is not None:
             frame = frame.f_back
-        self._ring[tensor % RING_LENGTH] = (tensor, frame.f_code, frame.f_lasti)
+        self.ring[tensor % RING_LENGTH] = (tensor, frame.f_code, frame.f_lasti)
 
     def note_at(self, tensor: int, code: CodeType, instruction: int) -> None:
         """Record a known position as the creator of ``tensor``."""
-        self._ring[tensor % RING_LENGTH] = (tensor, code, instruction)
+        self.ring[tensor % RING_LENGTH] = (tensor, code, instruction)
 
     def position(self, tensor: int) -> CodePosition | None:
         """Return the position that created ``tensor``, if it is recorded and no graph."""
-        entry = self._ring[tensor % RING_LENGTH]
+        entry = self.ring[tensor % RING_LENGTH]
         return entry[1:] if entry is not None and len(entry) == 3 and entry[0] == tensor else None
 
     def note_graph(self, tensor: int, graph: Graph) -> None:
         """Record a graph as the creator of ``tensor``, its first output."""
-        self._ring[tensor % RING_LENGTH] = (tensor, graph)
+        self.ring[tensor % RING_LENGTH] = (tensor, graph)
 
     def find(self, tensor: int | None, step: int | None = None) -> str:
         """Return ``file:line`` of the creator of ``tensor``, or ``""`` if it is not recorded.
@@ -119,7 +126,7 @@ class Locations:
         """
         if tensor is None:
             return ""
-        entry = self._ring[tensor % RING_LENGTH]
+        entry = self.ring[tensor % RING_LENGTH]
         if entry is None or entry[0] != tensor:
             return ""
         position: CodePosition | None

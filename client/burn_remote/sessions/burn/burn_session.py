@@ -132,7 +132,7 @@ class BurnSession:
             first = self._next_tensor
             self._next_tensor = end = first + len(outputs)
             self._outgoing.operation(signature, [*inputs, *range(first, end)])
-            self._locations.note(first, 4)
+            self._locations.note(first, 3)
             self._last_operation = signature, first
             self._connection.traffic.operations += 1
             try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -27,7 +28,7 @@ from burn_remote.sessions.lifetime import (
     watch,
     weakly,
 )
-from burn_remote.sessions.locations import Locations
+from burn_remote.sessions.locations import PACKAGES, RING_LENGTH, Locations
 from burn_remote.sessions.native.connection import Connection, Dial
 from burn_remote.sessions.native.graph_table import GraphTable
 from burn_remote.sessions.native.response_router import ResponseRouter
@@ -87,6 +88,7 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 __all__ = ["NativeSession"]
 
 _logger: Final = logging.getLogger("burn_remote")
+_frame: Final = sys._getframe
 
 
 class NativeSession:
@@ -109,6 +111,7 @@ class NativeSession:
         """
         self.transfer_domain: Final = transfer_domain
         self._locations: Final = Locations()
+        self._positions: Final = self._locations.ring
         self._lock = self._new_lock()
         self._pack: Callable[[Any], bytes] = msgpack.Packer().pack
         # Outgoing state, guarded by the lock.
@@ -184,8 +187,12 @@ class NativeSession:
                     encoded = encode_task(Execute(Operation(signature, tuple(task[1:]))))
                 else:
                     encoded = self._pack(task)
-                # From here: this method, ``register_op`` and its caller, a method of this package.
-                self._locations.note(first, 4)
+                # ``Locations.note`` written out, from the caller's caller on: the caller is part of
+                # this package.
+                frame = _frame(2)
+                while frame.f_globals.get("__package__") in PACKAGES and frame.f_back is not None:
+                    frame = frame.f_back
+                self._positions[first % RING_LENGTH] = (first, frame.f_code, frame.f_lasti)
                 self._traffic.operations += 1
                 dropped = self._dropped
                 self._undropped_bytes += size
@@ -241,7 +248,7 @@ class NativeSession:
                     task[-1:] = range(first, end)
                 if numbers:
                     task.append(numbers)
-                self._locations.note_graph(first, graph)
+                self._positions[first % RING_LENGTH] = (first, graph)
                 connection.traffic.operations += len(graph.steps)
                 undropped = self._undropped_bytes + graph.nbytes
                 if self._dropped and (
@@ -249,7 +256,15 @@ class NativeSession:
                 ):
                     self._append_drops()
                 self._undropped_bytes += graph.nbytes
-                self._append(self._pack(task))
+                encoded = self._pack(task)
+                # ``_append`` written out, as in ``execute``.
+                tasks = self._tasks
+                tasks.append(encoded)
+                self._task_bytes += len(encoded)
+                if len(tasks) >= BATCH_TASKS or self._task_bytes >= BATCH_BYTES:
+                    self._flush()
+                elif self._flusher.armed is None:
+                    self._flusher.schedule(self)
             return first
         except BaseException:
             # Ctrl-C: nobody will hold the outputs.
