@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import burn_remote as br
 from burn_remote.runner.interface import OwningHandle
 from burn_remote.runner.pending import Pending
+from burn_remote.runner.session_runner import SessionRunner
 from burn_remote.sessions.burn.burn_responses import BurnResponses
 from burn_remote.sessions.burn.burn_session import BurnSession
 from burn_remote.sessions.native.native_session import NativeSession
@@ -145,3 +147,42 @@ def test_ctrl_c_in_a_drop_leaves_one_tensor_at_its_first_instruction_and_else_no
         assert place > 3
         assert held == before + 1
     assert len(ignored) == place - 1
+
+
+@br.compile
+def added(x: br.Tensor, y: br.Tensor) -> br.Tensor:
+    return x + y * y
+
+
+@pytest.mark.parametrize(
+    "issue",
+    [lambda x, y: x + y, lambda x, y: x * 2.0, lambda x, y: br.exp(x), added],
+    ids=["operator", "operator with a number", "function", "compiled function"],
+)
+def test_ctrl_c_while_an_operation_is_issued_leaves_no_tensor(
+    first_server: RunningServer, issue: Callable[[br.Tensor, br.Tensor], br.Tensor]
+) -> None:
+    operator: Any = br.Tensor.__add__
+    issuing = (
+        operator,
+        SessionRunner.register_op,
+        SessionRunner.register_graph,
+        NativeSession.execute,
+        NativeSession.execute_graph,
+    )
+    codes = frozenset(function.__code__ for function in issuing)
+    with br.RemoteDevice(first_server.address, dialect="native") as device:
+        x, y = (br.ones((4,), device=device) for _ in range(2))
+        for _ in range(3):
+            issue(x, y)
+        device.sync()
+        held = first_server.metric("burn_remote_tensors")
+        place, is_over = 0, False
+        while not is_over:
+            interrupt = InterruptAfterCall(place, codes)
+            with interrupt.watching():
+                issue(x, y)
+            device.sync()
+            assert first_server.metric("burn_remote_tensors") == held, interrupt.place
+            place, is_over = place + 1, not interrupt.has_come
+        assert place > 5

@@ -20,7 +20,7 @@ def test_the_list_of_our_packages_has_every_package_of_the_client() -> None:
         ".".join(file.parent.relative_to(Path(root).parent).parts)
         for file in Path(root).rglob("__init__.py")
     }
-    assert packages == locations._PACKAGES
+    assert packages == locations.PACKAGES
 
 
 def test_only_the_latest_tensors_are_recorded() -> None:
