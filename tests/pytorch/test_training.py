@@ -69,6 +69,16 @@ def test_the_losses_of_a_training_are_those_of_the_cpu(
     assert losses[0][-1] < losses[0][0]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore:Dynamo")
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_the_example_trains_with_the_losses_of_the_cpu_in_one_round_trip(is_compiled: bool) -> None:
+    import torch_train
+
+    losses, expected, round_trips = torch_train.compare(steps=8, compiled=is_compiled)
+    assert losses == pytest.approx(expected, abs=1e-4)
+    assert round_trips == 1  # of the losses, read at the end
+
+
 def test_a_model_moves_to_the_device_and_back(device: Any) -> None:
     model = perceptron()
     original = copy.deepcopy(model.state_dict())
