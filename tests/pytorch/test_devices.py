@@ -131,6 +131,13 @@ def test_tensors_of_the_cpu_and_the_device_do_not_mix(device: Any) -> None:
         torch.ones(2, device=device) + torch.ones(2)
 
 
+def test_shapes_that_do_not_fit_are_a_runtime_error_as_in_pytorch(device: Any) -> None:
+    x, y = torch.ones(2, 3, device=device), torch.ones(2, 4, device=device)
+    with pytest.raises(RuntimeError, match="do not broadcast") as caught:
+        x + y
+    assert isinstance(caught.value.__cause__, br.ShapeMismatch)
+
+
 def test_a_number_of_the_cpu_mixes_with_tensors_of_the_device(device: Any) -> None:
     assert (torch.ones(2, device=device) * torch.tensor(3.0)).tolist() == [3.0, 3.0]
 

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 import burn_remote as br
 from burn_remote.functions.casting import converted_to
 from burn_remote.torch.dtypes import dtype_from_torch, dtype_to_torch
+from burn_remote.torch.errors import as_runtime_error
 from burn_remote.torch.geometry import Geometry, is_contiguous, order_of_dense
 from burn_remote.torch.places import wire_device
 from burn_remote.torch.storages import Storage
@@ -84,9 +85,12 @@ class BurnTensor(torch.Tensor):
                 handler = resolve(func)
             return handler(args, kwargs or {})
         except Exception as error:
-            if _graph_task() == -1:
+            if _graph_task() != -1:
+                return _postponed(as_runtime_error(error), func, args, kwargs or {})
+            translated = as_runtime_error(error)
+            if translated is error:
                 raise
-            return _postponed(error, func, args, kwargs or {})
+            raise translated from error
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         shown = repr(to_cpu(self))
