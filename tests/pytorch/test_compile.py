@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from burn_remote.graphs.compiled import MAX_GRAPHS
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote_protocol.errors import OperationFailed
 
@@ -259,6 +260,66 @@ def test_dropout_draws_the_numbers_of_the_uncompiled_program(device: Any, tasks:
     tasks.taken()
     run(x)
     assert tasks.taken() == (0, 1)
+
+
+def test_more_shapes_than_a_function_keeps_graphs_for_are_computed_too(
+    device: Any, tasks: Tasks
+) -> None:
+    @compiled
+    def f(x: Any) -> Any:
+        return (x * 2).sum(0)
+
+    def check(count: int) -> None:
+        total = f(torch.ones(count, 2, device=device)).tolist()
+        assert total == [2 * count, 2 * count]
+
+    with pytest.warns(UserWarning, match="oldest graphs are discarded"):
+        for count in range(2, 2 + MAX_GRAPHS + 3):
+            check(count)
+    x = torch.ones(MAX_GRAPHS, 2, device=device)
+    tasks.taken()
+    f(x)
+    assert tasks.taken() == (0, 1)  # a graph that was kept
+
+
+def transposed(x: Any) -> Any:
+    y = x.t() * 2
+    return y, y[1:], (x + 1).permute(1, 0)
+
+
+def two_views(x: Any) -> Any:
+    y = x * 2
+    return y[0], y[:, 1], (x + 1).view(-1)
+
+
+@pytest.mark.parametrize("function", [transposed, two_views])
+def test_outputs_lie_in_memory_and_share_elements_as_without_compile(
+    device: Any, function: Callable[[Any], Any]
+) -> None:
+    run = compiled(function)
+    for count in (3, 5, 6, 7):
+        x = torch.arange(4.0 * count).reshape(count, 4)
+        seen = []
+        for results in (run(x.to(device)), function(x)):
+            results[0].zero_()
+            results[1].add_(1)
+            seen.append([(y.stride(), y.storage_offset(), y.tolist()) for y in results])
+            seen[-1].append(results[1].as_strided((2,), (2,)).tolist())
+        assert seen[0] == seen[1]
+
+
+def test_a_gradient_on_another_device_is_compiled_there(device: Any) -> None:
+    second = brt.local()
+    theirs = nn.Linear(3, 2)
+    ours = copy.deepcopy(theirs).to(second)
+    run = compiled(ours)
+    for _ in range(2):
+        x = torch.randn(4, 3)
+        for model, call, place in ((ours, run, second), (theirs, theirs, "cpu")):
+            model.zero_grad()
+            call(x.to(place)).square().sum().backward()
+        assert ours.weight.grad.device == second
+        assert torch.allclose(ours.weight.grad.cpu(), theirs.weight.grad, atol=1e-5)
 
 
 # --- writes ------------------------------------------------------------------------------------

@@ -27,10 +27,11 @@ import burn_remote as br
 from burn_remote.arguments.traced_numbers import definite
 from burn_remote.torch.aten.shapes import strided_positions
 from burn_remote.torch.aten.table import TABLE, overload
+from burn_remote.torch.compiling.output_layouts import Layout, roots_of
 from burn_remote.torch.dtypes import dtype_from_torch
 from burn_remote.torch.errors import UnsupportedOperation
 from burn_remote.torch.places import BACKEND, wire_device
-from burn_remote.torch.tensors import upload, value_of, wrap, write
+from burn_remote.torch.tensors import alias, upload, value_of, wrap, wrap_strided, write
 
 __all__ = ["is_on_device", "lower"]
 
@@ -269,7 +270,10 @@ class _Lowered:
             for node in nodes
             if node.op == "call_function" and node not in self._writes and self._is_step(node)
         ]
+        # Output that shares elements with another one -> the node that made them.
+        self._roots = roots_of(self._outputs, self._steps)
         wanted = [*self._outputs, *[new for _, new in self._writes.values()]]
+        wanted += self._roots.values()
         self._steps = _by_chains(self._steps, wanted)
         steps = {*self._steps}
         for node in self._steps:
@@ -278,6 +282,7 @@ class _Lowered:
         self._functions = {node: (_located(node), _function_of(node)) for node in self._steps}
         made = [node for node in dict.fromkeys(wanted) if node in steps]
         self._made = made
+        self._layouts = {node: Layout(_value(node), self._inputs) for node in made}
         # What the function on the device takes: tensors there, and values of this process.
         used = dict.fromkeys(x for node in self._steps for x in node.all_input_nodes)
         self._taken = [node for node in used if node not in steps and is_on_device(_value(node))]
@@ -422,9 +427,29 @@ class _Lowered:
         if node in self._writes:
             return env[self._writes[node][0]]
         if node in made:
-            value = made[node]
-            return wrap(value, self._place) if type(value) is br.Tensor else value
+            root = self._roots.get(node)
+            if root is None or root is node:
+                return self._wrapped(node, env, made)
+            # Two outputs share elements: a write to one must change the other.
+            if root not in env:
+                env[root] = self._wrapped(root, env, made)
+            return alias(env[root], self._layouts[node].geometry(env), made[node])
         return env.get(node, node)  # an input, a value of this process, or a constant
+
+    def _wrapped(self, node: Any, env: dict[Any, Any], made: dict[Any, Any]) -> Any:
+        if node in env:
+            return env[node]
+        value = made[node]
+        if type(value) is not br.Tensor:
+            return value
+        layout = self._layouts[node]
+        if layout.is_contiguous:
+            result = wrap(value, self._place)
+        else:
+            result = wrap_strided(value, layout.geometry(env).stride, self._place)
+        if node in self._roots:
+            env[node] = result
+        return result
 
 
 def _computed(x: br.Tensor) -> br.Tensor:
