@@ -56,6 +56,7 @@ async def tensor(
     dtype: AnyDType | None = None,
     device: AnyDevice | None = None,
     requires_grad: bool = False,
+    share: bool = False,
 ) -> Tensor:
     """Make a tensor as ``burn_remote.tensor`` does, and let the loop run while elements are sent.
 
@@ -63,10 +64,12 @@ async def tensor(
     """
 
     def make() -> Tensor:
-        return make_tensor(data, dtype=dtype, device=device, requires_grad=requires_grad)
+        return make_tensor(
+            data, dtype=dtype, device=device, requires_grad=requires_grad, share=share
+        )
 
     is_open = device is not None and not isinstance(device, str)
-    if is_open and getattr(data, "nbytes", SMALL_BYTES + 1) <= SMALL_BYTES:
+    if is_open and not share and getattr(data, "nbytes", SMALL_BYTES + 1) <= SMALL_BYTES:
         return make()
     position = caller(1)
     made = await asyncio.to_thread(make)

@@ -34,21 +34,29 @@ __all__ = [
     "Hello",
     "JoinGroup",
     "JoinLink",
+    "KeepContent",
     "LeaveGroup",
     "Lent",
     "LinkJoined",
+    "ListPublished",
     "LoadFile",
+    "Names",
+    "OpenContent",
+    "OpenPublished",
     "PeerChallenge",
     "PeerConfirmation",
     "PeerProof",
+    "Publish",
     "QueryDType",
     "Read",
     "Refused",
     "Reply",
+    "ReplyValue",
     "Resume",
     "Seed",
     "Sync",
     "Task",
+    "Unpublish",
     "Upload",
     "Waiting",
     "Welcome",
@@ -193,6 +201,66 @@ class LoadFile:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepContent:
+    """Keep tensors under the digest of their content, for later sessions of the same token.
+
+    The tensors have the ids from ``first`` on. ``contents.content_hash`` defines the digest.
+    """
+
+    digest: bytes
+    first: int
+    specs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenContent:
+    """Make tensors, with the ids from ``first`` on, of the content with a digest.
+
+    The reply is 1, or 0 if the server does not have it; then it makes no tensor.
+    """
+
+    request: int
+    digest: bytes
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Keep a tensor under a name, for all sessions of the same token."""
+
+    request: int
+    name: str
+    tensor: int
+    spec: TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Unpublish:
+    """Remove a name. The reply is 1, or 0 if there was none."""
+
+    request: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListPublished:
+    """Ask for the names of the session's token with their specs, or for one of them."""
+
+    request: int
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPublished:
+    """Make a tensor of the one that has a name."""
+
+    tensor: int
+    spec: TensorSpec
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Read:
     """Ask for a tensor's elements. ``spec`` is the shape and dtype that the client expects."""
 
@@ -287,10 +355,17 @@ class LeaveGroup:
 Task = (
     Define | DefineGraph | Execute | Drop | Upload | BeginUpload | Read | Sync | Seed | QueryDType
     | Cleanup | Expose | Fetch | JoinGroup | Collective | LeaveGroup | FindFile | LoadFile
+    | KeepContent | OpenContent | Publish | Unpublish | ListPublished | OpenPublished
 )  # fmt: skip
 
 
 # -- messages of a server, and of both sides --------------------------------------------------
+
+# Published tensors: names and specs.
+Names = tuple[tuple[str, TensorSpec], ...]
+
+# What a session replies to a request; the elements of a large tensor are sent in chunks.
+ReplyValue = TensorData | BurnRemoteError | Names | int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,12 +373,13 @@ class Reply:
     """Answer one request: with a value, an error, or a spec whose elements follow in chunks.
 
     ``value`` is a tensor's elements for a read (the requester knows their shape and dtype),
-    ``None`` for a sync, an integer for a dtype's usage, and a ``TensorSpec`` if the elements follow
-    in chunks; their payload id is the request id.
+    ``None`` for a sync, an integer for a dtype's usage, a ``TensorSpec`` if the elements follow in
+    chunks, whose payload id is the request id, and a tuple of names and specs for a
+    ``ListPublished``.
     """
 
     request: int
-    value: bytes | TensorSpec | BurnRemoteError | int | None
+    value: bytes | TensorSpec | BurnRemoteError | Names | int | None
 
 
 @dataclass(frozen=True, slots=True)

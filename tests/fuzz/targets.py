@@ -15,6 +15,7 @@ import msgpack
 import numpy as np
 
 from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, GroupSpec
+from burn_remote_protocol.contents import content_hash
 from burn_remote_protocol.dialects import burn_0_22
 from burn_remote_protocol.dialects.bounded_unpacking import unpack_frozen
 from burn_remote_protocol.dialects.burn_0_21 import (
@@ -75,20 +76,27 @@ from burn_remote_protocol.messages import (
     Hello,
     JoinGroup,
     JoinLink,
+    KeepContent,
     LeaveGroup,
     Lent,
     LinkJoined,
+    ListPublished,
     LoadFile,
+    OpenContent,
+    OpenPublished,
     PeerChallenge,
     PeerConfirmation,
     PeerProof,
+    Publish,
     QueryDType,
     Read,
     Refused,
     Reply,
+    ReplyValue,
     Resume,
     Seed,
     Sync,
+    Unpublish,
     Upload,
     Waiting,
     Welcome,
@@ -228,7 +236,8 @@ def burn_session(data: bytes) -> None:
 class BurnAnswers:
     """An outbox that encodes responses without sending them, and fails every fetch."""
 
-    def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
+    def reply(self, request: int, value: ReplyValue) -> None:
+        assert not isinstance(value, tuple) or isinstance(value, TensorData)  # native only
         frame = b"".join(encode_reply(BurnReply(request, value)))
         decode_reply(frame)
 
@@ -425,6 +434,7 @@ def _frames() -> Iterator[bytes]:
         Reply(1, None),
         Reply(1, 7),
         Reply(1, _SPEC),
+        Reply(1, (("w", _SPEC),)),
         Reply(1, refusal),
         FetchRequest(1, bytes(32), 5),
         FetchRequest(1, bytes(32), 5, bytes(16)),
@@ -471,6 +481,10 @@ def _tasks() -> Iterator[Any]:
     yield LeaveGroup(0)
     yield FindFile(3, "a/b.bin")
     yield LoadFile(7, _SPEC, "b.bin", 1, 2)
+    digest = content_hash([_SPEC]).digest()
+    yield from (KeepContent(digest, 7, (_SPEC,)), OpenContent(3, digest, 7, 1))
+    yield from (Publish(3, "w", 7, _SPEC), OpenPublished(8, _SPEC, "w"))
+    yield from (ListPublished(4, None), ListPublished(5, "w"), Unpublish(6, "w"))
     for value in golden("OperationIr"):
         decoded = decode_operation(value.tuples)
         yield Execute(decoded)

@@ -12,7 +12,7 @@ from burn_remote_protocol.errors import ClosedDevice, OperationFailed
 from burn_remote_protocol.messages import Drop, FetchRequest, Hello, Reply, Resume, Welcome
 
 SECRET = "a-secret-token"
-OTHER_NAMES = {"MAX_HOPS", "Task"}
+OTHER_NAMES = {"MAX_HOPS", "Names", "ReplyValue", "Task"}
 MESSAGES: list[Any] = [
     getattr(messages, name) for name in messages.__all__ if name not in OTHER_NAMES
 ]

@@ -10,16 +10,17 @@ import numpy as np
 
 from burn_remote_protocol.dialects.native import Batch, encode_task
 from burn_remote_protocol.dtypes import F32, DType
-from burn_remote_protocol.errors import BurnRemoteError, OperationFailed
-from burn_remote_protocol.messages import Fetch, Read, Task, Upload
+from burn_remote_protocol.errors import OperationFailed
+from burn_remote_protocol.messages import Fetch, Read, ReplyValue, Task, Upload
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.data_files import NO_FILES, DataFiles
-from burn_remote_server.access.quota import Quota
+from burn_remote_server.access.quota import Pool, Quota
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.tensors.exposed import ExposeLimits, Transfers
+from burn_remote_server.tensors.kept_tensors import OwnKeptTensors
 from burn_remote_server.tensors.slots import InFlight
 
 __all__ = ["EngineSession", "RecordingOutbox", "floats", "undecoded", "vector"]
@@ -35,7 +36,7 @@ class RecordingOutbox:
         self.events: list[tuple[Any, ...]] = []
         self.refuse_fetch: OperationFailed | None = None
 
-    def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
+    def reply(self, request: int, value: ReplyValue) -> None:
         assert request not in self.replies, "a request is replied to once"
         self.replies[request] = value
         self.events.append(("reply", request))
@@ -62,10 +63,12 @@ class EngineSession:
         transfers: Transfers | None = None,
         exposes: ExposeLimits = ExposeLimits(),  # noqa: B008 - frozen
         files: DataFiles = NO_FILES,
+        pool: Pool | None = None,
+        kept: OwnKeptTensors | None = None,
         **options: Any,
     ) -> None:
         self.outbox = RecordingOutbox()
-        self.quota = Quota(max_bytes, max_tensors)
+        self.quota = Quota(max_bytes, max_tensors, None, pool)
         self.transfers = Transfers() if transfers is None else transfers
         report: Callable[[tuple[int, ...], OperationFailed], None] = self.outbox.failed
         self.interpreter = Interpreter(
@@ -79,6 +82,7 @@ class EngineSession:
             transfer_domain="test",
             exposes=exposes,
             files=files,
+            kept=kept,
         )
 
     def run(self, *tasks: Task | tuple[Any, ...]) -> None:

@@ -49,6 +49,7 @@ def load(
     *,
     device: AnyDevice | None = None,
     progress: Progress = None,
+    share: bool = False,
     **options: Any,
 ) -> Any:
     """Send the tensors of a file to a device: ``.safetensors``, ``.npy`` or ``.npz``.
@@ -58,6 +59,12 @@ def load(
     ``nested``, ``like``), for such files only. ``progress`` is a function that gets a name, the
     bytes done and all bytes, or a bool: whether to show a bar. By default, a bar is shown after a
     second, in a terminal or a notebook, if rich is installed.
+
+    ``share=True`` sends no elements if the server has the same tensors from a session with the same
+    token, which costs about 100 bytes for the whole file; else the server keeps them for the next
+    session, for a while (``max_content_bytes`` and ``content_seconds`` of the server). The file is
+    read once to hash it and, if its elements must be sent, again. Servers that keep no contents
+    just get the elements.
 
     ``"server:/models/x.safetensors"`` names a file of the server, below a directory that its
     operator allows (``--data-dir``); ``.npy`` is read there too. The server reads the elements, so
@@ -77,9 +84,11 @@ def load(
             raise ArgumentMismatch(
                 f"a server loads {' and '.join(_SERVER_LOADERS)} files, not {suffix}"
             )
+        if share:
+            raise ArgumentMismatch("a server's file is not sent; load it without share=True")
         name = path.removeprefix(SERVER).removeprefix("/")
         return _SERVER_LOADERS[suffix](name, device=device, **options)
-    return _LOADERS[suffix](path, device=device, progress=progress, **options)
+    return _LOADERS[suffix](path, device=device, progress=progress, share=share, **options)
 
 
 @explained

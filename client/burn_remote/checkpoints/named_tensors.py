@@ -23,12 +23,14 @@ from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, shown
 
 if TYPE_CHECKING:
     from burn_remote.functions.device_class import AnyDevice
+    from burn_remote.functions.tensor import Tensor
     from burn_remote_protocol.dtypes import DType
 
 __all__ = [
     "arrays_of",
     "by_name",
     "check_like",
+    "in_dtype",
     "nested_by_dots",
     "replaced_file",
     "selected",
@@ -144,9 +146,14 @@ def sent_to_device(
     if model is not None:
         _check_range(name, array, model.dtype)
         return astype(made, model.dtype)
-    if dtype is not None and made.dtype.is_floating:
-        return astype(made, as_dtype(dtype))
-    return made
+    return in_dtype(made, dtype)
+
+
+def in_dtype(made: Tensor, dtype: AnyDType | None) -> Tensor:
+    """Convert a floating-point tensor to ``dtype``; return any other tensor itself."""
+    if dtype is None or not made.dtype.is_floating:
+        return made
+    return astype(made, as_dtype(dtype))
 
 
 def _number_like(model: bool | int | float, array: Array, name: str) -> bool | int | float:

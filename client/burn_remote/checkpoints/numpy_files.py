@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.lib import format as npy
 
-from burn_remote.arguments.arrays import Array, as_dtype
+from burn_remote.arguments.arrays import Array, as_dtype, data_from
 from burn_remote.checkpoints.named_tensors import (
     arrays_of,
     by_name,
@@ -30,15 +30,18 @@ from burn_remote.checkpoints.progress import Progress, Report, reported
 from burn_remote.checkpoints.safetensors_header import InvalidCheckpoint
 from burn_remote.functions.creation import tensor
 from burn_remote.functions.default_device import default_device
+from burn_remote.functions.device_class import checked_device
+from burn_remote.functions.shared_uploads import send_shared
+from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol import dtypes
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import DTypeMismatch, shown
-from burn_remote_protocol.tensors import MAX_ELEMENTS, MAX_RANK
+from burn_remote_protocol.tensors import MAX_ELEMENTS, MAX_RANK, TensorSpec
 
 if TYPE_CHECKING:
     from burn_remote.functions.device_class import AnyDevice
-    from burn_remote.functions.tensor import Tensor
+    from burn_remote_protocol.tensors import TensorData
 
 __all__ = ["load_npy", "load_npz", "parsed_npy_header", "save_npy", "save_npz"]
 
@@ -91,7 +94,11 @@ class _Named(NamedTuple):
 
 
 def load_npy(
-    path: str | os.PathLike[str], *, device: AnyDevice | None = None, progress: Progress = None
+    path: str | os.PathLike[str],
+    *,
+    device: AnyDevice | None = None,
+    progress: Progress = None,
+    share: bool = False,
 ) -> Tensor:
     """Send the array of a ``.npy`` file to a device; see ``burn_remote.load``."""
     place = default_device() if device is None else device
@@ -104,37 +111,57 @@ def load_npy(
             )
         with reported(progress, f"loading {Path(path).name}", header.nbytes) as report:
             array = _elements(file, header, str(path), report, 0, header.nbytes)
-            return tensor(array, device=place)
+            return tensor(array, device=place, share=share)
 
 
 def load_npz(
-    path: str | os.PathLike[str], *, device: AnyDevice | None = None, progress: Progress = None
+    path: str | os.PathLike[str],
+    *,
+    device: AnyDevice | None = None,
+    progress: Progress = None,
+    share: bool = False,
 ) -> dict[str, Tensor]:
     """Send the arrays of a ``.npz`` file to a device, by name; see ``burn_remote.load``."""
-    place = default_device() if device is None else device
+    place = checked_device(default_device() if device is None else device)
     with _archive(path) as archive:
         members = archive.infolist()
         names = [member.filename.removesuffix(".npy") for member in members]
         if len(members) > MAX_MEMBERS or len({*names}) != len(names):
             raise InvalidCheckpoint(f"{path} has too many arrays, or two of one name")
-        total = sum(member.file_size for member in members)
-        found: dict[str, Tensor] = {}
-        with reported(progress, f"loading {Path(path).name}", total) as report:
-            done = 0
-            for name, member in zip(names, members, strict=True):
-                where = f"{path}: {shown(name)}"
-                with archive.open(member) as file:
-                    header = _header(file, where)
-                    if header.nbytes > MAX_RATIO * member.compress_size:
-                        raise InvalidCheckpoint(
-                            f"{where} has {member.compress_size:,} compressed bytes, too few for "
-                            f"{header.nbytes:,}"
-                        )
-                    array = _elements(file, header, where, report, done, total, name)
-                done += member.file_size
-                found[name] = tensor(array, device=place)
-                del array  # before memory for the next one is allocated
-    return found
+        if not share:
+            arrays = _arrays(archive, str(path), progress)
+            return {name: tensor(next(arrays), device=place) for name in names}
+
+        def elements() -> Iterator[TensorData]:
+            return map(data_from, _arrays(archive, str(path), progress))
+
+        specs = []
+        for name, member in zip(names, members, strict=True):
+            with archive.open(member) as file:
+                header = _header(file, f"{path}: {shown(name)}")
+            specs.append(TensorSpec(header.shape, as_dtype(header.dtype)))
+        handles = send_shared(place.runners, specs, elements)
+        return {name: Tensor(handle) for name, handle in zip(names, handles, strict=True)}
+
+
+def _arrays(archive: zipfile.ZipFile, path: str, progress: Progress) -> Iterator[Array]:
+    """Iterate over the arrays of an archive. Holds none of them."""
+    members = archive.infolist()
+    total = sum(member.file_size for member in members)
+    with reported(progress, f"loading {Path(path).name}", total) as report:
+        done = 0
+        for member in members:
+            name = member.filename.removesuffix(".npy")
+            where = f"{path}: {shown(name)}"
+            with archive.open(member) as file:
+                header = _header(file, where)
+                if header.nbytes > MAX_RATIO * member.compress_size:
+                    raise InvalidCheckpoint(
+                        f"{where} has {member.compress_size:,} compressed bytes, too few for "
+                        f"{header.nbytes:,}"
+                    )
+                yield _elements(file, header, where, report, done, total, name)
+            done += member.file_size
 
 
 def save_npy(path: str | os.PathLike[str], value: Any, *, progress: Progress = None) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +23,7 @@ from burn_remote.checkpoints.named_tensors import (
     arrays_of,
     by_name,
     check_like,
+    in_dtype,
     nested_by_dots,
     replaced_file,
     selected,
@@ -40,11 +41,15 @@ from burn_remote.checkpoints.safetensors_header import (
 )
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.default_device import default_device
+from burn_remote.functions.device_class import checked_device
+from burn_remote.functions.shared_uploads import send_shared
+from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.errors import ArgumentMismatch
 
 if TYPE_CHECKING:
     from burn_remote.functions.device_class import AnyDevice
+    from burn_remote_protocol.tensors import TensorData
 
 __all__ = ["load_safetensors", "safetensors_metadata", "save_safetensors"]
 
@@ -62,6 +67,7 @@ def load_safetensors(
     nested: bool = False,
     like: Any = None,
     progress: Progress = None,
+    share: bool = False,
 ) -> Any:
     """Send the tensors of a safetensors file to a device; return them by name.
 
@@ -77,13 +83,12 @@ def load_safetensors(
     show a bar. By default, a bar is shown after a second, in a terminal or a notebook, if rich is
     installed.
 
+    ``share`` is that of ``burn_remote.load``; not with ``like``.
+
     Raises ``InvalidCheckpoint`` if the file is not valid, which is checked before anything is
     allocated, or lacks a tensor; and ``OSError``.
     """
-    if like is not None and (names is not None or nested or dtype is not None):
-        raise ArgumentMismatch("like= determines the names, the containers and the dtypes")
-    if isinstance(names, str):
-        raise ArgumentMismatch(f"names must list names; write [{names!r}]")
+    _check_options(names, dtype, nested, like, share)
     models = {} if like is None else by_name(like)
     with _opened(path) as (file, start, stored, _):
         if like is not None or names is not None:
@@ -94,6 +99,16 @@ def load_safetensors(
         place = device if device is not None or like is not None else default_device()
         found: dict[str, Any] = {}
         total = sum(one.nbytes for one in stored)
+        if share:
+            assert place is not None  # without like= it is known
+            handles = send_shared(
+                checked_device(place).runners,
+                [one.spec for one in stored],
+                lambda: _elements(path, file, start, stored, progress),
+            )
+            for one, handle in zip(stored, handles, strict=True):
+                found[one.name] = in_dtype(Tensor(handle), dtype)
+            return nested_by_dots(found) if nested else found
         with reported(progress, f"loading {Path(path).name}", total) as report:
             done = 0
             for one in stored:
@@ -175,6 +190,33 @@ def _opened(
         except InvalidCheckpoint as error:
             raise InvalidCheckpoint(f"{path}: {error}") from None
         yield file, start, stored, metadata
+
+
+def _check_options(
+    names: Iterable[str] | None, dtype: AnyDType | None, nested: bool, like: Any, share: bool
+) -> None:
+    if like is not None and (names is not None or nested or dtype is not None):
+        raise ArgumentMismatch("like= determines the names, the containers and the dtypes")
+    if share and like is not None:
+        raise ArgumentMismatch("share=True needs a load without like=, and like= one without it")
+    if isinstance(names, str):
+        raise ArgumentMismatch(f"names must list names; write [{names!r}]")
+
+
+def _elements(
+    path: str | os.PathLike[str],
+    file: io.BufferedReader,
+    start: int,
+    stored: Sequence[StoredTensor],
+    progress: Progress,
+) -> Iterator[TensorData]:
+    """Iterate over the elements of tensors. Holds none of them."""
+    total = sum(one.nbytes for one in stored)
+    with reported(progress, f"loading {Path(path).name}", total) as report:
+        done = 0
+        for one in stored:
+            yield data_from(_read(file, start, one, report, done, total))
+            done += one.nbytes
 
 
 def _read(

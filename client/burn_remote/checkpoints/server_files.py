@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from burn_remote.arguments.arrays import AnyDType, as_dtype
-from burn_remote.checkpoints.named_tensors import nested_by_dots, selected
+from burn_remote.checkpoints.named_tensors import in_dtype, nested_by_dots, selected
 from burn_remote.checkpoints.numpy_files import MAX_HEADER_BYTES as MAX_NPY_BYTES
 from burn_remote.checkpoints.numpy_files import parsed_npy_header
 from burn_remote.checkpoints.safetensors_header import (
@@ -21,7 +21,6 @@ from burn_remote.checkpoints.safetensors_header import (
     InvalidCheckpoint,
     parsed_header,
 )
-from burn_remote.functions.casting import astype
 from burn_remote.functions.default_device import default_device
 from burn_remote.functions.device_class import checked_device
 from burn_remote.functions.manipulation import permute_dims
@@ -102,9 +101,7 @@ def load_server_safetensors(
         stored = selected(f"server:/{name}", stored, {*names})
     found: dict[str, Any] = {}
     for one in stored:
-        made = file.tensor(one.spec, start + one.offset)
-        converts = wanted is not None and made.dtype.is_floating
-        found[one.name] = astype(made, wanted) if wanted is not None and converts else made
+        found[one.name] = in_dtype(file.tensor(one.spec, start + one.offset), wanted)
     return nested_by_dots(found) if nested else found
 
 

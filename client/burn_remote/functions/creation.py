@@ -49,6 +49,7 @@ from burn_remote.functions.default_device import default_device
 from burn_remote.functions.device_class import checked_device
 from burn_remote.functions.logic import equal
 from burn_remote.functions.manipulation import broadcast_to, concat, stack
+from burn_remote.functions.shared_uploads import send_shared
 from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.value import holds_tensors, is_tensor
 from burn_remote.runner.interface import DerivedData
@@ -89,15 +90,29 @@ def tensor(
     dtype: AnyDType | None = None,
     device: AnyDevice | None = None,
     requires_grad: bool = False,
+    share: bool = False,
 ) -> Tensor:
     """Make a tensor of a NumPy array, or of anything that ``numpy.asarray`` accepts.
 
     The elements have been sent when this returns, so the caller may change the array. Floats are
     rounded to ``dtype``, but integers must fit it: 300 and -1 are not values of uint8, and 1.5 is
     not a value of int32. A tensor is cloned (see ``Tensor.clone``), converted (see ``astype``) and
-    moved to ``device``. Raises ``DTypeMismatch`` for elements that ``dtype`` cannot hold.
+    moved to ``device``.
+
+    ``share=True`` sends no elements if the server has the same ones, in the same shape and dtype,
+    from a session with the same token; else the server keeps them for the next session, for a while
+    (``max_content_bytes`` and ``content_seconds`` of the server). It costs a hash of the elements
+    and a round trip, so use it for data that programs send again and again.
+
+    Raises ``DTypeMismatch`` for elements that ``dtype`` cannot hold.
     """
-    made = asarray(data, dtype=dtype, device=device)
+    if share and not (is_tensor(data) or holds_tensors(data)):
+        wanted = None if dtype is None else as_dtype(dtype)
+        elements = data_from(as_array(data, wanted), wanted)
+        (handle,) = send_shared(_client(device), [elements.spec], lambda: [elements])
+        made = Tensor(handle)
+    else:
+        made = asarray(data, dtype=dtype, device=device)
     if requires_grad:
         return new_tensor(plain(made.handle), requires_grad)
     return made.clone() if made is data else made

@@ -11,6 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeAlias, Unio
 from burn_remote.arguments.arrays import AnyDType, as_dtype
 from burn_remote.arguments.numbers import whole_number
 from burn_remote.diagnostics.foreign_names import device_advice, device_attribute_advice
+from burn_remote.functions.published_tensors import (
+    named_session,
+    open_published,
+    publish,
+    unpublish,
+)
 from burn_remote.runner.interface import RunnerClient
 from burn_remote.runner.stack import CLOSE_SECONDS, RunnerStack
 from burn_remote.sessions.traffic import Traffic
@@ -20,6 +26,7 @@ from burn_remote_protocol.operations.extensions import EXTENSIONS_FIELD
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
+    from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = ["AnyDevice", "Device", "checked_device", "open_names_with"]
 
@@ -115,6 +122,37 @@ class Device:
     def memory_cleanup(self) -> None:
         """Have the device return cached memory to its system. Does not wait."""
         self.runners.memory_cleanup()
+
+    def publish(self, name: str, tensor: Tensor) -> None:
+        """Keep a tensor of this device under a name, for all sessions with the same token.
+
+        The name keeps these elements until ``unpublish``, another ``publish`` of the name, or the
+        end of the server, also after this session. No elements are copied or sent; on a local
+        device, the names belong to the process. Waits for the reply.
+
+        Raises ``UsageError`` for an invalid name (1 to 255 bytes of printable text),
+        ``DeviceMismatch`` for a tensor of another device, ``QuotaExceeded``, the error of a tensor
+        that failed, and ``Unsupported`` if the server keeps no named tensors.
+        """
+        publish(self, name, tensor)
+
+    def published(self, name: str) -> Tensor:
+        """Return the tensor that a session with the same token has published under a name.
+
+        Later changes of the name do not change it. Waits for the reply: one round trip. Raises
+        ``KeyError`` if nobody has published the name.
+        """
+        from burn_remote.functions.tensor import Tensor  # it needs this class
+
+        return Tensor(open_published(self, name))
+
+    def list_published(self) -> dict[str, TensorSpec]:
+        """Return the names that sessions with the same token have published, and their specs."""
+        return dict(named_session(self).list_published().result())
+
+    def unpublish(self, name: str) -> None:
+        """Remove a name; tensors that were opened by it stay. Raises ``KeyError``."""
+        unpublish(self, name)
 
     @property
     def traffic(self) -> Traffic:

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from burn_remote_protocol.collectives import DIGEST_BYTES, LINK_ID_BYTES, MAX_MEMBERS
 from burn_remote_protocol.dialects.native_values import (
     count,
     exactly,
     memory_handle,
+    published_name,
     seconds,
     spec_from_wire,
     spec_to_wire,
@@ -39,6 +40,7 @@ from burn_remote_protocol.messages import (
     JoinLink,
     Lent,
     LinkJoined,
+    Names,
     PeerChallenge,
     PeerConfirmation,
     PeerProof,
@@ -120,7 +122,7 @@ def _welcome_from_wire(
 
 
 # The kinds of values in a reply.
-_VALUE, _ERROR, _DATA, _FOLLOWS = range(4)
+_VALUE, _ERROR, _DATA, _FOLLOWS, _NAMES = range(5)
 
 
 def _reply_to_wire(reply: Reply) -> list[Any]:
@@ -131,6 +133,9 @@ def _reply_to_wire(reply: Reply) -> list[Any]:
         return [reply.request, _FOLLOWS, spec_to_wire(value)]
     if value is None or isinstance(value, int):
         return [reply.request, _VALUE, value]
+    if isinstance(value, tuple):
+        names = cast("Names", value)
+        return [reply.request, _NAMES, [[name, spec_to_wire(spec)] for name, spec in names]]
     return [reply.request, _DATA, value]
 
 
@@ -138,6 +143,10 @@ def _elements(wire: Any) -> bytes:
     if type(wire) is not bytes:
         raise ProtocolViolation(f"elements are bytes, not {shown(wire)}")
     return wire
+
+
+def _names(wire: Any) -> Names:
+    return tuple((published_name(name), spec_from_wire(spec)) for name, spec in wire)
 
 
 def _reply_value(wire: Any) -> int | None:
@@ -149,6 +158,7 @@ _REPLY_VALUE: Final[dict[int, Callable[[Any], Any]]] = {
     _ERROR: error_from_wire,
     _DATA: _elements,
     _FOLLOWS: spec_from_wire,
+    _NAMES: _names,
 }
 
 

@@ -19,10 +19,12 @@ from burn_remote_protocol.collectives import (
     GroupSpec,
     Reduction,
 )
+from burn_remote_protocol.contents import CONTENT_DIGEST_BYTES
 from burn_remote_protocol.dialects.bounded_unpacking import MAX_LIST_LENGTH
 from burn_remote_protocol.dialects.native_values import (
     count,
     exactly,
+    published_name,
     seconds,
     spec_from_wire,
     spec_to_wire,
@@ -44,13 +46,19 @@ from burn_remote_protocol.messages import (
     Fetch,
     FindFile,
     JoinGroup,
+    KeepContent,
     LeaveGroup,
+    ListPublished,
     LoadFile,
+    OpenContent,
+    OpenPublished,
+    Publish,
     QueryDType,
     Read,
     Seed,
     Sync,
     Task,
+    Unpublish,
     Upload,
 )
 from burn_remote_protocol.operations.encoding import (
@@ -99,12 +107,17 @@ _DEFINE, _EXECUTE, _DROP, _UPLOAD, _BEGIN_UPLOAD, _READ, _SYNC, _SEED = range(-1
 _QUERY_DTYPE, _CLEANUP, _EXPOSE, _FETCH_TASK, _DEFINE_GRAPH = range(-9, -14, -1)
 _JOIN_GROUP, _COLLECTIVE, _LEAVE_GROUP = range(-14, -17, -1)
 _FIND_FILE, _LOAD_FILE = range(-17, -19, -1)
+_KEEP_CONTENT, _OPEN_CONTENT = range(-19, -21, -1)
+_PUBLISH, _UNPUBLISH, _LIST_PUBLISHED, _OPEN_PUBLISHED = range(-21, -25, -1)
 
-# Codes of slow tasks: those that may wait for another server or a disk, that take long, or whose
-# duration is unknown until they are decoded.
+# Codes of slow tasks: those that may wait for another server, a disk or another session, that take
+# long, or whose duration is unknown until they are decoded.
 SLOW_TASKS: Final = frozenset(
-    {_EXECUTE, _CLEANUP, _FETCH_TASK, _COLLECTIVE, _FIND_FILE, _LOAD_FILE}
-)
+    {
+        _EXECUTE, _CLEANUP, _FETCH_TASK, _COLLECTIVE, _FIND_FILE, _LOAD_FILE, _KEEP_CONTENT,
+        _OPEN_CONTENT, _PUBLISH, _UNPUBLISH, _LIST_PUBLISHED, _OPEN_PUBLISHED,
+    }
+)  # fmt: skip
 DEFINE_TASK: Final = _DEFINE
 DEFINE_GRAPH_TASK: Final = _DEFINE_GRAPH
 DROP_TASK: Final = _DROP
@@ -195,6 +208,16 @@ def _collective_from_wire(
     return Collective(number, count(sequence), call, _ids(inputs), _ids(outputs))
 
 
+def _digest(value: Any) -> bytes:
+    return exactly(CONTENT_DIGEST_BYTES, "the digest of a content", value)
+
+
+def _content_from_wire(digest: Any, first: Any, specs: Any) -> KeepContent:
+    if not specs:
+        raise ProtocolViolation("a content has at least one tensor")
+    return KeepContent(_digest(digest), count(first), tuple(spec_from_wire(one) for one in specs))
+
+
 def _number_tensors(task: Define) -> Operation:
     signature = task.signature
     return Operation(signature, (0,) * (len(signature.input_uses) + signature.output_count))
@@ -231,6 +254,14 @@ _ENCODE_TASK: Final[dict[type[Any], Callable[[Any], list[Any]]]] = {
     LoadFile: lambda t: [
         _LOAD_FILE, t.tensor, spec_to_wire(t.spec), t.name, t.version, t.offset
     ],
+    KeepContent: lambda t: [
+        _KEEP_CONTENT, t.digest, t.first, [spec_to_wire(spec) for spec in t.specs]
+    ],
+    OpenContent: lambda t: [_OPEN_CONTENT, t.request, t.digest, t.first, t.count],
+    Publish: lambda t: [_PUBLISH, t.request, t.name, t.tensor, spec_to_wire(t.spec)],
+    Unpublish: lambda t: [_UNPUBLISH, t.request, t.name],
+    ListPublished: lambda t: [_LIST_PUBLISHED, t.request, t.name],
+    OpenPublished: lambda t: [_OPEN_PUBLISHED, t.tensor, spec_to_wire(t.spec), t.name],
 }  # fmt: skip
 
 _DECODE_TASK: Final[dict[int, Callable[..., Task]]] = {
@@ -263,6 +294,20 @@ _DECODE_TASK: Final[dict[int, Callable[..., Task]]] = {
     _FIND_FILE: lambda request, name: FindFile(count(request), text(name)),
     _LOAD_FILE: lambda tensor, spec, name, version, offset: LoadFile(
         count(tensor), spec_from_wire(spec), text(name), count(version), count(offset)
+    ),
+    _KEEP_CONTENT: _content_from_wire,
+    _OPEN_CONTENT: lambda request, digest, first, tensors: OpenContent(
+        count(request), _digest(digest), count(first), count(tensors, MAX_LIST_LENGTH)
+    ),
+    _PUBLISH: lambda request, name, tensor, spec: Publish(
+        count(request), published_name(name), count(tensor), spec_from_wire(spec)
+    ),
+    _UNPUBLISH: lambda request, name: Unpublish(count(request), published_name(name)),
+    _LIST_PUBLISHED: lambda request, name: ListPublished(
+        count(request), None if name is None else published_name(name)
+    ),
+    _OPEN_PUBLISHED: lambda tensor, spec, name: OpenPublished(
+        count(tensor), spec_from_wire(spec), published_name(name)
     ),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from burn_remote_protocol.contents import is_published_name
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import ProtocolViolation, shown
 from burn_remote_protocol.ids import MAX_ID, TRANSFER_ID_BYTES
@@ -13,6 +14,7 @@ __all__ = [
     "count",
     "exactly",
     "memory_handle",
+    "published_name",
     "seconds",
     "spec_from_wire",
     "spec_to_wire",
@@ -68,6 +70,12 @@ def seconds(value: Any) -> float:
     if type(value) not in (int, float) or not 0 <= value <= 86_400:
         raise ProtocolViolation(f"expected seconds from 0 to 86,400, not {shown(value)}")
     return float(value)
+
+
+def published_name(value: Any) -> str:
+    if type(value) is not str or not is_published_name(value):
+        raise ProtocolViolation(f"{shown(value)} cannot be the name of a published tensor")
+    return value
 
 
 def text(value: Any) -> str:

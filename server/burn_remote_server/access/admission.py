@@ -66,6 +66,11 @@ class Access:
         )
         self._peer = peer
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all clients: those of the tokens, or the empty one without tokens."""
+        return frozenset(grant.name for _, grant in self._tokens) or frozenset({NOBODY.name})
+
     def admit(self, token: str | None) -> Grant:
         """Return what a token grants to a client. Raises ``HandshakeRefused``."""
         if not self._tokens:

@@ -16,7 +16,7 @@ from typing import Final
 
 from burn_remote_protocol.errors import QuotaExceeded, SessionLost
 
-__all__ = ["OverheadAccount", "Pool", "Quota", "ended_for_memory"]
+__all__ = ["TENSOR_BYTES", "OverheadAccount", "Pool", "Quota", "ended_for_memory"]
 
 # Sessions reserve bytes from the pool in shares of 1/4096 of the pool, at most 16 MiB. With large
 # shares, few operations take the pool's lock; with small ones, few reserved bytes stay unused.
@@ -49,6 +49,11 @@ def _nothing() -> None:
     """Do nothing."""
 
 
+def _free_nothing(size: int) -> bool:
+    """Return that no memory was freed."""
+    return False
+
+
 def _reclaim_nothing() -> bool:
     """Return that nothing was released."""
     return False
@@ -66,6 +71,9 @@ class Pool:
         self._given_back = 0
         self._report_after = 2**62
         self._report: Callable[[], None] = _nothing
+        # Called with the missing bytes before a refusal, without the lock; returns whether it gave
+        # bytes back.
+        self.reclaim: Callable[[int], bool] = _free_nothing
 
     def on_given_back(self, size: int, report: Callable[[], None]) -> None:
         """Call ``report`` each time ``size`` further bytes were returned, in any thread."""
@@ -78,6 +86,11 @@ class Pool:
 
     def take(self, size: int) -> bool:
         """Reserve bytes; return whether they were available."""
+        if self._take(size):
+            return True
+        return self.reclaim(self._taken + size - self.max_bytes) and self._take(size)
+
+    def _take(self, size: int) -> bool:
         with self._lock:
             if self._taken + size > self.max_bytes:
                 return False

@@ -185,6 +185,9 @@ def command(
         str | None, _flag("operation_lost_seconds", SESSION_LIMITS, "SECONDS")
     ] = None,
     max_total_bytes: Annotated[str | None, _flag("max_total_bytes", SERVER_LIMITS, "BYTES")] = None,
+    max_content_bytes: Annotated[
+        str | None, _flag("max_content_bytes", SERVER_LIMITS, "BYTES")
+    ] = None,
     max_connections: Annotated[str | None, _flag("max_connections", SERVER_LIMITS, "COUNT")] = None,
     max_connections_per_address: Annotated[
         str | None, _flag("max_connections_per_address", SERVER_LIMITS, "COUNT")
@@ -202,6 +205,7 @@ def command(
     transfer_expiry_seconds: Annotated[
         str | None, _flag("transfer_expiry_seconds", WAITING, "SECONDS")
     ] = None,
+    content_seconds: Annotated[str | None, _flag("content_seconds", WAITING, "SECONDS")] = None,
     log_level: Annotated[str | None, _flag("log_level", LOGGING, "LEVEL")] = None,
     log_format: Annotated[str | None, _flag("log_format", LOGGING, "FORMAT")] = None,
     config: Annotated[

@@ -55,6 +55,7 @@ from burn_remote_protocol.messages import (
     LoadFile,
     QueryDType,
     Read,
+    ReplyValue,
     Seed,
     Sync,
     Task,
@@ -67,10 +68,12 @@ from burn_remote_server.access.quota import OverheadAccount
 from burn_remote_server.backends.interface import Deliver
 from burn_remote_server.execution.costs import DEFINITION_BYTE_COST, DROPPED_COST, batch_cost
 from burn_remote_server.execution.interpreter import Interpreter
+from burn_remote_server.execution.kept_tasks import KeptTasks
 from burn_remote_server.programs.graph_runner import Stopped
 from burn_remote_server.programs.graphs import GraphPlan
 from burn_remote_server.programs.stream_fusion import MAX_WINDOW_TASKS, Entry
 from burn_remote_server.tensors.exposed import Exposed, ExposeLimits, Key, Transfers, transfer_key
+from burn_remote_server.tensors.kept_tensors import OwnKeptTensors
 from burn_remote_server.tensors.plans import Plan, as_failure, memory_bytes
 from burn_remote_server.tensors.slots import InFlight, Lent, Uploading
 
@@ -90,7 +93,7 @@ EXPOSED_BYTES: Final = 2048
 class Outbox(Protocol):
     """The engine's output. Its methods are called in the thread that runs the engine."""
 
-    def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
+    def reply(self, request: int, value: ReplyValue) -> None:
         """Respond to a request; a large ``TensorData`` may be sent later, in chunks."""
         ...
 
@@ -155,6 +158,7 @@ class Engine:
         exposes: ExposeLimits = ExposeLimits(),  # noqa: B008 - frozen
         groups: Groups | None = None,
         files: DataFiles = NO_FILES,
+        kept: OwnKeptTensors | None = None,
     ) -> None:
         self._interpreter = interpreter
         self._tensors = interpreter.tensors
@@ -194,6 +198,7 @@ class Engine:
             LeaveGroup: self._leave_group,
             FindFile: self._find_file,
             LoadFile: self._load_file,
+            **KeptTasks(interpreter, outbox, kept, self._fail, lambda: self.is_stopped).handlers,
         }
 
     # -- running ------------------------------------------------------------------------------

@@ -18,11 +18,10 @@ from burn_remote_protocol.dialects.native import (
     encode_frame,
 )
 from burn_remote_protocol.errors import (
-    BurnRemoteError,
     OperationFailed,
     QuotaExceeded,
 )
-from burn_remote_protocol.messages import Failed, Fetch, Lent, Reply, Waiting
+from burn_remote_protocol.messages import Failed, Fetch, Lent, Reply, ReplyValue, Waiting
 from burn_remote_protocol.session_states import ReplayWindow
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.quota import OverheadAccount, ended_for_memory
@@ -123,7 +122,7 @@ class NativeOutbox:
         """Send the unacknowledged frames again, before all others."""
         self._again = deque(self.window.frames())
 
-    def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
+    def reply(self, request: int, value: ReplyValue) -> None:
         """Queue the reply to a request; the elements of a large tensor follow in chunks.
 
         Raises ``SessionLost``, which ends the session, if not even an error fits into the quota.

@@ -45,6 +45,7 @@ from burn_remote_server.tensors.exposed import (
     burn_domain,
     transfer_key,
 )
+from burn_remote_server.tensors.kept_tensors import KeptTensors, OwnKeptTensors
 from burn_remote_server.tensors.slots import InFlight
 from burn_remote_server.transfers.burn_peers import is_expected
 from burn_remote_server.transfers.download_scheduler import DownloadScheduler
@@ -150,6 +151,11 @@ class Device:
         self.backend: Final = backend
         self.host: Final = host
         self.pool: Final = Pool(host.settings.total_bytes(backend.memory_bytes()))
+        self.kept: Final = KeptTensors(
+            self.pool,
+            host.settings.content_bytes(backend.memory_bytes()),
+            host.settings.content_seconds,
+        )
         self._reply_pool: Final = None if backend.reads_in_place else host.reply_pool
         # Counts messages while they arrive and while they wait for execution.
         self.host_memory: Final = self.pool if backend.reads_in_place else host.reply_pool
@@ -196,6 +202,7 @@ class Device:
             ),
             groups=groups,
             files=self.host.files,
+            kept=OwnKeptTensors(self.kept, grant.name, interpreter.quota.max_bytes),
         )
         self.host.open_fetches(outbox)
         session = Session(
@@ -310,6 +317,7 @@ class Host:
             for sending in self.outgoing_transfers:
                 sending.expire()
             for device in self.devices:
+                device.kept.expire()
                 device.backend.expire_memory()
                 device.backend.examine()
         finally:  # also after an unexpected error, which the event loop logs
@@ -392,6 +400,8 @@ class Host:
                 logger.error("not reloaded", what=what, reason=str(error))
             else:
                 logger.info("reloaded", what=what)
+        for device in self.devices:
+            device.kept.forget_others(self.access.names)
 
     def draw_session_id(self, grant: Grant) -> int:
         """Return an id for a new session. Raises ``HandshakeRefused`` if too many are open."""

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from burn_remote_protocol.contents import MAX_PUBLISHED
 from burn_remote_protocol.dialects.native import (
     SESSION_LIMITS,
     VERSIONS,
@@ -37,6 +38,7 @@ from burn_remote_protocol.messages import (
     Welcome,
 )
 from burn_remote_protocol.operations.extensions import ANNOUNCED, EXTENSIONS_FIELD
+from burn_remote_server.access.quota import Pool
 from burn_remote_server.backends import open_backends
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
@@ -46,12 +48,15 @@ from burn_remote_server.fusion.opening import with_fusion
 from burn_remote_server.hosting.host import hand_over, new_interpreter
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.tensors.exposed import Exposed, Key, Transfers
+from burn_remote_server.tensors.kept_tensors import KeptTensors, OwnKeptTensors
 from burn_remote_server.tensors.slots import InFlight
 
 __all__ = ["LocalLink", "open_numpy"]
 
 # Shared by all local devices of a process, so tensors move between them without being copied.
 _transfers: Final = Transfers()
+# Also shared: named tensors. Elements need not be sent to a local device, so it keeps no contents.
+_kept: Final = KeptTensors(Pool(2**62), 0, 1.0)
 _backends: dict[str, Backend] = {}
 
 
@@ -94,6 +99,7 @@ class LocalLink:
             transfer_domain="local",
             # Bounds the wait for the expose; the tensor itself then arrives at once.
             fetch_timeout_seconds=settings.fetch_timeout_seconds,
+            kept=OwnKeptTensors(_kept, "", self._interpreter.quota.max_bytes),
         )
         self._frames: deque[bytes] = deque()
         # Frames that are not fully executed.
@@ -244,7 +250,11 @@ class LocalLink:
         self._rest = None
 
     def _open_session(self, hello: Hello) -> None:
-        limits = {**SESSION_LIMITS, "message_bytes": self._settings.max_message_bytes}
+        limits = {
+            **SESSION_LIMITS,
+            "published": MAX_PUBLISHED,
+            "message_bytes": self._settings.max_message_bytes,
+        }
         device = {"index": 0, "backend": self._backend.name, EXTENSIONS_FIELD: ANNOUNCED}
         version = agreed_version(hello, VERSIONS)
         self._is_open = True

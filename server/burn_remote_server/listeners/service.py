@@ -100,6 +100,7 @@ class _Service:
             version=_version(),
             backend=host.settings.backend,
             devices=[device.backend for device in host.devices],
+            kept=[device.kept for device in host.devices],
         )
 
     def listen(self) -> contextlib.AbstractAsyncContextManager[Listener]:

@@ -38,6 +38,9 @@ MIB: Final = 1024 * 1024
 # and the operating system.
 DEFAULT_MEMORY_SHARE: Final = 0.8
 
+# Contents take at most this part of the sessions' memory. Tensors need it more: they evict them.
+CONTENT_DIVISOR: Final = 8
+
 
 def _read_byte_size(value: object) -> object:
     """Convert ``"64MiB"`` to 67108864; return a value that is not text unchanged."""
@@ -50,6 +53,7 @@ def _split_names(value: object) -> object:
 
 
 Bytes = Annotated[int, BeforeValidator(_read_byte_size), Field(ge=1)]
+BytesOrZero = Annotated[int, BeforeValidator(_read_byte_size), Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -299,6 +303,13 @@ class Settings(BaseModel):
         "machines of a group, are neither encrypted nor authenticated.",
     )
 
+    max_content_bytes: BytesOrZero | None = Field(
+        None,
+        description="Memory of a device for the contents of uploads that programs share between "
+        "their sessions (share=True), such as 4GiB; 0 keeps none. They are freed, the least "
+        "recently used first, when tensors need the memory. Unset: an eighth of max_total_bytes.",
+    )
+
     # -- timeouts -----------------------------------------------------------------------------
 
     handshake_timeout_seconds: Seconds = Field(
@@ -328,6 +339,11 @@ class Settings(BaseModel):
         300.0,
         description="An exposed tensor that nobody fetches is freed after this time. Allow for "
         "targets with long queues, which fetch late.",
+    )
+
+    content_seconds: Seconds = Field(
+        3600.0,
+        description="A shared content of an upload is freed this long after its last use.",
     )
 
     # -- logging ------------------------------------------------------------------------------
@@ -399,6 +415,12 @@ class Settings(BaseModel):
     def total_bytes(self, memory_bytes: int) -> int:
         """Return the bytes that all sessions on a device with ``memory_bytes`` may hold."""
         return self.max_total_bytes or int(memory_bytes * DEFAULT_MEMORY_SHARE)
+
+    def content_bytes(self, memory_bytes: int) -> int:
+        """Return the limit on the contents of shared uploads of one device."""
+        if self.max_content_bytes is not None:
+            return self.max_content_bytes
+        return self.total_bytes(memory_bytes) // CONTENT_DIVISOR
 
     def limited(self, limits: Mapping[str, Any]) -> Settings:
         """Return these settings with some limits replaced by those of a token."""

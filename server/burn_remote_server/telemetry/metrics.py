@@ -40,6 +40,16 @@ class MeasuredDevice(Protocol):
     def memory(self) -> DeviceMemory: ...
 
 
+class MeasuredKept(Protocol):
+    """The kept tensors of a device. ``KeptTensors`` has these properties."""
+
+    @property
+    def content_bytes(self) -> int: ...
+
+    @property
+    def published_bytes(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     """One sample: the metric's name and help, and the counter that it reports."""
@@ -198,8 +208,10 @@ class Metrics(Collector):
         version: str,
         backend: str,
         devices: Sequence[MeasuredDevice] = (),
+        kept: Sequence[MeasuredKept] = (),
     ) -> None:
         self._total = total
+        self._kept = kept
         self._devices = devices
         self._build = {"version": version, "backend": backend}
         # A registry per server: two servers in one process must not mix their metrics.
@@ -219,6 +231,7 @@ class Metrics(Collector):
         yield from _families(total)
         yield _device_memory(self._devices)
         yield _devices_lost(self._devices)
+        yield _kept_bytes(self._kept)
         failures = CounterMetricFamily(
             "burn_remote_failures", "Errors sent to clients, by error code.", labels=["code"]
         )
@@ -251,6 +264,18 @@ def _devices_lost(devices: Sequence[MeasuredDevice]) -> Metric:
     )
     for index, device in enumerate(devices):
         family.add_metric([str(index), device.device_name], device.failure is not None)
+    return family
+
+
+def _kept_bytes(kept: Sequence[MeasuredKept]) -> Metric:
+    family = GaugeMetricFamily(
+        "burn_remote_kept_bytes",
+        "Tensors kept beyond their sessions: contents of shared uploads, and published ones.",
+        labels=["device", "kind"],
+    )
+    for index, one in enumerate(kept):
+        family.add_metric([str(index), "content"], one.content_bytes)
+        family.add_metric([str(index), "published"], one.published_bytes)
     return family
 
 

@@ -43,13 +43,19 @@ from burn_remote_protocol.messages import (
     Fetch,
     FindFile,
     JoinGroup,
+    KeepContent,
     LeaveGroup,
+    ListPublished,
     LoadFile,
+    OpenContent,
+    OpenPublished,
+    Publish,
     QueryDType,
     Read,
     Seed,
     Sync,
     Task,
+    Unpublish,
     Upload,
 )
 from burn_remote_protocol.operations.encoding import decode_operation
@@ -60,6 +66,8 @@ SPEC = TensorSpec((2, 3), F32)
 SPEC_HEX = "92 920203 a3463332"  # [[2, 3], "F32"]
 TRANSFER = b"t" * 32
 TRANSFER_HEX = f"c420{TRANSFER.hex()}"
+DIGEST = b"d" * 32
+DIGEST_HEX = f"c420{DIGEST.hex()}"
 NATIVE_BOOL = BOOL.wire
 
 MEAN_TO_1 = CollectiveCall(CollectiveKind.REDUCE, (SPEC,), Reduction.MEAN, 1)
@@ -105,6 +113,16 @@ BYTES: list[tuple[Any, str]] = [
         LoadFile(7, TensorSpec((2,), F32), "w.bin", 2**56 + 1, 256),
         "96 ee 07 929102a3463332 a5772e62696e cf0100000000000001 cd0100",
     ),
+    (
+        KeepContent(DIGEST, 7, (SPEC, TensorSpec((), BOOL))),
+        f"94 ed {DIGEST_HEX} 07 92 {SPEC_HEX} 92 90 81 a4426f6f6c a64e6174697665",
+    ),
+    (OpenContent(5, DIGEST, 7, 2), f"95 ec 05 {DIGEST_HEX} 07 02"),
+    (Publish(5, "w", 7, SPEC), f"95 eb 05 a177 07 {SPEC_HEX}"),
+    (Unpublish(5, "w"), "93 ea 05 a177"),
+    (ListPublished(5, None), "93 e9 05 c0"),
+    (ListPublished(5, "w"), "93 e9 05 a177"),
+    (OpenPublished(7, SPEC, "w"), f"94 e8 07 {SPEC_HEX} a177"),
     (Fetch(TRANSFER, "ws://a", 6, SPEC), f"95 f4 {TRANSFER_HEX} a677733a2f2f61 06 {SPEC_HEX}"),
 ]
 
@@ -148,8 +166,28 @@ def test_the_codes_that_the_server_looks_for_are_those_of_the_tasks() -> None:
         Collective(0, 0, BARRIER, (), (1,)),
         FindFile(1, "w.bin"),
         LoadFile(1, SPEC, "w.bin", 0, 0),
+        KeepContent(DIGEST, 1, (SPEC,)),
+        OpenContent(1, DIGEST, 1, 1),
+        Publish(1, "w", 1, SPEC),
+        Unpublish(1, "w"),
+        ListPublished(1, None),
+        OpenPublished(1, SPEC, "w"),
     ]
     assert {unpack_frozen(encode_task(task))[0] for task in slow} == SLOW_TASKS
+
+
+@pytest.mark.parametrize("name", ["", "n" * 256, "ü" * 128, "a\n", "\0", "\ud800", b"n", 1, ()])
+def test_a_name_that_no_tensor_can_have_is_refused(name: Any) -> None:
+    with pytest.raises(ProtocolViolation, match="name"):
+        decode_task((-21, 5, name, 7, ((), "F32")))
+
+
+@pytest.mark.parametrize(
+    "task", [(-19, b"d" * 31, 7, (((), "F32"),)), (-19, DIGEST, 7, ()), (-20, 5, b"", 7, 1)]
+)
+def test_a_content_has_a_whole_digest_and_a_tensor(task: Any) -> None:
+    with pytest.raises(ProtocolViolation):
+        decode_task(task)
 
 
 @pytest.mark.parametrize("number", [-1, MAX_SIGNATURES, 2**64, None])

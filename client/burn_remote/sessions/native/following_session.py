@@ -510,11 +510,11 @@ class FollowingSession(NativeSession):
             self._end_segment()
             return super().execute_graph(graph, inputs, numbers)
 
-    def reserve(self) -> int:
+    def reserve(self, count: int = 1) -> int:
         """Return a new tensor id; see ``Session.reserve``."""
         with self._lock:
             self._end_segment()
-            return super().reserve()
+            return super().reserve(count)
 
     def _ask(
         self,

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgpack
@@ -65,13 +65,20 @@ from burn_remote_protocol.messages import (
     Fetch,
     FindFile,
     JoinGroup,
+    KeepContent,
     LeaveGroup,
+    ListPublished,
     LoadFile,
+    Names,
+    OpenContent,
+    OpenPublished,
+    Publish,
     QueryDType,
     Read,
     Seed,
     Sync,
     Task,
+    Unpublish,
     Upload,
     Welcome,
 )
@@ -285,12 +292,12 @@ class NativeSession:
         self._graphs.keep(graph, number)
         return number
 
-    def reserve(self) -> int:
-        """Return a new tensor id; see ``Session.reserve``."""
+    def reserve(self, count: int = 1) -> int:
+        """Return the first of ``count`` new tensor ids; see ``Session.reserve``."""
         with self._lock:
             self.check_open()
             tensor = self._next_tensor
-            self._next_tensor = tensor + 1
+            self._next_tensor = tensor + count
             self._locations.note(tensor, 3)
             return tensor
 
@@ -436,6 +443,45 @@ class NativeSession:
     ) -> None:
         """Have the server make a tensor of the bytes of one of its files."""
         self._enqueue(LoadFile(tensor, spec, name, version, offset))
+
+    # -- tensors that outlive the session -----------------------------------------------------
+
+    @property
+    def content_bytes(self) -> int:
+        """The largest content that the server keeps for other sessions; 0 if it keeps none."""
+        return self.welcome.limits.get("content_bytes", 0)
+
+    def open_content(self, digest: bytes, first: int, count: int) -> Pending[bool]:
+        """Ask the server to make ``count`` tensors, from id ``first`` on, of a content it kept."""
+        return self._ask(lambda request: OpenContent(request, digest, first, count))
+
+    def keep_content(self, digest: bytes, first: int, specs: Sequence[TensorSpec]) -> None:
+        """Have the server keep tensors, from id ``first`` on, as the content with a digest."""
+        self._enqueue(KeepContent(digest, first, tuple(specs)))
+
+    def check_publishes(self) -> None:
+        """Raise ``Unsupported`` unless the server keeps named tensors."""
+        if not self.welcome.limits.get("published"):
+            raise Unsupported(
+                f"{self._connection.address} keeps no named tensors: update the server"
+            )
+
+    def publish(self, name: str, tensor: int, spec: TensorSpec) -> Pending[None]:
+        """Have the server keep a tensor under a name."""
+        return self._ask(lambda request: Publish(request, name, tensor, spec))
+
+    def unpublish(self, name: str) -> Pending[bool]:
+        """Have the server remove a name; the reply is whether it had one."""
+        return self._ask(lambda request: Unpublish(request, name))
+
+    def list_published(self, name: str | None = None) -> Pending[Names]:
+        """Ask for all names and their specs, or for one of them."""
+        return self._ask(lambda request: ListPublished(request, name))
+
+    def open_published(self, tensor: int, spec: TensorSpec, name: str) -> None:
+        """Have the server make a tensor of the one that has a name."""
+        check_announced_dtype(spec.dtype, self._extensions, self._connection.address)
+        self._enqueue(OpenPublished(tensor, spec, name))
 
     # -- groups -------------------------------------------------------------------------------
 

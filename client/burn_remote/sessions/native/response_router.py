@@ -17,7 +17,7 @@ from burn_remote_protocol.errors import (
     fresh,
     shown,
 )
-from burn_remote_protocol.messages import Chunk, Closing, Failed, Reply
+from burn_remote_protocol.messages import Chunk, Closing, Failed, Names, Reply
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["ResponseRouter"]
@@ -127,7 +127,7 @@ class ResponseRouter:
             self._complete(request, value)
             self._requests.pop(reply.request, None)
 
-    def _complete(self, request: _Request, value: bytes | int | None) -> None:
+    def _complete(self, request: _Request, value: bytes | Names | int | None) -> None:
         spec = request.read
         if spec is not None:
             if type(value) is not bytes or len(value) != spec.nbytes:
@@ -135,6 +135,8 @@ class ResponseRouter:
             request.pending.complete(TensorData(value, spec.shape, spec.dtype))
         elif isinstance(value, bytes):
             raise ProtocolViolation(f"elements came for a request that is no read: {shown(value)}")
+        elif isinstance(value, tuple):
+            request.pending.complete(value)
         elif isinstance(value, int):
             request.pending.complete(DTypeUsage(value))
         elif self._unreported and request.reports_failures:

@@ -16,14 +16,13 @@ from typing import Final
 from burn_remote_protocol.dialects.burn_responses import BurnReply, encode_reply
 from burn_remote_protocol.dialects.native import INLINE_BYTES
 from burn_remote_protocol.errors import (
-    BurnRemoteError,
     HandshakeRefused,
     LimitExceeded,
     OperationFailed,
     ProtocolViolation,
     QuotaExceeded,
 )
-from burn_remote_protocol.messages import Fetch
+from burn_remote_protocol.messages import Fetch, ReplyValue
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access.admission import Grant
 from burn_remote_server.access.quota import OverheadAccount, ended_for_memory
@@ -65,7 +64,7 @@ class BurnOutbox:
         """Count the bytes of later frames in an account."""
         self._account = account
 
-    def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
+    def reply(self, request: int, value: ReplyValue) -> None:
         """Queue the response to a request.
 
         Raises ``SessionLost``, which ends the session, if not even an error fits into the quota.
@@ -121,13 +120,12 @@ class BurnOutbox:
         if len(self._unreported) < MAX_UNREPORTED:
             self._unreported.append(error)
 
-    def _encoded(
-        self, request: int, value: TensorData | BurnRemoteError | int | None
-    ) -> list[bytes | memoryview]:
+    def _encoded(self, request: int, value: ReplyValue) -> list[bytes | memoryview]:
         try:
             if value is None and self._unreported:
                 first, self._unreported = self._unreported[0], []
                 return self.encode(BurnReply(request, first), is_sync=True)
+            assert not isinstance(value, tuple) or isinstance(value, TensorData)  # native only
             return self.encode(BurnReply(request, value))
         except LimitExceeded as error:
             return self.encode(BurnReply(request, OperationFailed(str(error))))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple
 
 from burn_remote_protocol.collectives import EngineKind
+from burn_remote_protocol.contents import MAX_PUBLISHED
 from burn_remote_protocol.dialects.native import (
     MAX_GROUPS,
     SESSION_LIMITS,
@@ -336,6 +337,8 @@ def _welcome(device: Device, attachment: Attachment, version: int) -> Welcome:
             "groups": MAX_GROUPS,
             "group_engines": EngineKind.bits(device.host.groups.engines),
             "files": int(bool(settings.data_dir)),
+            "content_bytes": device.kept.max_content_bytes,
+            "published": MAX_PUBLISHED,
             "message_bytes": settings.max_message_bytes,
             "heartbeat_milliseconds": max(1, round(1000 * settings.heartbeat_seconds)),
         },

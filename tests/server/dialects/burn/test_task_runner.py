@@ -12,8 +12,8 @@ import pytest
 
 from burn_remote_protocol.dialects.burn_0_21 import decode_tasks, encode_tasks
 from burn_remote_protocol.dtypes import F32
-from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, ProtocolViolation
-from burn_remote_protocol.messages import Fetch, QueryDType, Read, Sync, Task, Upload
+from burn_remote_protocol.errors import OperationFailed, ProtocolViolation
+from burn_remote_protocol.messages import Fetch, QueryDType, Read, ReplyValue, Sync, Task, Upload
 from burn_remote_protocol.operations.families import numeric
 from burn_remote_protocol.operations.families.session import DROP
 from burn_remote_protocol.operations.row import Operation
@@ -50,7 +50,7 @@ class Answers:
         self.values: dict[int, Any] = {}
         self.failures: Counter[str] = Counter()
 
-    def reply(self, request: int, value: TensorData | BurnRemoteError | int | None) -> None:
+    def reply(self, request: int, value: ReplyValue) -> None:
         self.values[request] = value
 
     def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:

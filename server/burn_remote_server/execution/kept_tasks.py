@@ -1,0 +1,173 @@
+"""The tasks about kept tensors: contents by digest, and named tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from burn_remote_protocol.contents import content_hash
+from burn_remote_protocol.errors import (
+    OperationFailed,
+    OutOfMemory,
+    ProtocolViolation,
+    UnknownTensor,
+    detached,
+    shown,
+)
+from burn_remote_protocol.messages import (
+    KeepContent,
+    ListPublished,
+    OpenContent,
+    OpenPublished,
+    Publish,
+    Unpublish,
+)
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.tensors.kept_tensors import KeptTensor, OwnKeptTensors
+from burn_remote_server.tensors.plans import memory_bytes
+
+if TYPE_CHECKING:
+    from burn_remote_server.execution.engine import Outbox
+    from burn_remote_server.execution.interpreter import Interpreter
+
+__all__ = ["KeptTasks"]
+
+# Bytes that are hashed between two looks at whether the session has ended, and the host memory for
+# elements on a GPU.
+BLOCK_BYTES: Final = 4 * 1024 * 1024
+
+
+class KeptTasks:
+    """Executes these tasks of one session. ``own`` is ``None`` if the server keeps no tensors."""
+
+    def __init__(
+        self,
+        interpreter: Interpreter,
+        outbox: Outbox,
+        own: OwnKeptTensors | None,
+        fail: Callable[[int, OperationFailed, str, str], None],
+        is_stopped: Callable[[], bool],
+    ) -> None:
+        """``fail(tensor, error, operation, shapes)`` stores a failure as a tensor."""
+        self._interpreter: Final = interpreter
+        self._tensors: Final = interpreter.tensors
+        self._outbox: Final = outbox
+        self._optional: Final = own
+        self._fail: Final = fail
+        self._is_stopped: Final = is_stopped
+        self.handlers: Final[Mapping[type[Any], Callable[[Any], None]]] = {
+            KeepContent: self._keep_content,
+            OpenContent: self._open_content,
+            Publish: self._publish,
+            Unpublish: self._unpublish,
+            ListPublished: self._list,
+            OpenPublished: self._open_published,
+        }
+
+    @property
+    def _own(self) -> OwnKeptTensors:
+        if self._optional is None:
+            raise ProtocolViolation("this server keeps no tensors beyond a session")
+        return self._optional
+
+    def _keep_content(self, task: KeepContent) -> None:
+        """Keep tensors whose digest is right. If anything prevents it, they are just not kept."""
+        own = self._own
+        if sum(map(memory_bytes, task.specs)) > own.kept.max_content_bytes:
+            return
+        hashing = content_hash(task.specs)
+        kept: list[KeptTensor] = []
+        try:
+            for place, spec in enumerate(task.specs):
+                array = self._array(task.first + place, spec)
+                if not array.flags.c_contiguous:
+                    return  # it is no upload
+                items = max(1, BLOCK_BYTES // max(1, array.itemsize))
+                flat = array.reshape(-1)
+                for start in range(0, flat.size, items):
+                    if self._is_stopped():
+                        return
+                    block = flat[start : start + items]
+                    hashing.update(self._interpreter.backend.to_bytes(block, spec.dtype))
+                kept.append(self._kept(array, spec))
+        except (OperationFailed, MemoryError):
+            return
+        # Verified, because other sessions trust it: they never see the elements.
+        if hashing.digest() == task.digest:
+            own.keep_content(task.digest, kept)
+
+    def _open_content(self, task: OpenContent) -> None:
+        tensors = self._own.open_content(task.digest)
+        if tensors is None or len(tensors) != task.count:
+            self._outbox.reply(task.request, 0)
+            return
+        opened = range(task.first, task.first + task.count)
+        try:
+            for tensor, one in zip(opened, tensors, strict=True):
+                self._store(tensor, one)
+        except OperationFailed as error:
+            for tensor in opened:
+                self._tensors.forget(tensor)
+            failure = type(error)(error.reason, operation="OpenContent")
+            self._outbox.reply(task.request, failure)
+        else:
+            self._outbox.reply(task.request, 1)
+
+    def _publish(self, task: Publish) -> None:
+        own = self._own
+        shapes = f"{task.spec}, {shown(task.name)}"
+        try:
+            own.publish(task.name, self._kept(self._array(task.tensor, task.spec), task.spec))
+        except OperationFailed as error:
+            refusal = type(error)(error.reason, operation="Publish", shapes=shapes)
+            # The tensor's own failure names the operation and the tensor that failed.
+            self._outbox.reply(task.request, detached(error) if error.operation else refusal)
+        except MemoryError:
+            failure = OutOfMemory(f"no room for {task.spec}", operation="Publish", shapes=shapes)
+            self._outbox.reply(task.request, failure)
+        else:
+            self._outbox.reply(task.request, None)
+
+    def _unpublish(self, task: Unpublish) -> None:
+        self._outbox.reply(task.request, int(self._own.unpublish(task.name)))
+
+    def _list(self, task: ListPublished) -> None:
+        found = self._own.published()
+        names = sorted(found) if task.name is None else {task.name} & found.keys()
+        self._outbox.reply(task.request, tuple((name, found[name].spec) for name in names))
+
+    def _open_published(self, task: OpenPublished) -> None:
+        found = self._own.published().get(task.name)
+        try:
+            if found is None:
+                raise UnknownTensor(f"no tensor is published as {shown(task.name)} any more")
+            if found.spec != task.spec:
+                raise UnknownTensor(
+                    f"the tensor published as {shown(task.name)} is {found.spec} by now"
+                )
+            self._store(task.tensor, found)
+        except OperationFailed as error:
+            shapes = f"{task.spec}, {shown(task.name)}"
+            self._fail(task.tensor, error, "OpenPublished", shapes)
+
+    def _array(self, tensor: int, spec: TensorSpec) -> Any:
+        array = self._tensors.read(tensor, spec)
+        if array.dtype != self._interpreter.session.array_dtype(spec.dtype):
+            raise UnknownTensor(f"tensor {tensor} has the dtype {array.dtype}, not {spec.dtype}")
+        return array
+
+    def _kept(self, array: Any, spec: TensorSpec) -> KeptTensor:
+        """Return an array to keep: a copy if it would keep more memory alive than its own."""
+        backend = self._interpreter.backend
+        size = backend.nbytes(backend.root(array))
+        if size > backend.nbytes(array):
+            array = array.copy()
+            size = backend.nbytes(array)
+        shared = self._interpreter.session.share(array)
+        return KeptTensor(shared, spec, max(size, memory_bytes(spec)))
+
+    def _store(self, tensor: int, kept: KeptTensor) -> None:
+        refusal = self._interpreter.quota.refusal([memory_bytes(kept.spec)])
+        if refusal is not None:
+            raise refusal
+        self._tensors.store_shared(tensor, kept.shared)
