@@ -202,7 +202,7 @@ from burn_remote.functions.manipulation import (
 from burn_remote.functions.manipulation import concat as cat
 from burn_remote.functions.manipulation import expand_dims as unsqueeze
 from burn_remote.functions.manipulation import permute_dims as permute
-from burn_remote.functions.matrices import kron
+from burn_remote.functions.matrices import diag, kron
 from burn_remote.functions.namespace_information import API_VERSION
 from burn_remote.functions.namespace_information import namespace_info as __array_namespace_info__
 from burn_remote.functions.nan_statistics import (
@@ -215,6 +215,7 @@ from burn_remote.functions.nan_statistics import (
     nanvar,
 )
 from burn_remote.functions.nonzero_elements import argwhere, boolean_mask, nonzero, where
+from burn_remote.functions.order_statistics import median, percentile, quantile
 from burn_remote.functions.padding import pad
 from burn_remote.functions.printing import set_printoptions
 from burn_remote.functions.quantization import (
@@ -473,6 +474,7 @@ __all__ = [
     "default_device",
     "dequantize",
     "device",
+    "diag",
     "diff",
     "distributed",
     "divide",
@@ -550,6 +552,7 @@ __all__ = [
     "max_with_indices",
     "maximum",
     "mean",
+    "median",
     "meshgrid",
     "min",
     "min_with_indices",
@@ -575,6 +578,7 @@ __all__ = [
     "optim",
     "outer",
     "pad",
+    "percentile",
     "permute",
     "permute_dims",
     "pi",
@@ -582,6 +586,7 @@ __all__ = [
     "pow",
     "prod",
     "quant_scheme",
+    "quantile",
     "quantize",
     "quantized_tensor",
     "random",

@@ -318,14 +318,26 @@ def atanh(x: Tensor, /) -> Tensor:
 
 
 @explained
-def round(x: Tensor, /) -> Tensor:
-    """Round to the nearest integer, ties to even; return integer tensors unchanged.
+def round(x: Tensor, /, decimals: int = 0) -> Tensor:
+    """Round to ``decimals`` places, ties to even; return integer tensors unchanged.
 
-    Both parts of complex numbers are rounded.
+    Both parts of complex numbers are rounded. As in NumPy, ``x * 10 ** decimals`` is rounded and
+    then divided; a negative number of places rounds to tens, hundreds and so on. Raises
+    ``DTypeMismatch`` for integers and a negative number.
     """
     if x.dtype.is_complex:
-        return complex(ROUND.unary(real(x)), ROUND.unary(imag(x)))
-    return x if x.dtype.is_integer else ROUND.unary(x)
+        return complex(round(real(x), decimals), round(imag(x), decimals))
+    if x.dtype.is_integer:
+        if decimals < 0:
+            raise DTypeMismatch(
+                f"{x.handle.spec} cannot be rounded to tens; round x.astype('float64') instead"
+            )
+        return x
+    if not decimals:
+        return ROUND.unary(x)
+    if decimals > 0:
+        return divide(ROUND.unary(multiply(x, 10.0**decimals)), 10.0**decimals)
+    return multiply(ROUND.unary(divide(x, 10.0**-decimals)), 10.0**-decimals)
 
 
 @explained

@@ -12,6 +12,8 @@ from burn_remote.arguments.arrays import AnyDType
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, reshaped, with_rank
 from burn_remote.functions.arithmetic import multiply
+from burn_remote.functions.manipulation import part
+from burn_remote.functions.padding import pad
 from burn_remote.functions.statistics import sum
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.operations.families import base
@@ -20,7 +22,7 @@ from burn_remote_protocol.tensors import Slice
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
 
-__all__ = ["check_matrix", "check_square", "diagonal", "kron", "trace"]
+__all__ = ["check_matrix", "check_square", "diag", "diagonal", "kron", "trace"]
 
 SLICE: Final = Operator(base.SLICE)
 
@@ -42,6 +44,24 @@ def diagonal(x: Tensor, /, *, offset: int = 0) -> Tensor:
     end = start + (length - 1) * (columns + 1) + 1 if length else start
     everything = [Slice(0, size, 1) for size in batch]
     return SLICE.apply((flat,), ((*everything, Slice(start, end, columns + 1)),))
+
+
+@explained
+def diag(x: Tensor, /, k: int = 0) -> Tensor:
+    """Return the matrix whose ``k``-th diagonal is a vector, or the ``k``-th diagonal of a matrix.
+
+    ``[n]`` gives ``[n + abs(k), n + abs(k)]`` with zeros elsewhere; ``[rows, columns]`` gives the
+    diagonal that ``diagonal`` returns. Raises ``ShapeMismatch`` for other shapes.
+    """
+    if x.ndim == 2:
+        return diagonal(x, offset=k)
+    if x.ndim != 1:
+        raise ShapeMismatch(f"diag is for vectors and matrices, not {x.handle.spec}")
+    size = x.size
+    # With a row of zeros after each element, C order puts element i at row i and column i.
+    spread = reshaped(pad(reshaped(x, (size, 1)), (0, size)), (size * (size + 1),))
+    square = reshaped(part(spread, 0, 0, size * size), (size, size))
+    return pad(square, (k, 0, 0, k) if k >= 0 else (0, -k, -k, 0)) if k else square
 
 
 @explained

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, final
 
 from burn_remote.arguments.numbers import is_number, refuse_elements
 from burn_remote.diagnostics.invalid_calls import explained
@@ -142,10 +142,11 @@ class Tensor(TensorValue):
         """The tensor with its last two axes swapped."""
         return manipulation.matrix_transpose(self)
 
-    def __round__(self, digits: int | None = None) -> NoReturn:
-        """Refuse ``round(x)``: Python's function gives a number."""
-        scaled = "x.round()" if digits is None else "(x * 10**n).round() / 10**n"
-        raise TypeError(f"round(x) is for numbers; of a tensor, write {scaled}")
+    def __round__(self, digits: int | None = None) -> Tensor:
+        """Return ``x.round(digits)``. Refuse ``round(x)``: Python's function gives an integer."""
+        if digits is None:
+            raise TypeError("round(x) is for numbers; of a tensor, write x.round()")
+        return elementwise.round(self, digits)
 
     def __iter__(self) -> Iterator[Tensor]:
         """Iterate over the first axis without waiting.

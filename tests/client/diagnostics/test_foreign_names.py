@@ -67,7 +67,7 @@ def test_a_misspelled_function_gives_the_similar_name(
         ("inner", "vecdot"),
         ("nan_to_num", "where"),
         ("norm", "vector_norm"),
-        ("percentile", "numpy"),
+        ("interp", "numpy"),
         ("set_default_dtype", "dtype="),
     ],
 )

@@ -28,7 +28,6 @@ def x() -> Iterator[Any]:
     [
         (lambda x: x.repeat(2, 1), br.ArgumentMismatch, r"write x\.tile\(\(2, 1\)\)"),
         (lambda x: round(x), TypeError, r"write x\.round\(\)"),
-        (lambda x: round(x, 2), TypeError, r"write \(x \* 10\*\*n\)\.round\(\) / 10\*\*n"),
         (lambda _: getattr(br.init, NO_NAME), AttributeError, r"burn_remote\.init\.xavier_uniform"),
         (lambda x: ANY.optim.SGD([x], learning_rate=0.1), br.ArgumentMismatch, "burn_remote: lr="),
         (lambda x: ANY.autograd.grad(x, x, only_inputs=True), br.ArgumentMismatch, "only inputs"),
