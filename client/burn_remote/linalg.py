@@ -35,6 +35,7 @@ from burn_remote.functions.matrix_functions import (
     matrix_norm,
     matrix_power,
     matrix_rank,
+    norm,
     pinv,
 )
 
@@ -54,6 +55,7 @@ __all__ = [
     "matrix_power",
     "matrix_rank",
     "matrix_transpose",
+    "norm",
     "outer",
     "pinv",
     "qr",

@@ -97,6 +97,8 @@ def save(
 ) -> None:
     """Wait for tensors, and save them as ``.safetensors``, ``.npy`` (one tensor) or ``.npz``.
 
+    The arguments may come in PyTorch's order, ``save(value, path)``.
+
     ``value`` is a tensor for ``.npy``; for the others, containers of tensors, arrays and numbers,
     which are saved by their dotted names as ``save_safetensors`` does. The client holds the largest
     tensor, and 64 MiB of others. A file that exists is replaced at the end, in one step.
@@ -106,6 +108,8 @@ def save(
     Raises ``DTypeMismatch`` for dtypes that the format cannot hold (quantized tensors; bfloat16 in
     NumPy's files), ``ArgumentMismatch`` for another suffix or value, and ``OSError``.
     """
+    if isinstance(value, str | os.PathLike) and not isinstance(path, str | os.PathLike):
+        path, value = value, path
     suffix = _suffix(path)
     if isinstance(path, str) and path.startswith(SERVER):
         raise ArgumentMismatch(

@@ -102,7 +102,8 @@ FUNCTIONS: Final = {
     "inner": "burn_remote.vecdot(x, y)",
     "interp": _NUMPY,
     "nan_to_num": "burn_remote.where(burn_remote.isnan(x), 0, x)",
-    "norm": "burn_remote.vector_norm(x), burn_remote.linalg.matrix_norm(x)",
+    "norm": "burn_remote.linalg.norm(x); or burn_remote.vector_norm(x), "
+    "burn_remote.linalg.matrix_norm(x)",
     "set_default_dtype": "dtype=burn_remote.float64 in each call; arrays keep their dtype",
     "Parameter": "x.requires_grad_()",
     "RAdam": _NO_OPTIMIZER,

@@ -325,13 +325,13 @@ def linspace(
     start: float,
     stop: float,
     /,
-    num: int,
+    num: int = 50,
     *,
     dtype: AnyDType | None = None,
     device: AnyDevice | None = None,
     endpoint: bool = True,
 ) -> Tensor:
-    """Return ``num`` evenly spaced numbers from ``start`` to ``stop``.
+    """Return ``num`` evenly spaced numbers from ``start`` to ``stop``; 50 as in NumPy.
 
     ``endpoint=False`` excludes ``stop``; otherwise the last number is exactly ``stop``. An integer
     ``dtype`` truncates the numbers; if ``start`` and ``stop`` are integers, the numbers are

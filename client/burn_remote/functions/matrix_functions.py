@@ -20,7 +20,7 @@ from burn_remote.functions.elementwise import abs, square
 from burn_remote.functions.factorizations import inv, svd, svdvals
 from burn_remote.functions.linear_algebra import matmul, vector_norm
 from burn_remote.functions.logic import greater, less_equal
-from burn_remote.functions.manipulation import matrix_transpose
+from burn_remote.functions.manipulation import matrix_transpose, moveaxis
 from burn_remote.functions.matrices import check_matrix, check_square
 from burn_remote.functions.repetition import tril, triu
 from burn_remote.functions.selection import mask_fill
@@ -34,7 +34,7 @@ from burn_remote_protocol.errors import ShapeMismatch, UsageError
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
 
-__all__ = ["LstsqResult", "lstsq", "matrix_norm", "matrix_power", "matrix_rank", "pinv"]
+__all__ = ["LstsqResult", "lstsq", "matrix_norm", "matrix_power", "matrix_rank", "norm", "pinv"]
 
 _EPSILONS = {F64: 2.0**-52, F16: 2.0**-10, BF16: 2.0**-7}
 
@@ -156,6 +156,32 @@ def lstsq(x1: Tensor, x2: Tensor, /, *, rtol: Tensor | Number | None = None) -> 
 
 
 @explained
+def norm(
+    x: Tensor,
+    /,
+    ord: float | Literal["fro", "nuc"] | None = None,
+    axis: int | tuple[int, ...] | None = None,
+    keepdims: bool = False,
+) -> Tensor:
+    """Return norms of vectors or matrices, as ``numpy.linalg.norm`` chooses between them.
+
+    Without ``ord``, the Euclidean norm of all elements along ``axis`` (``None``: of the whole
+    tensor). With it, ``vector_norm`` for one axis, or for a tensor of one; ``matrix_norm`` for two.
+    Raises ``UsageError`` for other numbers of axes.
+    """
+    if ord is None:
+        return vector_norm(x, axis=axis, keepdims=keepdims)
+    axes = tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, int) else axis
+    if len(axes) == 1:
+        if isinstance(ord, str):
+            raise UsageError(f"ord={ord!r} is a norm of matrices, but x has one axis to reduce")
+        return vector_norm(x, axis=axes, keepdims=keepdims, ord=ord)
+    if len(axes) != 2:
+        raise UsageError(f"norm takes one or two axes with ord=, not {len(axes)}")
+    norms = matrix_norm(moveaxis(x, axes, (-2, -1)), keepdims=keepdims, ord=ord)
+    return moveaxis(norms, (-2, -1), axes) if keepdims else norms
+
+
 def matrix_norm(
     x: Tensor, /, *, keepdims: bool = False, ord: float | Literal["fro", "nuc"] | None = "fro"
 ) -> Tensor:

@@ -43,6 +43,14 @@ def test_numpy_loads_the_saved_array(
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), array, strict=True)
 
 
+def test_save_takes_its_arguments_in_the_order_of_pytorch_too(tmp_path: Path) -> None:
+    br.save({"x": np.arange(3)}, tmp_path / "x.safetensors")  # type: ignore[arg-type]
+    br.save(np.arange(3), str(tmp_path / "x.npy"))  # type: ignore[arg-type]
+    with br.LocalDevice() as device:
+        assert br.load(tmp_path / "x.safetensors", device=device)["x"].tolist() == [0, 1, 2]
+    assert np.load(tmp_path / "x.npy").tolist() == [0, 1, 2]
+
+
 @pytest.mark.parametrize("dtype", [*DTYPES, ">i4", ">f8"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("order", ["C", "F"])

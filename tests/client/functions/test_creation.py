@@ -175,6 +175,10 @@ def test_a_range_of_fractions_is_refused_for_integer_dtypes(device: RecordingDev
         br.arange(0, 1, 0.25, dtype=br.int32, device=device)
 
 
+def test_linspace_has_50_numbers_by_default(device: RecordingDevice) -> None:
+    assert br.linspace(0, 1, device=device).shape == (50,)
+
+
 def test_linspace_truncates_for_integer_dtypes(device: RecordingDevice) -> None:
     x = br.linspace(0, 1, 3, dtype=br.int32, device=device)
     sent = device.runner.uploads[x.handle.id]

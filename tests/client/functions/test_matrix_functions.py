@@ -114,3 +114,36 @@ def test_the_gradient_of_a_pseudoinverse_is_that_among_matrices_of_its_rank(
         expected[index] = (high.item() - low.item()) / 2e-6
     assert x.grad is not None
     np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "arguments"),
+    [
+        ((3,), {}),
+        ((2, 3), {}),
+        ((2, 3, 4), {}),
+        ((2, 3, 4), {"axis": 1, "keepdims": True}),
+        ((3,), {"ord": 1}),
+        ((2, 3), {"ord": "nuc"}),
+        ((2, 3), {"ord": 2, "keepdims": True}),
+        ((2, 3, 4), {"ord": 1, "axis": (0, 2)}),
+        ((2, 3, 4), {"ord": "fro", "axis": (2, 0), "keepdims": True}),
+        ((2, 3, 4), {"ord": np.inf, "axis": -1}),
+    ],
+)
+def test_norm_chooses_between_vectors_and_matrices_as_numpy_does(
+    shape: tuple[int, ...], arguments: dict[str, Any]
+) -> None:
+    array = np.random.default_rng(0).standard_normal(shape)
+    with br.LocalDevice() as device:
+        seen = br.linalg.norm(br.tensor(array, device=device), **arguments).numpy()
+    np.testing.assert_allclose(seen, np.linalg.norm(array, **arguments), rtol=1e-12)
+
+
+def test_norm_refuses_axes_that_are_no_vector_and_no_matrix() -> None:
+    with br.LocalDevice() as device:
+        x = br.ones((2, 3, 4), device=device)
+        with pytest.raises(br.UsageError, match="one or two axes"):
+            br.linalg.norm(x, 1)
+        with pytest.raises(br.UsageError, match="norm of matrices"):
+            br.linalg.norm(x, "fro", axis=0)
