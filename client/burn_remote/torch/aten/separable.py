@@ -150,46 +150,33 @@ def _sizes(sizes: Sequence[int], spatial: int) -> Sequence[int]:
     return tuple(sizes) * spatial if len(sizes) == 1 else sizes
 
 
-def _average(
-    x: Tensor,
-    spatial: int,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    *rest: Any,
-) -> list[Matrix]:
+def _average(x: Tensor, spatial: int, kernel_size: Sequence[int], *options: Any) -> list[Matrix]:
+    """Return the matrices of an average pooling with the options of ``aten::avg_pool2d``."""
+    stride, padding, *rest = options
     kernel = _sizes(kernel_size, spatial)
     steps = _sizes(stride, spatial) if stride else kernel
     sizes = x.shape[x.ndim - spatial :]
     return pooling_matrices(sizes, kernel, steps, _sizes(padding, spatial), *rest)
 
 
-@aten("avg_pool3d")
-def avg_pool3d(
-    x: Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Tensor:
-    rest = (ceil_mode, count_include_pad, divisor_override)
-    return _applied(x, _average(x, 3, kernel_size, stride, padding, *rest))
+def _averaging(spatial: int) -> Callable[..., Tensor]:
+    def pool(
+        x: Tensor,
+        kernel_size: Sequence[int],
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Tensor:
+        options = (stride, padding, ceil_mode, count_include_pad, divisor_override)
+        return _applied(x, _average(x, spatial, kernel_size, *options))
+
+    return pool
 
 
-@aten("avg_pool2d")
-def avg_pool2d(
-    x: Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Tensor:
-    rest = (ceil_mode, count_include_pad, divisor_override)
-    return _applied(x, _average(x, 2, kernel_size, stride, padding, *rest))
+implement("avg_pool2d", _averaging(2))
+implement("avg_pool3d", _averaging(3))
 
 
 @aten("avg_pool2d_backward", "avg_pool3d_backward")
@@ -197,13 +184,7 @@ def avg_pool_backward(
     grad: Tensor,
     x: Tensor,
     kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
+    *options: Any,  # those of avg_pool2d, all of them
 ) -> Tensor:
     spatial = len(kernel_size) if len(kernel_size) > 1 else x.ndim - 2
-    rest = (ceil_mode, count_include_pad, divisor_override)
-    matrices = _average(x, spatial, kernel_size, stride, padding, *rest)
-    return _applied(grad, matrices, transposed=True)
+    return _applied(grad, _average(x, spatial, kernel_size, *options), transposed=True)
