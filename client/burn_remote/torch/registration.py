@@ -31,7 +31,7 @@ from burn_remote_protocol.errors import ConnectionLost
 __all__ = ["TESTED", "check_version", "register", "warn_of_cuda"]
 
 # From the first version up to, but excluding, the second.
-TESTED: Final = ((2, 15), (2, 16))
+TESTED: Final = ((2, 14), (2, 16))
 
 # The process whose connections the devices are.
 _PROCESS: Final = os.getpid()
