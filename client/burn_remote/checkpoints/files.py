@@ -82,7 +82,8 @@ def load(
     if isinstance(path, str) and path.startswith(SERVER):
         if suffix not in _SERVER_LOADERS:
             raise ArgumentMismatch(
-                f"a server loads {' and '.join(_SERVER_LOADERS)} files, not {suffix}"
+                f"a server loads {' and '.join(_SERVER_LOADERS)} files, not {suffix}; save it once "
+                "as safetensors: burn_remote.save('x.safetensors', dict(numpy.load('x.npz')))"
             )
         if share:
             raise ArgumentMismatch("a server's file is not sent; load it without share=True")
