@@ -1,8 +1,8 @@
 """Servers on the machines of a Ray cluster: ``burn-remote[ray]``.
 
-An actor on each machine keeps a ``burn-remote-server`` process and says where it listens. Programs
-then connect to the servers themselves: Ray places and restarts them, and carries no tensors.
-Nothing else in this package imports this module.
+Each server is a ``burn-remote-server`` process that a Ray actor starts and whose address the actor
+reports. Ray places and restarts the servers. Programs connect to them directly, so Ray carries no
+tensors. Nothing else in this package imports this module.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from burn_remote_protocol.timed_queue import TimedQueue
 
 __all__ = ["Servers"]
 
-# Ray allows more; these are the ones that place bundles on purpose.
+# The strategies of Ray's placement groups.
 STRATEGIES: Final = ("SPREAD", "STRICT_SPREAD", "PACK", "STRICT_PACK")
-# A server that is told to stop finishes what it executes for this long.
+# How long a server that is told to stop may finish its current work.
 STOP_SECONDS: Final = 15.0
-# The last lines of a server's output, for the error that says why it did not start.
+# The last lines of its output, which the error of a server that does not start quotes.
 KEPT_LINES: Final = 20
 PR_SET_PDEATHSIG: Final = 1  # from Linux' <sys/prctl.h>
 
@@ -58,9 +58,10 @@ class Servers:
     each other's machines, with a secret of their own. The connections are not encrypted unless
     ``flags`` name certificates, which ``connect(tls=…)`` then has to trust.
 
-    A server that ends is started again by the next ``addresses()``, and an actor that Ray lost by
-    Ray, up to ``max_restarts`` times each (-1 for ever). Its tensors are lost, and it has another
-    address. Raises ``ConnectionFailed`` if the cluster has no room for the servers within
+    The next ``addresses()`` restarts a server that has ended. Ray restarts an actor whose process
+    or machine failed, at most ``max_restarts`` times (-1: without a limit). A restarted server has
+    another address and no tensors. Raises ``UsageError`` for invalid arguments and without a Ray
+    cluster, and ``ConnectionFailed`` if the cluster has no room for the servers within
     ``timeout_seconds``, or if one does not start.
     """
 
@@ -132,14 +133,15 @@ class Servers:
     def addresses(self) -> list[str]:
         """Return the address of each server, such as ``ws://10.0.0.7:40123``, in a fixed order.
 
-        Starts servers that do not run. Raises ``ConnectionFailed``.
+        Starts servers that do not run. Raises ``ConnectionFailed``, and ``UsageError`` after
+        ``close``.
         """
         if not self._actors:
             raise UsageError("these servers were closed; make others")
-        hosts = self._answers([actor.host.remote() for actor in self._actors])
+        hosts = self._results([actor.host.remote() for actor in self._actors])
         peers = [flag for host in sorted(set(hosts)) for flag in ("--peer", host)]
         given = ([*self._flags, *peers], self._environment, self._seconds)
-        return self._answers([actor.address.remote(*given) for actor in self._actors])
+        return self._results([actor.address.remote(*given) for actor in self._actors])
 
     def connect(self, **options: Any) -> list[RemoteDevice]:
         """Return a ``RemoteDevice`` for each server, with the token and other ``options``."""
@@ -169,7 +171,7 @@ class Servers:
                 "add machines"
             )
 
-    def _answers(self, pending: list[Any]) -> list[str]:
+    def _results(self, pending: list[Any]) -> list[str]:
         try:
             # Twice: Ray may first have to restart an actor.
             found: list[str] = ray.get(pending, timeout=2 * self._seconds)
@@ -183,7 +185,7 @@ class Servers:
 
 
 class _Server:
-    """The actor of one server: keeps its process, and says where it listens."""
+    """The actor of one server: owns its process and reports its address."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -200,7 +202,7 @@ class _Server:
         return self._address
 
     def stop(self) -> None:
-        """End the server once it has executed what it has."""
+        """Drain the server and wait for its end, at most ``STOP_SECONDS``."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait(STOP_SECONDS)

@@ -1,9 +1,9 @@
 """A queue whose ``get`` keeps its timeout.
 
-``queue.SimpleQueue.get`` may wait for ever: if its thread does not run for longer than the timeout
-after it has found the queue empty, CPython passes the negative rest of the time on, which means no
-timeout (seen with 3.11; the code of 3.7 to 3.14 is the same). On a busy machine, a thread that
-waits a millisecond at a time stops within hours.
+``queue.SimpleQueue.get`` may wait forever: if its thread is suspended for longer than the timeout
+after it has found the queue empty, the remaining time is negative, and CPython takes a negative
+timeout for none (seen with 3.11; the code of 3.7 to 3.14 is the same). On a busy machine, a thread
+that waits a millisecond at a time stops within hours.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TimedQueue(Generic[T]):
             try:  # noqa: SIM105 ``suppress`` takes longer
                 self._has_news.release()
             except RuntimeError:
-                pass  # it is free: the consumer has not looked since an earlier item
+                pass  # free since an earlier item, which the consumer has not taken yet
 
     def get(self, timeout_seconds: float | None = None) -> T:
         """Remove and return the first item; wait for one. Raises ``queue.Empty`` at the timeout."""

@@ -44,15 +44,16 @@ def publish(device: Device, name: str, tensor: Tensor) -> None:
             f"the tensor is on {tensor.device}, not on {device}; write tensor.to(device)"
         )
     handle = plain(tensor.handle)
-    if recording.runner is not None:  # it refuses what the program waits for
+    if recording.runner is not None:
+        # A graph cannot wait for a reply, so the recorder refuses this as it refuses a read.
         recording.runner.read_tensor_async(handle)
-    session.publish(_checked(name), handle.id, handle.spec).result()
+    session.publish(_checked_name(name), handle.id, handle.spec).result()
 
 
 def open_published(device: Device, name: str) -> TensorHandle:
     """Return a handle of the tensor that has a name; see ``Device.published``."""
     session = named_session(device)
-    found = dict(session.list_published(_checked(name)).result())
+    found = dict(session.list_published(_checked_name(name)).result())
     if name not in found:
         raise KeyError(_missing(device, name))
     handle = device.runners.create_empty_handle(found[name])
@@ -62,7 +63,7 @@ def open_published(device: Device, name: str) -> TensorHandle:
 
 def unpublish(device: Device, name: str) -> None:
     """Remove a name; see ``Device.unpublish``."""
-    if not named_session(device).unpublish(_checked(name)).result():
+    if not named_session(device).unpublish(_checked_name(name)).result():
         raise KeyError(_missing(device, name))
 
 
@@ -70,7 +71,7 @@ def _missing(device: Device, name: str) -> str:
     return f"no session with this token has published {shown(name)} on {device}"
 
 
-def _checked(name: object) -> str:
+def _checked_name(name: object) -> str:
     if not isinstance(name, str) or not is_published_name(name):
         raise UsageError(
             f"the name of a published tensor is a printable text of 1 to "

@@ -1,7 +1,8 @@
-"""Uploads of elements that the server may have already, from a session of the same token.
+"""Uploads of elements that the server may already have from a session with the same token.
 
-The client hashes the elements and asks for a content with this digest: about 100 bytes and a round
-trip. Only if the server has none are the elements sent, and the server keeps them.
+The client hashes the elements and asks the server for a content with this digest, which takes about
+100 bytes and a round trip. It sends the elements only if the server does not have them; then the
+server keeps them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["send_shared"]
 
-# Sending fewer bytes takes less time than the round trip of the question.
+# Below this, sending the elements takes less time than asking for them.
 MIN_BYTES: Final = 64 * 1024
 
 
@@ -28,11 +29,11 @@ def send_shared(
     specs: Sequence[TensorSpec],
     elements: Callable[[], Iterable[TensorData]],
 ) -> list[TensorHandle]:
-    """Make tensors with these elements, of which the server may have a copy; return their handles.
+    """Make tensors of elements that the server may already have; return their handles.
 
-    ``elements`` iterates over those of ``specs``, in order. It is called again if they must be sent
-    after they have been hashed. Where the server keeps no contents, or none of this size, they are
-    just sent.
+    ``elements()`` iterates over the elements of each tensor, in the order of ``specs``. It is
+    called once to hash them and, if the server does not have them, once more to send them. If the
+    server keeps no contents of this size, they are just sent.
     """
     session: Any = client.session
     total = sum(spec.nbytes for spec in specs)
@@ -44,7 +45,7 @@ def send_shared(
         hashing.update(data.bytes)
     digest = hashing.digest()
     first = session.reserve(len(specs))
-    # The handles before the question: an interrupt drops whatever the server has made by then.
+    # Created before the request, so that a Ctrl-C drops whatever the server has made by then.
     handles: list[TensorHandle] = [
         OwningHandle(client, first + place, spec) for place, spec in enumerate(specs)
     ]

@@ -1,28 +1,30 @@
 """A member of a group: its collectives in order, its links to its neighbours, and failures.
 
 The members form a ring of links. Each member has two threads. The *worker* takes one collective
-after the other: it tells the next member which one, has the engine exchange the elements, and
-checks that the member before has told the same before it takes any from that one. The *sender*
-sends to the next member. No session waits: the outputs are slots in flight.
+after the other: it announces the collective to the next member and has the engine exchange the
+elements. It takes elements from the previous member only once that one has announced the same
+collective. The *sender* sends to the next member. No session waits: the outputs are slots in
+flight.
 
 **Failures.** A member that notices a failure, or leaves, tells both neighbours (``GroupBroken``),
-and each passes it on: to the next one what came from the one before, and the other way round. The
-message has the number of the first collective that cannot be carried out. A member that leaves has
-done its part of all earlier ones, so the others can still complete them. The first failure counts.
+and each neighbour passes the message on around the ring. The message has the number of the first
+collective that cannot be carried out. A member that leaves has done its part of all earlier ones,
+so the others can still complete them. The first failure counts.
 
 **Liveness.** Both ends of a link send a heartbeat when they have sent nothing for a quarter of
 the group's bound. A member from which nothing came for a whole bound has failed.
 
-**Progress.** A member may be alive and never issue its collective, or its inputs never arrive. If
-the one before has begun it, the late member reports itself after ``issue_seconds``, and says what
-its session is doing. If it cannot, because the one before is late too, the next one reports it
-after one and a half times that. The others wait for elements meanwhile, and report a failure only
-after twice that time: so the report that names the right member comes first.
+**Progress.** A member may be alive but late: its session does not issue the collective, or an input
+does not arrive. A late member reports itself ``issue_seconds`` after the previous member's
+announcement, and says what its session is doing. If the previous member is late too, there is no
+such announcement; then the next member reports the late one after 1.5 times that. Members that wait
+for elements report a failure only after twice that time, so the report that names the right member
+comes first.
 
-**Announcements.** A member tells the next one of a collective when it has the inputs, because the
-elements follow on the same link. An engine whose elements travel elsewhere has it told as soon as
-the session issues the collective (``announce_ahead``), so that the answer of a neighbour is there
-when the inputs are.
+**Announcements.** A member announces a collective when it has the inputs, because the elements
+follow on the same link. If an engine's elements travel elsewhere, the member announces each
+collective as soon as its session issues it (``announce_ahead``). So the neighbours have usually
+agreed by the time the inputs arrive.
 """
 
 from __future__ import annotations
@@ -57,9 +59,9 @@ logger = get_logger(__name__)
 BEATS_PER_BOUND: Final = 4
 # The most characters of a reason that is sent to others.
 MAX_REASON: Final = 900
-# How often a member that waits for an input takes a message of the one before.
+# A member that waits for an input receives a message of the previous one at this interval.
 INPUT_SLICE_SECONDS: Final = 0.05
-# The most collectives of which the member before may tell ahead; up to 1 KiB each.
+# The most announcements that wait for this member; each has up to 1 KiB.
 MAX_AHEAD: Final = 1024
 
 _STOP: Final = object()
@@ -114,13 +116,14 @@ class Member:
         self._has_ended = False
         self._is_excluded = False
         self._incoming: Incoming | None = None
-        # What the member before has begun and this one has not, with the times when it told.
+        # Announcements of the previous member for collectives that this one has not begun, and when
+        # they arrived.
         self._begun: Final[deque[tuple[BeginCollective, float]]] = deque()
         self._announces = False
-        # What this member has begun and the one before perhaps not.
+        # The collective that this member has begun, until the previous one has announced it too.
         self._unagreed: BeginCollective | None = None
         self._heard = time.monotonic()
-        # When the member before is given up although it is alive, and why.
+        # When the previous member counts as failed although it is alive, and why.
         self._late_at = float("inf")
         self._late_reason = ""
         self._sender: Final = Sender(
@@ -161,7 +164,7 @@ class Member:
         self._wake()
 
     def announce_ahead(self) -> None:
-        """Tell the next member of collectives as soon as they are submitted, from now on."""
+        """Announce each collective as soon as it is submitted, from now on."""
         with self._lock:
             self._announces = True
             for job in self._jobs:
@@ -388,7 +391,7 @@ class Member:
                 self.serve_links(0.0, lambda: True)
 
     def _check_own_progress(self, since: float, what: str) -> None:
-        """Report this member if it has not begun for long what the member before has begun."""
+        """Report this member if it is late for a collective that the previous one announced."""
         if not self._begun:
             return
         (begun, told_at), seconds = self._begun[0], self.spec.issue_seconds
@@ -406,7 +409,7 @@ class Member:
 
         After something is over, ``wake`` must be called. Raises ``GroupIsBroken``.
         """
-        # Behind what was begun there are elements, unless the member before tells ahead.
+        # After an announcement, elements follow on the link, unless members announce ahead.
         is_told = len(self._begun) >= (MAX_AHEAD if self._announces else 1)
         if self._incoming is None or is_told or self._previous in self._gone:
             with self._lock:
@@ -461,7 +464,7 @@ class Member:
             self.check()
 
     def _expect(self, what: str, seconds: float) -> None:
-        """Give the member before up unless it does something within some time."""
+        """Let the previous member count as failed unless it acts within ``seconds``."""
         self._late_at = time.monotonic() + seconds
         self._late_reason = f"it is alive, but {what} within {seconds:g} seconds"
 
@@ -515,10 +518,11 @@ class Member:
         self._unagreed = begun
 
     def await_agreement(self) -> None:
-        """Wait until the member before has begun the same collective, unless it has already.
+        """Wait until the previous member has announced the collective that this one has begun.
 
-        ``receive_piece`` does this too: a member sends its own elements without waiting. The next
-        one reads them only if it agrees. Raises ``GroupIsBroken``.
+        ``receive_piece`` does this too. A member sends its own elements without waiting, because
+        the next one reads them only once it has begun the same collective. Raises
+        ``GroupIsBroken``.
         """
         unagreed = self._unagreed
         if unagreed is None:

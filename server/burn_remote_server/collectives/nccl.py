@@ -6,10 +6,10 @@ are there. While collectives are in flight, the links tell of failures; then the
 aborted, which ends what is in flight. Its outputs were failed before, so nobody sees what an
 aborted collective left in them.
 
-Members tell each other of a collective as soon as their sessions issue it, and start it once the
-member before has told of the same one. So agreeing takes no time between collectives that were
-issued together. A member whose inputs never arrive reports itself, which aborts what the others
-have started. The outputs of a collective are settled when the GPU has finished it, so the next one
+Members announce a collective as soon as their sessions issue it, and start it once the previous
+member has announced the same one. So agreeing takes no time between collectives that were issued
+together. A member whose inputs never arrive reports itself, which aborts what the others have
+started. The outputs of a collective are settled when the GPU has finished it, so the next one
 can start meanwhile.
 """
 

@@ -101,8 +101,8 @@ def run(settings: Settings, *, exit_now: Callable[[int], object] = os._exit) -> 
     if problem is not None:
         raise CannotStart(_explain(problem, settings)) from problem
     if is_any_running():
-        # Not by the end of the interpreter: OpenBLAS's exit handler waits for OpenBLAS's threads,
-        # and waits forever if another thread is inside a matrix product at that moment.
+        # A normal exit runs OpenBLAS's exit handler, which waits for OpenBLAS's threads. It waits
+        # forever if another thread is inside a matrix product at that moment.
         sys.stdout.flush()
         sys.stderr.flush()
         exit_now(0)

@@ -265,10 +265,11 @@ class Engine:
         """A value that changes whenever an operation has returned. Any thread may read it."""
         return self.place, self._interpreter.executed, self._interpreter.checks
 
-    def give_up(self, reason: str) -> OperationFailed | None:
-        """Return the failure of the task that is being executed, which does not return.
+    def lost_task(self, reason: str) -> OperationFailed | None:
+        """Return the failure of the task that is being executed and does not return.
 
-        ``None`` if the task may take any time. Called by another thread.
+        ``None`` if no task is being executed, or one that may take any time. Called by another
+        thread.
         """
         error = OperationLost(reason)
         try:

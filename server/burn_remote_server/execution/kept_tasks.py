@@ -1,4 +1,4 @@
-"""The tasks about kept tensors: contents by digest, and named tensors."""
+"""Execution of tasks on tensors kept beyond a session: contents by digest, and named tensors."""
 
 from __future__ import annotations
 
@@ -32,13 +32,16 @@ if TYPE_CHECKING:
 
 __all__ = ["KeptTasks"]
 
-# Bytes that are hashed between two looks at whether the session has ended, and the host memory for
-# elements on a GPU.
+# Bytes that are hashed at a time: elements on a GPU need as much host memory, and after each block
+# the thread checks whether the session has ended.
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 
 
 class KeptTasks:
-    """Executes these tasks of one session. ``own`` is ``None`` if the server keeps no tensors."""
+    """The handlers of these tasks in one session.
+
+    ``own`` is ``None`` if the server keeps no tensors.
+    """
 
     def __init__(
         self,
@@ -71,7 +74,7 @@ class KeptTasks:
         return self._optional
 
     def _keep_content(self, task: KeepContent) -> None:
-        """Keep tensors whose digest is right. If anything prevents it, they are just not kept."""
+        """Keep tensors if they have the digest; a failure is not reported, nothing is kept."""
         own = self._own
         if sum(map(memory_bytes, task.specs)) > own.kept.max_content_bytes:
             return
@@ -81,7 +84,7 @@ class KeptTasks:
             for place, spec in enumerate(task.specs):
                 array = self._array(task.first + place, spec)
                 if not array.flags.c_contiguous:
-                    return  # it is no upload
+                    return  # an upload would be contiguous
                 items = max(1, BLOCK_BYTES // max(1, array.itemsize))
                 flat = array.reshape(-1)
                 for start in range(0, flat.size, items):
@@ -92,7 +95,7 @@ class KeptTasks:
                 kept.append(self._kept(array, spec))
         except (OperationFailed, MemoryError):
             return
-        # Verified, because other sessions trust it: they never see the elements.
+        # Other sessions open the content by its digest alone, so a wrong one must not be kept.
         if hashing.digest() == task.digest:
             own.keep_content(task.digest, kept)
 

@@ -5,8 +5,8 @@ graphs that it calls once. When a graph is called again with equal shapes, it is
 ``GraphPlan``. The memory of graphs counts in the session's quota: a graph that does not fit is
 refused, and the graphs before it stay.
 
-A fusion client registers a graph again and again, under other numbers, while its program repeats
-the same operations. The bytes of the operations show that it is the same graph.
+While a program repeats its operations, a fusion client may register the same graph under several
+numbers. A graph whose operations have the same bytes as an earlier one is that one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_FORMS: Final = 8
 # Memory of a value that a call binds, in the key of a form and in the bound operations.
 BOUND_BYTES: Final = 256
 
-# Memory of a further number of the same graph.
+# Memory of each further number of a graph.
 NUMBER_BYTES: Final = 256
 
 # Ids of tensors that exist only during a call. Clients have ids below.
@@ -80,7 +80,7 @@ class _Registered:
     def __init__(self, packed: bytes) -> None:
         self.packed: Final = packed
         self.graph: Final = RelativeGraph(decode_graph(packed))
-        self.numbers = 0  # how many it has
+        self.numbers = 0  # how many numbers the client has registered it under
         self.interfaces: Final[dict[tuple[int, ...], Interface]] = {}
         self.forms: Final[dict[Any, _Form | _Uncompiled]] = {}
         # What the account counts; 0 for a graph that did not fit and runs only once.

@@ -156,9 +156,9 @@ class Session:
         self._seconds_seen += seconds
         if self._seconds_seen < self._operation_lost_seconds or self.error is not None:
             return False
-        error = self.engine.give_up(
+        error = self.engine.lost_task(
             f"it has not returned for {self._seconds_seen:.3g} seconds, so the server ended the "
-            "session and gave the operation up; report it to the server's operator, or raise "
+            "session; report it to the server's operator, or ask the operator to raise "
             "operation_lost_seconds on the server if it may take that long"
         )
         if error is None:

@@ -55,7 +55,7 @@ __all__ = ["LocalLink", "open_numpy"]
 
 # Shared by all local devices of a process, so tensors move between them without being copied.
 _transfers: Final = Transfers()
-# Also shared: named tensors. Elements need not be sent to a local device, so it keeps no contents.
+# The named tensors of all local devices. There are no contents, as nothing is sent to the device.
 _kept: Final = KeptTensors(Pool(2**62), 0, 1.0)
 _backends: dict[str, Backend] = {}
 

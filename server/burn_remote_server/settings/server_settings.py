@@ -38,7 +38,7 @@ MIB: Final = 1024 * 1024
 # and the operating system.
 DEFAULT_MEMORY_SHARE: Final = 0.8
 
-# Contents take at most this part of the sessions' memory. Tensors need it more: they evict them.
+# Contents take at most an eighth of the sessions' memory by default, and tensors evict them.
 CONTENT_DIVISOR: Final = 8
 
 

@@ -157,22 +157,22 @@ class FrameParser:
 
     @property
     def has_room(self) -> bool:
-        """Whether ``room`` has a place for the next bytes.
+        """Whether ``room`` may be called: a long payload is in progress.
 
-        Otherwise there is none, or bytes that were received before have to be taken first.
+        Not while received bytes wait to be joined to it.
         """
         state = self._state
         return state.buffer_in_progress() is not None and not state.received
 
     def room(self, most_bytes: int) -> memoryview:
-        """Return the place of the next bytes of a long payload, until the next ``room``."""
+        """Return memory for the next bytes of a long payload, valid until the next ``room``."""
         state = self._state
         buffer = state.buffer_in_progress()
         assert buffer is not None  # the caller looked at ``has_room``
         return buffer.room(min(most_bytes, state.missing))
 
     def add(self, count: int) -> None:
-        """Take ``count`` bytes that the caller has stored in the last ``room``."""
+        """Parse the ``count`` bytes that the caller has stored in the last ``room``."""
         state = self._state
         buffer = state.buffer_in_progress()
         assert buffer is not None  # ``room`` has returned a part of it

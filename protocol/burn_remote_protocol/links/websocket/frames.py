@@ -63,7 +63,7 @@ def frame_header(first: int, length: int, mask_bit: int = 0) -> bytes:
 def unmask_in_place(payload: memoryview, key: bytes) -> None:
     """Apply a masking key to writable bytes, as ``apply_mask`` does to a copy of them."""
     elements = np.frombuffer(payload, np.uint8)
-    # NumPy computes with unaligned words in a seventh of the speed.
+    # NumPy is seven times as slow on unaligned words.
     start = min(len(payload), -elements.ctypes.data % 8)
     middle = (len(payload) - start) // 8 * 8
     elements[:start] ^= np.frombuffer(2 * key, np.uint8)[:start]

@@ -71,8 +71,8 @@ LINEAR_WEIGHT_BACKWARD: Final = Estimates(
 # One matrix of a batch: LAPACK copies it, and its functions have many steps.
 MATRIX_COST: Final = 4_000
 
-# LAPACK iterates until the elements converge, and has bugs in which they never do: a server's event
-# loop must not run such an operation, however small. This is ten times its default limit.
+# LAPACK iterates until the elements converge, and because of bugs some never do. So a server's
+# event loop must not run such an operation, however small: this is ten times its default limit.
 ITERATED_COST: Final = 1_000_000
 
 

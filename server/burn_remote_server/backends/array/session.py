@@ -167,7 +167,10 @@ class ArraySession(BackendSession):
     def _numbered_constant(
         self, signature: Signature, numbers: Mapping[str, float]
     ) -> tuple[ElementwiseCall, ...]:
-        """Return a tensor that is nothing but a number of a call as the constant of a call."""
+        """Return the call for a 0-d ``Full`` whose value changes with each call of a graph.
+
+        The value is bound as a 0-d array; nothing is returned for other operations.
+        """
         if "value" not in numbers or signature.row.name != "Full":
             return ()
         (out,) = signature.outputs

@@ -1,9 +1,9 @@
 """Checks of indices on a GPU, also in captured runs.
 
-A kernel turns indices into positions, and notes an index that is out of range in host memory. An
-operation on its own waits for the GPU and reads the note. Inside a capture nothing can wait, so the
-launch reads the note after its kernels; its results are then not used. An index out of range
-becomes position 0, so that no kernel after it leaves its array.
+A kernel turns indices into positions. If an index is out of range, it sets a flag in host memory,
+the *note*, and uses position 0, so that later kernels stay inside their arrays. A single operation
+waits for the GPU and reads the note. Nothing can wait inside a capture, so there the launch reads
+the note after its kernels, and discards the results if it is set.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from burn_remote_server.backends.cupy.pinned_memory import is_pinned
 
 __all__ = ["RangeChecks", "checked_by", "current_checks"]
 
-# Negative indices are too large as unsigned ones.
+# Negative indices become unsigned numbers that exceed any size.
 _positions: Final = cupy.ElementwiseKernel(
     "T index, uint64 size",
     "int64 position, raw int32 note",

@@ -1,7 +1,6 @@
 """A bound for the disk cache of compiled kernels, which CuPy does not bound.
 
-Programs with other shapes and operations have other kernels, so the cache of a server that runs for
-long would fill the disk.
+Each new shape or operation adds kernels, so the cache would fill the disk in the long run.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ _KERNELS: Final = "*.cubin"
 
 
 def trim(folder: Path, limit_bytes: int = MAX_CACHE_BYTES) -> int:
-    """Remove the kernels that were not used for longest, until half of the limit is free.
+    """Remove the least recently used kernels until half of the limit is free.
 
-    Does nothing within the limit. A kernel that is removed is compiled again when it is needed.
-    Returns how many were removed. Files that cannot be removed are left.
+    Does nothing within the limit. Returns how many were removed; files that cannot be removed are
+    left. A removed kernel is compiled again when it is needed.
     """
     found = []
     for path in folder.glob(_KERNELS):

@@ -49,9 +49,9 @@ def kernel_source(
 ) -> str:
     """Return the source of a kernel ``(inputs…, numbers, outputs…)``.
 
-    All are pointers, but ``numbers``, which is a structure of all numbers of the steps, in their
-    order; it is missing if there are none. ``shape`` is that of all results, ``outputs`` the values
-    that are kept.
+    The inputs and outputs are pointers. ``numbers`` is a structure of all numbers of the steps, in
+    order; without numbers, there is no such argument. ``shape`` is that of all results, and
+    ``outputs`` has the values that are kept.
     """
     size = math.prod(shape)
     index = "unsigned int" if size < 2**31 else "unsigned long long"
