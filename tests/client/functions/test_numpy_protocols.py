@@ -35,6 +35,7 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
     "invert": lambda x: np.invert(x > 2),
     "less": lambda x: np.less(x, 2),
     "linalg.inv": lambda x: np.linalg.inv(x @ x.T + 1),
+    "linalg.norm": lambda x: np.linalg.norm(x, axis=1),
     "linalg.svd": lambda x: np.linalg.svd(x, full_matrices=False)[1],
     "matmul": lambda x: np.matmul(x, x.T),
     "max": lambda x: np.max(x, axis=1, keepdims=True),
@@ -81,8 +82,8 @@ REFUSED: dict[str, tuple[Callable[[br.Tensor], object], str]] = {
         r"numpy\.partition .*; pass x\.numpy\(\) to it",
     ),
     "another name": (
-        lambda x: np.linalg.norm(x),
-        r"write burn_remote\.vector_norm\(x\), ",
+        lambda x: np.convolve(x, x),
+        r"write burn_remote\.functional\.conv1d\(x\[",
     ),
     "a reduction of a ufunc": (lambda x: np.add.reduce(x), r"numpy\.add\.reduce is not computed"),
     "an output": (lambda x: np.add(x, x, out=np.zeros(2)), "out= is not computed on the device"),
