@@ -50,7 +50,7 @@ def assign_item(x: Tensor, index: Any, value: Any, /) -> None:
     ``UsageError`` for a tracked leaf outside ``no_grad``. Warns if the program has no reference to
     ``x``, as in ``y[0][1] = value``, because the changed copy is lost.
     """
-    # A warning, because extension modules may hold fewer references to a tensor that they keep.
+    # No error: an extension module may keep a tensor with fewer references than a Python program.
     if sys.getrefcount(x) == _TEMPORARY:
         warnings.warn(
             "this assignment has no effect: it changes a temporary tensor, which is a copy. In "

@@ -322,8 +322,8 @@ def round(x: Tensor, /, decimals: int = 0) -> Tensor:
     """Round to ``decimals`` places, ties to even; return integer tensors unchanged.
 
     Both parts of complex numbers are rounded. As in NumPy, ``x * 10 ** decimals`` is rounded and
-    then divided; a negative number of places rounds to tens, hundreds and so on. Raises
-    ``DTypeMismatch`` for integers and a negative number.
+    then divided. Negative ``decimals`` round to tens, hundreds and so on; for integers, they raise
+    ``DTypeMismatch``.
     """
     if x.dtype.is_complex:
         return complex(round(real(x), decimals), round(imag(x), decimals))

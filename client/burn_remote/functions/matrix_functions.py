@@ -165,9 +165,9 @@ def norm(
 ) -> Tensor:
     """Return norms of vectors or matrices, as ``numpy.linalg.norm`` chooses between them.
 
-    Without ``ord``, the Euclidean norm of all elements along ``axis`` (``None``: of the whole
-    tensor). With it, ``vector_norm`` for one axis, or for a tensor of one; ``matrix_norm`` for two.
-    Raises ``UsageError`` for other numbers of axes.
+    Without ``ord``, this is the Euclidean norm along ``axis``, or of all elements. With ``ord``, it
+    is ``vector_norm`` for one axis and ``matrix_norm`` for two; ``axis=None`` means all axes of
+    ``x``. Raises ``UsageError`` for other numbers of axes.
     """
     if ord is None:
         return vector_norm(x, axis=axis, keepdims=keepdims)

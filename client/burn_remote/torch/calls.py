@@ -122,7 +122,7 @@ def functional(func: Any, function: Callable[..., Any]) -> Handler:
 
 
 def laid_out(func: Any, handler: Handler) -> Handler:
-    """Have the new tensors that a handler returns get the strides of PyTorch."""
+    """Return a handler whose new tensors have the strides of PyTorch's."""
     if func._schema.is_mutable or any(one.alias_info is not None for one in func._schema.returns):
         return handler
     always = not is_row_major(func)

@@ -17,7 +17,8 @@ from burn_remote.torch.calls import Handler
 
 __all__ = ["COMPOSITIONS", "FUNCTIONAL_COMPOSITIONS"]
 
-# Kinds of masks: [target, source] of attention, or [batch, source] of padding; else they fit.
+# Kinds of masks: of attention, [target, source]; of padding, [batch, source]. Other masks have the
+# shape of the scores.
 _OF_ATTENTION, _OF_PADDING = 0, 1
 
 
@@ -129,13 +130,13 @@ def _update_scale(
 
 
 def _set(target: Any, source: Any) -> Any:
-    """Have a tensor show what another one shows (``Tensor.set_``)."""
+    """Let a tensor share the elements of another one (``Tensor.set_``)."""
     target.data = source
     return target
 
 
 def _equal(x: Any, y: Any) -> bool:
-    """Wait for the answer to whether shapes and all elements are equal."""
+    """Return whether shapes and all elements are equal. Waits for the server."""
     return x.shape == y.shape and bool((x == y).all())
 
 

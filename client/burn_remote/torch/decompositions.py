@@ -19,8 +19,8 @@ __all__ = ["allow_fallback", "decomposed", "refusal"]
 
 _CORE: Final = core_aten_decompositions()
 
-# A decomposition may end in the operation that it decomposes: some call the same operation with
-# ``out=``, which is derived from the one without. None that ends is nested as deeply as this.
+# A decomposition may call the operation that it decomposes without end: some call it with ``out=``,
+# whose handler calls it without. Those that end are nested less deeply than this.
 _DEEPEST: Final = 8
 
 _is_fallback_allowed = False

@@ -1,8 +1,8 @@
 """Parameters of modules that move to burn devices and back stay the same objects.
 
-PyTorch makes new parameters where a tensor of the new device cannot be put into the old object:
-parameters that layers share are then two, and an optimizer goes on with the old ones. On CUDA
-neither happens, and programs rely on it.
+PyTorch makes a new parameter where it cannot put a tensor of the new device into the old object.
+Then layers that shared a parameter have two, and an optimizer updates the old one. On CUDA neither
+happens, and programs rely on that.
 """
 
 from __future__ import annotations

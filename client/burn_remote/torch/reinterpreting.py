@@ -1,6 +1,6 @@
-"""Views that show the elements of a storage as others: complex numbers as pairs, conjugates.
+"""Views with converted elements: complex numbers as pairs of reals, conjugates, negatives.
 
-Writes to such a view change the tensor that it shows, and the other way round.
+A write to such a view changes the tensor that it is a view of, and the other way round.
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ def alias(x: BurnTensor, geometry: Geometry, value: br.Tensor | None) -> BurnTen
 def view_of_storage(
     storage: Storage, geometry: Geometry, value: br.Tensor | None, dtype: Any, place: Any
 ) -> BurnTensor:
-    """Return a tensor that shows elements of a storage."""
+    """Return a view of elements of a storage."""
     size, stride, offset = geometry
     made: BurnTensor = _make(
         BurnTensor, size, strides=stride, storage_offset=offset, dtype=dtype, device=place

@@ -1,6 +1,7 @@
-"""Operations that write: the functional operation, and its results in the storages of targets.
+"""Handlers of operations that write to their arguments (``add_``, ``add.out``).
 
-All views of a storage change with it. ``resolve`` finds the handler of the functional overload.
+A handler runs the functional operation and stores its results in the storages of the targets, so
+all views of them change. ``resolve`` finds the handler of the functional overload.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def _into_outputs(functional: Any, outputs: list[str], resolve: Resolve) -> Hand
 
 
 def resize(target: BurnTensor, shape: tuple[int, ...], stride: Any) -> None:
-    """Give an output another shape, with elements of its own, as PyTorch does if it has none."""
+    """Give an output another shape and new elements. Warns, as PyTorch does, if it had elements."""
     if target.numel():
         warnings.warn(
             f"An output with one or more elements was resized since it had shape "
@@ -203,7 +204,7 @@ def foreach(func: Any) -> Handler | None:
             raise RuntimeError("the tensors of a list must all be on burn devices")
         last = kwargs.get(keyword) if keyword else None
         columns = list(args[1:])
-        if keyword in ("value",) and len(columns) == 3:
+        if keyword == "value" and len(columns) == 3:
             last = columns.pop()
         if kind == "ScalarList" and "scalars" in kwargs:
             columns.append(kwargs["scalars"])

@@ -227,7 +227,7 @@ def searchsorted(
 
 @aten("bincount")
 def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """Wait for the largest element, which is the length of the result."""
+    """Count each integer, or add up its weights. Waits for the largest, which gives the length."""
     length = max(int(br.max(x)) + 1 if x.size else 0, minlength)
     if weights is None:
         counts = br.zeros((length,), dtype=br.int64, device=x.device)
@@ -243,7 +243,7 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
 
 @aten("repeat_interleave.Tensor")
 def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Tensor:
-    """Return each position as often as ``repeats`` says; wait for the sum if it is not given."""
+    """Return each position ``repeats`` times. Waits for their sum without ``output_size``."""
     count = int(br.sum(repeats)) if output_size is None else output_size
     ends = br.cumulative_sum(converted_to(repeats, br.int64), axis=0)
     places = br.arange(count, dtype=br.int64, device=repeats.device)
@@ -255,7 +255,10 @@ def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Ten
 def unique(
     x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Wait for the number of different elements."""
+    """Return the different elements, where each element is among them, and counts.
+
+    Waits for their number.
+    """
     found = br.unique_all(x)
     none = br.zeros((0,), dtype=br.int64, device=x.device)
     inverse = br.reshape(found.inverse_indices, x.shape) if return_inverse else none

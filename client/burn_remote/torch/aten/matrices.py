@@ -102,7 +102,7 @@ def cross(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
 def solve_triangular(
     x: Tensor, y: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Tensor:
-    """Solve ``x @ result = y`` by the triangle of ``x`` only; ``result @ x = y`` for the right."""
+    """Solve ``x @ result = y`` (``left``) or ``result @ x = y``, with one triangle of ``x``."""
     size = x.shape[-1]
     matrix = br.triu(x) if upper else br.tril(x)
     if unitriangular:

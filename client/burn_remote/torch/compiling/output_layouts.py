@@ -1,4 +1,4 @@
-"""How outputs of a graph lie in memory: the strides that PyTorch traced, and what they share.
+"""Memory layouts of a graph's outputs: the strides that PyTorch traced, and shared elements.
 
 PyTorch makes views of outputs by these strides. Outputs that are views of one tensor share its
 elements, as they do without ``torch.compile``.
@@ -59,7 +59,7 @@ def _number(traced: Any, replaced: Mapping[Any, int]) -> int:
 
 
 def roots_of(outputs: Sequence[Any], steps: Sequence[Any]) -> dict[Any, Any]:
-    """Return for each output that shares elements with another one the node that made them."""
+    """Map each output that shares elements with another output to the node that made them."""
     makers: dict[int, Any] = {}
     for node in steps:
         value = node.meta.get("val")
