@@ -115,6 +115,21 @@ def test_close_is_sent_after_the_last_frames(connected: Connected) -> None:
         connected.connection.send([b"three"])
 
 
+def test_a_server_that_hangs_up_on_the_close_message_does_not_make_it_a_lost_connection(
+    connected: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = connected.connection._requests.send_together
+
+    def send_and_notice_the_end(frames: list[bytes]) -> None:
+        send(frames)
+        connected.end.requests.hang_up()
+        connected.wait_told()
+
+    monkeypatch.setattr(connected.connection._requests, "send_together", send_and_notice_the_end)
+    connected.connection.close([])
+    assert [type(error) for error in connected.lost] == [ClosedDevice]
+
+
 def test_abandoning_after_a_fork_sends_nothing_on_the_sockets(connected: Connected) -> None:
     connected.connection.abandon(ClosedDevice("belongs to the parent"))
     with pytest.raises(ClosedDevice, match="parent"):

@@ -52,6 +52,7 @@ class BurnConnection:
         self._lost = lost
         self._explain = explain
         self._ending = threading.Lock()
+        self._closing: ClosedDevice | None = None
         self._release: Final = release
         self._requests, self._responses, self.bool_store = release.open(dial, timeout_seconds)
         self.receiver: Final = Receiver(self._responses, handle, self._break)
@@ -92,6 +93,9 @@ class BurnConnection:
         if not isinstance(error, ConnectionLost):
             self.end(error)
             return
+        if self._closing is not None:
+            self.end(self._closing)
+            return
         lost = ConnectionLost(f"{error}; {self._release.collapse}{self._explain()}")
         lost.__cause__ = error
         self.end(lost)
@@ -110,11 +114,14 @@ class BurnConnection:
 
     def close(self, last_frames: Sequence[bytes]) -> None:
         """Send the last frames and a close message, and end the session."""
+        closed = ClosedDevice(f"this program closed its connection to {self.address}")
         if self.error is None:
+            # The server hangs up when the last message arrives, which a receiver may notice first.
+            self._closing = closed
             with contextlib.suppress(ConnectionLost):
                 last = self._release.frames([self._release.last_message()])
                 self._requests.send_together([*last_frames, *last])
-        self.end(ClosedDevice(f"this program closed its connection to {self.address}"))
+        self.end(closed)
 
     def abandon(self, error: BurnRemoteError) -> None:
         """Fail every later use. Send nothing on the sockets, which the parent still uses."""
