@@ -113,12 +113,12 @@ def linked(
     accepting.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
     wrapped: list[socket.socket] = []
     # Both handshakes of a ring wait for another member.
-    greeting = threading.Thread(
+    accepted = threading.Thread(
         target=lambda: wrapped.append(accepting.wrap_socket(before, server_side=True))
     )
-    greeting.start()
+    accepted.start()
     secure = client.wrap_socket(following, server_hostname="127.0.0.1")
-    greeting.join()
+    accepted.join()
     return wrapped[0], secure
 
 
@@ -172,7 +172,7 @@ def gloo_member(
 
 
 class Ring(Protocol):
-    """What is measured."""
+    """A ring whose all-reduces are timed."""
 
     def seconds(self, size: int, count: int) -> float:
         """Return the time of one all-reduce of ``count``."""
@@ -316,7 +316,7 @@ def measure(members: int, options: argparse.Namespace) -> dict[float, float]:
 
 
 def estimate(seconds: dict[float, float]) -> None:
-    """Print what the times of two members say of larger rings."""
+    """Print the times of larger rings, computed from those of two members."""
     smallest, largest = min(seconds), max(seconds)
     # T(2, S) = 2 (alpha + S / (2 beta)), for two sizes.
     rate = (largest - smallest) * 2**20 / (seconds[largest] - seconds[smallest])

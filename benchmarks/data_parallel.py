@@ -5,8 +5,9 @@
 A network of eight linear layers (8 MiB of float32) is differentiated on local servers, in turns:
 without an exchange, with one bucket after the backward pass, and with buckets that leave during it.
 
-``--scaling 1 --scaling 2 --scaling 4`` measures whole training steps on so many servers instead: as
-many rows for each server, and as many rows in all, each as a multiple of the speed of one server.
+``--scaling 1 --scaling 2 --scaling 4`` measures whole training steps on 1, 2 and 4 servers instead,
+as multiples of the speed of one server: once with the same rows for each server (weak scaling), and
+once with the same rows in all (strong scaling).
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def main(
     servers: Annotated[int, typer.Option(min=2, help="How many local servers.")] = 2,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds that count.")] = 15,
     scaling: Annotated[
-        list[int] | None, typer.Option(min=1, help="Measure steps on so many servers instead.")
+        list[int] | None, typer.Option(min=1, help="Measure steps on this number of servers.")
     ] = None,
 ) -> None:
     """Print the median duration of each way to exchange gradients, for each engine."""

@@ -42,7 +42,8 @@ class CollectiveEngine(Protocol):
     def carry_out(self, job: Job, inputs: Sequence[Any]) -> Sequence[Any] | None:
         """Carry out a collective; return the shared arrays of outputs.
 
-        The next member has been told of it. ``Member.await_agreement`` waits for the one before.
+        It has been announced to the next member; ``Member.await_agreement`` waits for the
+        announcement of the previous one.
         ``inputs`` are arrays. Returns ``None`` if the collective goes on, and the engine settles it
         later. Raises ``GroupIsBroken`` and ``BurnRemoteError``.
         """

@@ -129,7 +129,7 @@ class Groups:
             self._loop.call_soon_threadsafe(_resolve, future, member)
 
     def _dial(self, spec: GroupSpec, check: Callable[[], None]) -> Incoming:
-        """Return the link from the member before; called in a member's thread."""
+        """Return the link from the previous member; called in a member's thread."""
         previous = (spec.rank - 1) % len(spec.addresses)
         if self._is_own(spec.addresses[previous]):
             return self._pipe(link_id(spec.secret, spec.addresses, previous))

@@ -1,4 +1,4 @@
-"""The links of a ring: what a member uses to send to the next one and receive from the one before.
+"""The links of a ring, by which a member sends to the next one and receives from the previous one.
 
 Members of one server process are linked by a queue of references (``MemoryPipe``), others by a
 connection between their servers (``peer_links``).
@@ -34,7 +34,7 @@ Place = Callable[[int, int, int], memoryview]
 
 
 class Incoming(Protocol):
-    """The link from the member before. One thread receives; any thread may call the rest.
+    """The link from the previous member. One thread receives; any thread may call the rest.
 
     ``has_beats``: the other end sends heartbeats, because it may stop without a notice.
     """
@@ -59,7 +59,7 @@ class Incoming(Protocol):
         ...
 
     def tell(self, message: GroupBroken | None) -> None:
-        """Send a message, or a heartbeat, to the member before. Never raises."""
+        """Send a message, or a heartbeat, to the previous member. Never raises."""
         ...
 
     def close(self) -> None:

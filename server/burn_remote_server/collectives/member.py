@@ -70,7 +70,7 @@ _STOP: Final = object()
 class Member:
     """One member of a group; a ``Membership``.
 
-    ``dial(check)`` returns the link from the member before, and raises ``BurnRemoteError``. The
+    ``dial(check)`` returns the link from the previous member, and raises ``BurnRemoteError``. The
     link to the next one is passed to ``attach`` once it exists. ``open_engine(member)`` returns
     the engine, in the worker's thread, once both links exist.
     """
@@ -308,7 +308,7 @@ class Member:
             raise GroupIsBroken
 
     def beat(self) -> None:
-        """Send a heartbeat to the member before."""
+        """Send a heartbeat to the previous member."""
         incoming = self._incoming
         if incoming is not None:
             incoming.tell(None)
@@ -358,7 +358,7 @@ class Member:
             incoming.tell(broken)
         deadline = time.monotonic() + self._join_seconds
         while not self._sender.has_link and time.monotonic() < deadline:
-            # The member before may tell why the next one cannot link itself, and comes first then.
+            # The previous member may report why the next one cannot link itself, which then counts.
             self.serve_links(SLICE_SECONDS, lambda: self._sender.has_link)
         if not self._sender.has_link:
             self.lost(
@@ -405,9 +405,9 @@ class Member:
         self.check()
 
     def serve_links(self, seconds: float, is_over: Callable[[], bool]) -> None:
-        """Take what the member before tells, for a while, or until something is over.
+        """Receive messages of the previous member for ``seconds``, or until ``is_over()``.
 
-        After something is over, ``wake`` must be called. Raises ``GroupIsBroken``.
+        Whoever makes ``is_over()`` true must call ``wake``. Raises ``GroupIsBroken``.
         """
         # After an announcement, elements follow on the link, unless members announce ahead.
         is_told = len(self._begun) >= (MAX_AHEAD if self._announces else 1)
@@ -504,7 +504,7 @@ class Member:
             slot.complete(array)
 
     def agree(self, sequence: int, digest: bytes, own: str) -> None:
-        """Tell the next member what comes next, and check that the one before agrees.
+        """Announce a collective, and check that the previous member announced the same one.
 
         ``digest`` stands for it; ``own`` describes it. Raises ``GroupIsBroken``.
         """

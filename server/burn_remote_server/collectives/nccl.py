@@ -1,6 +1,6 @@
 """The engine ``nccl``: GPUs exchange elements by NCCL, supervised over the links of the members.
 
-NCCL waits for an absent member for ever and does not report a dead one. So the members first pass
+NCCL waits for an absent member forever and does not report a dead one. So the members first pass
 the communicator's identifier round the ring, and then a start signal, which proves that all of them
 are there. While collectives are in flight, the links tell of failures; then the communicator is
 aborted, which ends what is in flight. Its outputs were failed before, so nobody sees what an
@@ -154,7 +154,7 @@ class NcclEngine:
         return bytes(self._member.receive_piece(place))
 
     def _joined(self, identifier: bytes) -> Communicator:
-        """Open the communicator in a thread, which may wait for ever if a member dies now."""
+        """Open the communicator in a thread, which may wait forever if a member dies now."""
         member = self._member
         opened: queue.SimpleQueue[Communicator | Exception] = queue.SimpleQueue()
         is_unwanted = threading.Event()

@@ -1,6 +1,6 @@
 """Links of a ring over a connection between two servers.
 
-The member after dials the one before, as a target dials the source of a transfer: with the same
+Each member dials the previous one, as a target dials the source of a transfer: with the same
 rules for addresses, the same proofs of the peer token, and the same TLS. The elements then flow
 from the server that was dialled, whose WebSocket frames have no mask.
 """
@@ -78,7 +78,7 @@ class PeerOutgoing:
 
 
 class PeerIncoming:
-    """An ``Incoming`` over a connection to the server of the member before."""
+    """An ``Incoming`` over a connection to the server of the previous member."""
 
     has_beats = True
 
@@ -151,7 +151,7 @@ class Dialler:
         return max(spec.bound_seconds, self._settings.handshake_timeout_seconds)
 
     def dial(self, spec: GroupSpec, check: Callable[[], None]) -> PeerIncoming:
-        """Open the link to a member from the one before it.
+        """Open the link to a member from the previous one.
 
         Waits up to ``join_seconds`` for that one to join. Raises ``BurnRemoteError``.
         """

@@ -1,6 +1,6 @@
 """The schedule of a collective on a ring: what a member sends, receives and combines, in order.
 
-Each member sends to the next one and receives from the one before. The schedule of a member is a
+Each member sends to the next one and receives from the previous one. The schedule of a member is a
 pure function of the call, the number of members and its rank. The pieces that a member sends, in
 order, are those that the next one receives.
 
@@ -75,7 +75,7 @@ class Copy(NamedTuple):
 
 
 class Receive(NamedTuple):
-    """Receive a piece from the member before.
+    """Receive a piece from the previous member.
 
     It is combined with ``own`` elements of an input, if any. The result is stored in ``target`` of
     an output, or is scratch memory if that is ``None``. ``is_sent``: it goes on to the next member.

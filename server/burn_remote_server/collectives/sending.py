@@ -35,7 +35,7 @@ class SenderOwner(Protocol):
         ...
 
     def beat(self) -> None:
-        """Send a heartbeat to the member before."""
+        """Send a heartbeat to the previous member."""
         ...
 
     def next_lost(self, reason: str) -> None:
@@ -160,7 +160,7 @@ class Sender:
             outgoing.close()
 
     def _await_outgoing(self, owner: SenderOwner) -> Outgoing | None:
-        """Wait for the link to the next member, and send heartbeats to the one before."""
+        """Wait for the link to the next member, and send heartbeats to the previous one."""
         while True:
             with self._changed:
                 if self._outgoing is not None:

@@ -13,8 +13,8 @@ One read of the socket may hold 40,000 tiny frames, so each iteration of the eve
 bounded number of them. Until the rest is parsed, reading is paused. Only the last ping of each
 iteration gets a response, and none while the peer does not read, as RFC 6455, section 5.5.3 allows.
 
-While a long payload arrives, a ``_PayloadReader`` takes this connection's place: the transport
-stores the bytes where they belong.
+While a long payload arrives, a ``_PayloadReader`` is the transport's protocol instead of this
+connection, so that the transport stores the bytes directly in the payload's buffer.
 
 This depends on parts of ``websockets`` that its documentation does not promise: ``Connection`` is
 an ``asyncio.Protocol`` whose callbacks may be extended, and it has the attributes ``protocol``,
@@ -80,7 +80,7 @@ CONTROL_FRAME_COST: Final = 8
 # at others: with new memory from the system for a long message, that took 50 ms.
 BYTES_AT_ONCE: Final = 2**20
 
-# Bytes of a long payload that are read at once: little enough that they are in the processor's
+# The most bytes of a long payload that are read at once: they must still be in the processor's
 # cache when their mask is removed.
 PAYLOAD_READ_BYTES: Final = 2**19
 
@@ -331,11 +331,11 @@ class DirectConnection(Connection):
         return rest
 
     def payload_room(self) -> memoryview:
-        """Return the place of the next bytes of the payload in progress."""
+        """Return memory for the next bytes of the payload in progress."""
         return self._parser.room(PAYLOAD_READ_BYTES)
 
     def payload_received(self, count: int) -> None:
-        """Take bytes that were stored in ``payload_room``."""
+        """Parse the ``count`` bytes that were stored in ``payload_room``."""
         self.received_bytes += count
         self._parser.add(count)
         if not self._parser.has_room:
@@ -548,7 +548,7 @@ class DirectConnection(Connection):
 
 
 class _PayloadReader(asyncio.BufferedProtocol):
-    """Has the transport store the bytes of one long payload in their place."""
+    """A protocol whose transport stores the bytes of one long payload directly in its buffer."""
 
     def __init__(self, connection: DirectConnection) -> None:
         self._connection: Final = connection
