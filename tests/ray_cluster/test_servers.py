@@ -58,7 +58,7 @@ def process_of(address: str) -> psutil.Process:
     return processes()[address.rsplit(":", 1)[1]]
 
 
-def test_servers_train_together_and_ray_carries_no_tensors() -> None:
+def test_servers_reduce_in_a_ring_and_move_tensors_to_each_other() -> None:
     with Servers(2) as servers:
         devices = servers.connect()
         with br.distributed.Group(devices) as group:

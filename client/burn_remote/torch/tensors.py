@@ -39,7 +39,7 @@ _dispatcher: list[Any] = []
 
 
 def set_dispatcher(handlers: dict[Any, Any], resolve: Any) -> None:
-    """Have operations on tensors carried out: by a handler each, which ``resolve`` finds."""
+    """Set the handlers of operations by overload; ``resolve(overload)`` finds a missing one."""
     _dispatcher[:] = [handlers, resolve]
 
 

@@ -280,7 +280,7 @@ def _ended_group(end: Callable[[Members], None]) -> list[weakref.ref[Any]]:
 
 
 def test_a_member_that_waits_for_the_next_one_hears_why_it_does_not_come() -> None:
-    """Only the member before tells it: the next one cannot link itself, and has told the others."""
+    """Only the previous member reports it, because the next one cannot link itself."""
     pipe = MemoryPipe()
     ended = threading.Event()
     spec = GroupSpec(bytes(32), 0, ("ws://a:1", "ws://b:1", "ws://c:1"), 60.0)
@@ -299,7 +299,7 @@ def test_a_member_that_waits_for_the_next_one_hears_why_it_does_not_come() -> No
 
 
 def test_a_member_that_has_ended_fails_collectives_that_the_others_may_complete() -> None:
-    """The one before says that it leaves after three collectives, and its link ends before them."""
+    """The previous one announces that it leaves after three collectives; its link ends before."""
     pipe = MemoryPipe()
     ended = threading.Event()
     spec = GroupSpec(bytes(32), 0, ("ws://a:1", "ws://b:1", "ws://c:1"), 0.5)
@@ -318,8 +318,8 @@ def test_a_member_that_has_ended_fails_collectives_that_the_others_may_complete(
     ring.leave()
 
 
-def test_elements_leave_before_the_member_before_has_begun() -> None:
-    """The next one reads them behind this member's announcement, if it agrees."""
+def test_elements_are_sent_before_the_previous_member_has_begun() -> None:
+    """The next member reads them after this member's announcement, if it agrees."""
     incoming, outgoing = MemoryPipe(), MemoryPipe()
     ended = threading.Event()
     spec = GroupSpec(bytes(32), 0, ("ws://a:1", "ws://b:1"), 0.5)

@@ -229,6 +229,16 @@ def _repetitions(
     return same
 
 
+def _equal_inputs(inputs: Sequence[Any], same: Mapping[Any, Any]) -> list[tuple[int, ...]]:
+    """Return the places of inputs that ``same`` assumes to be equal, one tuple for each value."""
+    first = [same.get(node, node) for node in inputs]
+    return [
+        tuple([place for place, one in enumerate(first) if one is node])
+        for node in dict.fromkeys(first)
+        if first.count(node) > 1
+    ]
+
+
 def _is_pure(func: Any) -> bool:
     """Whether an aten operation gives new elements, the same for the same operands."""
     schema = getattr(func, "_schema", None)
@@ -240,7 +250,10 @@ def _is_pure(func: Any) -> bool:
 
 
 def _constant(node: Any, number: Any, device: Any) -> Any:
-    """Return a value of this process as an operand of a step that takes no traced number."""
+    """Return a number of this process as a constant of the graph, for a step that takes no number.
+
+    A number of a 0-d tensor becomes a 0-d tensor on the device.
+    """
     example = _value(node)
     if not isinstance(example, torch.Tensor):
         return definite(number)
@@ -309,12 +322,7 @@ class _Lowered:
         self._repeating: _Form | None = None
         if any(repeated[node] is not node for node in own if node in repeated):
             self._repeating = self._form(module, own, [*local, *wanted], repeated)
-            first = [repeated.get(node, node) for node in self._inputs]
-            self._equal_inputs = [
-                tuple([place for place, one in enumerate(first) if one is node])
-                for node in dict.fromkeys(first)
-                if first.count(node) > 1
-            ]
+            self._equal_inputs = _equal_inputs(self._inputs, repeated)
 
     def _common_place(self, nodes: Sequence[Any]) -> Any:
         places = {x.device for node in nodes for x in _tensors(_value(node))}
