@@ -218,8 +218,8 @@ class ClosedDevice(UsageError):
     code = "closed_device"
 
 
-class OperationFailed(BurnRemoteError):
-    """An operation failed on the server.
+class OperationFailed(BurnRemoteError, RuntimeError):
+    """An operation failed on the server. PyTorch and JAX raise ``RuntimeError`` for this, too.
 
     ``operation`` is its name (``"Numeric.Add"``), ``shapes`` describes its tensors, ``reason`` is
     the server's message, and ``tensor`` is the id of its first output. For an operation of a graph,

@@ -150,8 +150,9 @@ def test_an_index_without_a_device_is_refused(device: Any) -> None:
 def test_a_failure_names_its_reason_and_the_line_of_the_program(device: Any) -> None:
     table = torch.zeros(3, 2, device=device)
     picked = torch.nn.functional.embedding(torch.tensor([5], device=device), table)
-    with pytest.raises(br.OperationFailed, match=r"test_devices\.py"):
+    with pytest.raises(RuntimeError, match=r"test_devices\.py") as caught:
         picked.tolist()
+    assert isinstance(caught.value, br.OperationFailed)
 
 
 @pytest.mark.parametrize("version", ["2.13.1", "2.16.0", "3.0.1+cu128"])

@@ -36,7 +36,7 @@ from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol import dtypes
 from burn_remote_protocol.dtypes import DType
-from burn_remote_protocol.errors import DTypeMismatch, shown
+from burn_remote_protocol.errors import BurnRemoteError, DTypeMismatch, shown
 from burn_remote_protocol.tensors import MAX_ELEMENTS, MAX_RANK, TensorSpec
 
 if TYPE_CHECKING:
@@ -284,6 +284,8 @@ def _archive(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
     with archive:
         try:
             yield archive
+        except BurnRemoteError:
+            raise
         except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
             # RuntimeError: the member is encrypted.
             raise InvalidCheckpoint(f"{path}: {shown(str(error))}") from None

@@ -255,6 +255,18 @@ with br.RemoteDevice(sys.stdin.readline().strip()) as device:
 """
 
 
+def test_a_failed_operation_during_a_load_does_not_blame_the_file(
+    tmp_path: Path, local: br.LocalDevice
+) -> None:
+    np.savez(tmp_path / "x.npz", a=np.ones(2))
+
+    def fail(*_: object) -> None:
+        raise br.OperationFailed("no room")
+
+    with pytest.raises(br.OperationFailed, match="no room"):
+        br.load(tmp_path / "x.npz", device=local, progress=fail)
+
+
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
 def test_a_client_holds_a_part_of_a_file_of_256_mib(suffix: str, tmp_path: Path) -> None:
     from support.servers import server
