@@ -21,7 +21,7 @@ from burn_remote.sessions.receiver import Receiver
 from support.interrupts import InterruptAfterCall, InterruptAt
 from support.servers import RunningServer
 
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 30.0
 LARGE = (3, 1024, 128)  # 1.5 MiB: several chunks
 
 RECEIVING = frozenset(

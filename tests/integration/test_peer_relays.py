@@ -22,7 +22,7 @@ from support.access import PEERS, certificate
 from support.servers import server
 from support.specs import f32
 
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 30.0
 SPEC = f32(1000)
 HEADERS_END = b"\r\n\r\n"
 

@@ -18,7 +18,7 @@ from burn_remote_server.tensors.slots import InFlight, Lent
 
 __all__ = ["PATIENCE_SECONDS", "Members"]
 
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 30.0
 
 
 class Members:

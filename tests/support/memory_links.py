@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 # How long a test waits for a frame.
-PATIENCE_SECONDS: Final = 5.0
+PATIENCE_SECONDS: Final = 30.0
 
 # Bytes that one direction holds before its sender waits. An empty direction accepts a frame of any
 # size.

@@ -35,7 +35,7 @@ from support.memory_links import CAPACITY_BYTES, AsyncMemoryLink, async_memory_p
 __all__ = ["PATIENCE_SECONDS", "AsyncNativeClient", "batch", "turns", "until"]
 
 # The timeout of every wait in these tests; no test asserts a duration.
-PATIENCE_SECONDS: Final = 5.0
+PATIENCE_SECONDS: Final = 30.0
 
 
 async def turns(count: int) -> None:

@@ -11,7 +11,7 @@ from burn_remote_protocol.errors import ConnectionLost
 __all__ = ["ScriptedLink"]
 
 # The timeout of a test's waits. When it is over, the code under test has failed.
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 30.0
 
 
 class ScriptedLink:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 __all__ = ["wait_until"]
 
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 30.0
 
 
 def wait_until(claim: Callable[[], bool], timeout_seconds: float = PATIENCE_SECONDS) -> None:

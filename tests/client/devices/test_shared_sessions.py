@@ -22,7 +22,7 @@ from burn_remote_protocol.errors import ConnectionFailed
 from support.interrupts import InterruptAt
 from support.link_ends import in_thread
 
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 30.0
 
 
 class FakeSession:

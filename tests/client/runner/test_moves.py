@@ -19,7 +19,7 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 from support.runners import RecordingSession
 from support.specs import f32
 
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 30.0
 DATA = TensorData(bytes(8), (2,), F32)
 
 

@@ -17,7 +17,7 @@ from burn_remote.runner.pending import Pending
 from burn_remote.sessions.callback_thread import CallbackThread
 from support.servers import RunningServer, server
 
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ from support.interrupts import InterruptAt
 from support.servers import server
 
 ROUNDS = 7
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 30.0
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 import burn_remote as br
 from burn_remote.sessions.lifetime import FLUSH_SECONDS, Flusher
 
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 30.0
 
 
 class FakeSession:

@@ -18,7 +18,7 @@ from support.interrupts import InterruptAfterCall, InterruptAt
 from support.link_ends import in_thread
 from support.memory_links import memory_pair
 
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 30.0
 
 
 class Ends:

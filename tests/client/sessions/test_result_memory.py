@@ -11,7 +11,7 @@ from burn_remote.sessions.native.result_memory import MAX_BYTES, MIN_BYTES, Resu
 from support.native_end import NativeEnd
 from support.servers import server
 
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 30.0
 SIZE = 2 * MIN_BYTES
 
 

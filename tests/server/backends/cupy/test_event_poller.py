@@ -9,7 +9,7 @@ import pytest
 
 from burn_remote_server.backends.cupy.event_poller import NOT_READY, EventPoller
 
-PATIENCE_SECONDS = 5
+PATIENCE_SECONDS = 30.0
 
 
 class FakeDevice:

@@ -16,7 +16,7 @@ from burn_remote_server.backends.cupy.faults import LOST, Faults
 
 ILLEGAL_ADDRESS = 700
 NO_MEMORY = 2
-PATIENCE_SECONDS = 5
+PATIENCE_SECONDS = 30.0
 
 
 class CudaError(RuntimeError):
