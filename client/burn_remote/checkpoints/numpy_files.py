@@ -7,6 +7,8 @@ objects are refused, because only pickle could load them.
 
 from __future__ import annotations
 
+import errno
+import math
 import os
 import tokenize
 import zipfile
@@ -52,8 +54,10 @@ BLOCK_BYTES: Final = 1024 * 1024
 # NumPy's own bound on a header that it parses as a Python literal.
 MAX_HEADER_BYTES: Final = 10_000
 MAX_MEMBERS: Final = 2**17
-# DEFLATE cannot do better (https://zlib.net/zlib_tech.html), so a member that claims more is false.
-MAX_RATIO: Final = 1032
+# The compression methods of NumPy, with the most bytes that one compressed byte can give
+# (https://zlib.net/zlib_tech.html). A member that claims more is false. Others are refused: LZMA
+# has no such bound, and allocates up to 4 GiB because a member's first bytes say so.
+MAX_RATIOS: Final = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
 
 # Dtypes that NumPy's files do not name: they would be loaded as raw bytes or as another dtype.
 _UNNAMED: Final = frozenset({dtypes.BF16, dtypes.FLEX32})
@@ -82,10 +86,12 @@ class NpyHeader(NamedTuple):
     @property
     def nbytes(self) -> int:
         """The size of the elements in bytes."""
-        size = self.dtype.itemsize
-        for length in self.shape:
-            size *= length
-        return size
+        return self.dtype.itemsize * math.prod(self.shape)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether an array can be so large; NumPy limits the other axes of an empty one too."""
+        return self.dtype.itemsize * math.prod([one or 1 for one in self.shape]) <= MAX_ELEMENTS
 
 
 class _Named(NamedTuple):
@@ -128,6 +134,8 @@ def load_npz(
         names = [member.filename.removesuffix(".npy") for member in members]
         if len(members) > MAX_MEMBERS or len({*names}) != len(names):
             raise InvalidCheckpoint(f"{path} has too many arrays, or two of one name")
+        for member in members:
+            _check_member(member, Path(path).stat().st_size, f"{path}: {shown(member.filename)}")
         if not share:
             arrays = _arrays(archive, str(path), progress)
             return {name: tensor(next(arrays), device=place) for name in names}
@@ -144,6 +152,20 @@ def load_npz(
         return {name: Tensor(handle) for name, handle in zip(names, handles, strict=True)}
 
 
+def _check_member(member: zipfile.ZipInfo, file_bytes: int, where: str) -> None:
+    """Raise ``InvalidCheckpoint`` unless NumPy could have written a member of such a file."""
+    if member.compress_type not in MAX_RATIOS:
+        raise InvalidCheckpoint(
+            f"{where} has the compression method {member.compress_type}; NumPy's files are stored "
+            "or deflated: np.savez writes such a file"
+        )
+    if member.compress_size > file_bytes:
+        raise InvalidCheckpoint(
+            f"{where} claims {member.compress_size:,} compressed bytes, but the file has "
+            f"{file_bytes:,}"
+        )
+
+
 def _arrays(archive: zipfile.ZipFile, path: str, progress: Progress) -> Iterator[Array]:
     """Iterate over the arrays of an archive. Holds none of them."""
     members = archive.infolist()
@@ -155,7 +177,7 @@ def _arrays(archive: zipfile.ZipFile, path: str, progress: Progress) -> Iterator
             where = f"{path}: {shown(name)}"
             with archive.open(member) as file:
                 header = _header(file, where)
-                if header.nbytes > MAX_RATIO * member.compress_size:
+                if header.nbytes > MAX_RATIOS[member.compress_type] * member.compress_size:
                     raise InvalidCheckpoint(
                         f"{where} has {member.compress_size:,} compressed bytes, too few for "
                         f"{header.nbytes:,}"
@@ -212,7 +234,7 @@ def parsed_npy_header(file: IO[bytes]) -> NpyHeader:
         raise InvalidCheckpoint("it has Python objects, which only pickle could load")
     # True is an int to NumPy, but no size to a server.
     is_valid = len(shape) <= MAX_RANK and all(type(n) is int and n >= 0 for n in shape)
-    if not is_valid or header.nbytes > MAX_ELEMENTS:
+    if not is_valid or not header.is_possible:
         raise InvalidCheckpoint(f"a tensor cannot have the shape {shown(shape)}")
     try:
         as_dtype(dtype)
@@ -275,17 +297,36 @@ def _named_by_numpy(name: str, leaf: Any) -> Any:
     return leaf
 
 
+# What ``zipfile`` raises for an invalid archive. RuntimeError: a member is encrypted.
+# OSError with EINVAL: a member begins before the file does.
+_INVALID_ARCHIVE: Final = (
+    zipfile.BadZipFile,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    UnicodeDecodeError,
+)
+
+
 @contextmanager
 def _archive(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
     try:
         archive = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, ValueError) as error:
+    except ValueError as error:
         raise InvalidCheckpoint(f"{path}: {error}") from None
+    except _INVALID_ARCHIVE as error:
+        raise _invalid(path, error) from None
     with archive:
         try:
             yield archive
         except BurnRemoteError:
             raise
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-            # RuntimeError: the member is encrypted.
-            raise InvalidCheckpoint(f"{path}: {shown(str(error))}") from None
+        except _INVALID_ARCHIVE as error:
+            raise _invalid(path, error) from None
+
+
+def _invalid(path: str | os.PathLike[str], error: Exception) -> Exception:
+    """Translate an error of ``zipfile``; return one of the system, such as of reading, as it is."""
+    if isinstance(error, OSError) and error.errno != errno.EINVAL:
+        return error
+    return InvalidCheckpoint(f"{path}: {shown(str(error))}")

@@ -162,6 +162,7 @@ HOSTILE = {
     npy_bytes("|O", (1,), b"cos\nsystem\n"): "Python objects",
     npy_bytes("<f4", (2**40,)): "has 0 bytes of elements, but its header says",
     npy_bytes("<f4", (2**62, 2**62)): "cannot have the shape",
+    npy_bytes("<f4", (0, 2**62)): "cannot have the shape",
     npy_bytes("<f4", (-1,)): "cannot have the shape",
     npy_bytes("<f4", (True,)): "cannot have the shape",
     npy_bytes("<f4", (1,) * 33): "cannot have the shape",
@@ -188,6 +189,53 @@ def test_a_compressed_member_that_claims_too_much_is_refused(
     with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.npy", npy_bytes("<f4", (2**40,)))
     with pytest.raises(br.InvalidCheckpoint, match="too few for"):
+        br.load(tmp_path / "x.npz", device=local)
+
+
+def archive_of(content: bytes, method: int = zipfile.ZIP_STORED) -> bytearray:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        archive.writestr("a.npy", content)
+    return bytearray(buffer.getvalue())
+
+
+def test_a_member_that_claims_more_compressed_bytes_than_its_file_is_refused(
+    local: br.Device, tmp_path: Path
+) -> None:
+    content = archive_of(npy_bytes("<f4", (2**40,), b"1234"))
+    directory = content.rindex(b"PK\x01\x02")
+    # The sizes in the directory, compressed and not.
+    content[directory + 20 : directory + 28] = (2**32 - 2).to_bytes(4, "little") * 2
+    (tmp_path / "x.npz").write_bytes(content)
+    with pytest.raises(br.InvalidCheckpoint, match=r"claims 4,294,967,294 compressed bytes, but"):
+        br.load(tmp_path / "x.npz", device=local)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_members_that_numpy_does_not_write_are_refused(
+    method: int, local: br.Device, tmp_path: Path
+) -> None:
+    (tmp_path / "x.npz").write_bytes(archive_of(ARRAY, method))
+    with pytest.raises(br.InvalidCheckpoint, match=f"compression method {method}"):
+        br.load(tmp_path / "x.npz", device=local)
+
+
+def test_a_member_whose_name_differs_in_its_header_is_refused(
+    local: br.Device, tmp_path: Path
+) -> None:
+    content = archive_of(ARRAY)
+    content[6:8] = (0x800).to_bytes(2, "little")  # the name in the header is UTF-8
+    content[30] = 0xFF
+    (tmp_path / "x.npz").write_bytes(content)
+    with pytest.raises(br.InvalidCheckpoint, match=r"x\.npz"):
+        br.load(tmp_path / "x.npz", device=local)
+
+
+def test_a_member_that_begins_before_the_file_is_refused(local: br.Device, tmp_path: Path) -> None:
+    content = archive_of(ARRAY)
+    del content[:5]
+    (tmp_path / "x.npz").write_bytes(content)
+    with pytest.raises(br.InvalidCheckpoint, match=r"x\.npz"):
         br.load(tmp_path / "x.npz", device=local)
 
 
