@@ -7,20 +7,22 @@ domain.
 
 from __future__ import annotations
 
+import builtins
 import math
 from typing import TYPE_CHECKING, Final
 
+from burn_remote.arguments.numbers import whole_number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import ONES, ZEROS, Operator, constant
 from burn_remote.dispatch.preferred_rows import preferring
 from burn_remote.functions.arithmetic import add, copysign, divide, multiply
-from burn_remote.functions.casting import astype, distinct
+from burn_remote.functions.casting import as_float, astype, at_least_float32, distinct
 from burn_remote.functions.complex_numbers import complex, imag, real
 from burn_remote.functions.logic import equal, greater, less, logical_and, logical_or
 from burn_remote.functions.operands import Pair
 from burn_remote.functions.own_gradients import gradient_from_argument, gradient_from_result
-from burn_remote.functions.selection import mask_fill
-from burn_remote_protocol.dtypes import BOOL, Category
+from burn_remote.functions.selection import mask_fill, where
+from burn_remote_protocol.dtypes import BOOL, F32, F64, FLEX32, Category
 from burn_remote_protocol.errors import DTypeMismatch
 from burn_remote_protocol.operations.families import (
     complex_rows,
@@ -102,6 +104,11 @@ POWF: Final = Pair(floats.POWF)
 EXPM1: Final = Operator(elementwise_rows.EXPM1)
 LOG2: Final = Operator(elementwise_rows.LOG2)
 LOG10: Final = Operator(elementwise_rows.LOG10)
+
+# The largest power of ten that a dtype can represent.
+LARGEST_POWERS: Final = {F32: 38, FLEX32: 38, F64: 308}
+# More than the digits of any number; only so that an integer of any size is not a power of ten.
+MAX_DECIMALS: Final = 10_000
 
 
 def abs(x: Tensor, /) -> Tensor:
@@ -323,21 +330,36 @@ def round(x: Tensor, /, decimals: int = 0) -> Tensor:
 
     Both parts of complex numbers are rounded. As in NumPy, ``x * 10 ** decimals`` is rounded and
     then divided. Negative ``decimals`` round to tens, hundreds and so on; for integers, they raise
-    ``DTypeMismatch``.
+    ``DTypeMismatch``. Where the product is too large for the dtype, ``x`` has no digits beyond
+    those places and is returned as it is. float16 and bfloat16 are rounded in float32. Raises
+    ``ArgumentMismatch`` unless ``decimals`` is an integer.
     """
+    places = whole_number("decimals", decimals, -MAX_DECIMALS, MAX_DECIMALS)
     if x.dtype.is_complex:
-        return complex(round(real(x), decimals), round(imag(x), decimals))
+        return complex(round(real(x), places), round(imag(x), places))
     if x.dtype.is_integer:
-        if decimals < 0:
+        if places < 0:
             raise DTypeMismatch(
                 f"{x.handle.spec} cannot be rounded to tens; round x.astype('float64') instead"
             )
         return x
-    if not decimals:
+    if not places:
         return ROUND.unary(x)
-    if decimals > 0:
-        return divide(ROUND.unary(multiply(x, 10.0**decimals)), 10.0**decimals)
-    return multiply(ROUND.unary(divide(x, 10.0**-decimals)), 10.0**-decimals)
+    x = as_float(x, F32)
+    return astype(_rounded(at_least_float32(x), places), x.dtype)
+
+
+def _rounded(x: Tensor, places: int) -> Tensor:
+    largest = LARGEST_POWERS[x.dtype]
+    if places > largest:
+        return distinct(x)
+    if places < -largest:
+        return where(isfinite(x), multiply(x, 0), x.detach())
+    power = 10.0 ** builtins.abs(places)
+    if places < 0:
+        return multiply(ROUND.unary(divide(x, power)), power)
+    scaled = multiply(x, power)
+    return where(isfinite(scaled), divide(ROUND.unary(scaled), power), x.detach())
 
 
 @explained

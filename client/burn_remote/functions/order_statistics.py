@@ -17,7 +17,7 @@ from burn_remote.arguments.axes import Axes, normal_axes
 from burn_remote.arguments.numbers import real_number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import reshaped
-from burn_remote.functions.arithmetic import add, multiply, subtract
+from burn_remote.functions.arithmetic import add, multiply
 from burn_remote.functions.casting import at_least_float32
 from burn_remote.functions.elementwise import isnan
 from burn_remote.functions.logic import equal
@@ -100,9 +100,10 @@ def _between(ordered: Tensor, q: float) -> Tensor:
     found = part(ordered, axis, place, place + 1)
     if position > place:
         above = part(ordered, axis, place + 1, place + 2)
-        distance = subtract(above, found)
-        between = add(found, multiply(distance, position - place))
-        # Between two equal infinities, the distance is NaN.
+        share = position - place
+        # Not by the distance of the two, which may be infinite where the result is not.
+        between = add(multiply(found, 1 - share), multiply(above, share))
+        # The products of equal numbers may be rounded.
         found = where(equal(above, found), found, between)
     # NaN comes last in sorted lines.
     return mask_fill(found, isnan(part(ordered, axis, count - 1, count)), math.nan)

@@ -59,6 +59,16 @@ def test_the_median_of_infinities_of_one_sign_is_infinite() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "array",
+    [[-math.inf, 1.0], [-math.inf, -math.inf, 1.0, 2.0], [-3e38, 3e38], [3e38, 3.2e38], [0.1, 0.1]],
+)
+def test_a_median_is_half_way_also_where_the_distance_is_infinite(array: list[float]) -> None:
+    values = np.asarray(array, np.float32)
+    expected = np.median(values.astype(np.float64)).astype(np.float32)
+    assert float(br.median(br.tensor(values, device="local"))) == expected
+
+
 def test_the_median_of_integers_is_a_float32() -> None:
     found = br.median(br.tensor([1, 2], device="local"))
     assert (found.dtype, float(found)) == (br.float32, 1.5)
@@ -111,6 +121,42 @@ def test_rounding_to_places_gives_numpys_bits(decimals: int, dtype: str) -> None
     np.testing.assert_array_equal(round(x, decimals).numpy(), np.round(array, decimals))
     same: Any = np.round
     np.testing.assert_array_equal(same(x, decimals).numpy(), np.round(array, decimals))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "decimals", "expected"),
+    [
+        ("float16", 1.5, 5, 1.5),
+        ("float16", 1.2345, 3, 1.234),
+        ("float16", 1.5, -5, 0.0),
+        ("float32", 3e38, 2, 3e38),
+        ("float32", 1.5, 40, 1.5),
+        ("float32", -1.5, -40, 0.0),
+        ("float32", -math.inf, -40, -math.inf),
+        ("float32", math.inf, 2, math.inf),
+        ("float64", 1e300, 10, 1e300),
+        ("float64", 1.5, 400, 1.5),
+        ("float64", 1.5, -400, 0.0),
+        ("complex64", 3e38 + 1.26j, 1, 3e38 + 1.3j),
+    ],
+)
+def test_rounding_to_more_places_than_a_dtype_has_overflows_nowhere(
+    dtype: Any, value: complex, decimals: int, expected: complex
+) -> None:
+    found = br.tensor([value], dtype=dtype, device="local").round(decimals)
+    assert str(found.dtype).endswith(dtype)
+    np.testing.assert_array_equal(found.numpy(), np.asarray([expected], dtype))
+
+
+def test_nan_stays_nan_at_any_number_of_places() -> None:
+    x = br.tensor([math.nan], device="local")
+    assert all(math.isnan(float(x.round(decimals))) for decimals in (-400, -1, 1, 400))
+
+
+@pytest.mark.parametrize("decimals", [0.5, 1.0, math.nan, "2", None, True])
+def test_a_number_of_places_that_is_no_integer_is_refused(decimals: Any) -> None:
+    with pytest.raises(br.ArgumentMismatch, match="decimals must be an integer"):
+        br.round(br.tensor([1.25], device="local"), decimals)
 
 
 def test_integers_are_not_rounded_to_tens() -> None:
