@@ -208,7 +208,7 @@ def replaced_file(target: Path) -> Iterator[Any]:
     name = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
         opened = name.open("xb")
-    except OSError as error:  # names the file that the caller named
+    except OSError as error:  # the caller knows the target, not the temporary file
         raise OSError(error.errno, error.strerror, str(target)) from None
     try:
         with opened as file:

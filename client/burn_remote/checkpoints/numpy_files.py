@@ -167,7 +167,7 @@ def _check_member(member: zipfile.ZipInfo, file_bytes: int, where: str) -> None:
 
 
 def _arrays(archive: zipfile.ZipFile, path: str, progress: Progress) -> Iterator[Array]:
-    """Iterate over the arrays of an archive. Holds none of them."""
+    """Yield the arrays of an archive one by one, without keeping them."""
     members = archive.infolist()
     total = sum(member.file_size for member in members)
     with reported(progress, f"loading {Path(path).name}", total) as report:

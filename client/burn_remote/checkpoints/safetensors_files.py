@@ -210,7 +210,7 @@ def _elements(
     stored: Sequence[StoredTensor],
     progress: Progress,
 ) -> Iterator[TensorData]:
-    """Iterate over the elements of tensors. Holds none of them."""
+    """Yield the elements of tensors one by one, without keeping them."""
     total = sum(one.nbytes for one in stored)
     with reported(progress, f"loading {Path(path).name}", total) as report:
         done = 0

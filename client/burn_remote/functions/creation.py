@@ -331,7 +331,7 @@ def linspace(
     device: AnyDevice | None = None,
     endpoint: bool = True,
 ) -> Tensor:
-    """Return ``num`` evenly spaced numbers from ``start`` to ``stop``; 50 as in NumPy.
+    """Return ``num`` evenly spaced numbers from ``start`` to ``stop``; by default 50, as in NumPy.
 
     ``endpoint=False`` excludes ``stop``; otherwise the last number is exactly ``stop``. An integer
     ``dtype`` truncates the numbers; if ``start`` and ``stop`` are integers, the numbers are

@@ -1,7 +1,7 @@
 """Medians and quantiles, under NumPy's names.
 
-``axis=None`` means all axes. Integers and bools give float32. Lines with a NaN give NaN. Raises
-``ShapeMismatch`` where no elements are left to choose from, and ``DTypeMismatch`` for complex
+``axis=None`` means all axes. Integers and bools give float32; a NaN among the elements gives NaN.
+The functions raise ``ShapeMismatch`` if an axis has no elements, and ``DTypeMismatch`` for complex
 numbers, which have no order.
 """
 

@@ -254,7 +254,7 @@ def read(tensors: Iterable[Tensor]) -> list[Array]:
 
 
 def read_arrays(tensors: Iterable[Tensor], for_one: str) -> list[Pending[Array]]:
-    """Request the elements of several tensors; ``for_one`` is the call that reads a single one."""
+    """Request elements of tensors; errors name ``for_one``, the call that reads a single one."""
     if is_tensor(tensors):
         raise ArgumentMismatch(
             f"read takes several tensors, and would read this one row by row; write {for_one}"

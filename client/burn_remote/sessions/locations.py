@@ -56,7 +56,7 @@ PACKAGES: Final[set[str]] = {
 
 
 def pass_over(packages: Iterable[str]) -> None:
-    """Have the frames of further packages count as this package's: another library's own."""
+    """Treat frames of further packages as this package's, such as those of PyTorch."""
     PACKAGES.update(packages)
 
 

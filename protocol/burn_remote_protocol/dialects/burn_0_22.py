@@ -175,8 +175,8 @@ class Bindings(NamedTuple):
 class RunGraph(NamedTuple):
     """Run a graph; ``operations`` are given if the message registers it, with relative values.
 
-    They are MessagePack: ``decode_graph`` reads them, which takes up to half a second. A client
-    registers the same operations again and again, so their bytes also say which graph it is.
+    They stay in MessagePack, because ``decode_graph`` takes up to half a second. A client may
+    register the same operations repeatedly, and their bytes identify the graph.
     """
 
     graph: int
@@ -290,7 +290,7 @@ _AFTER_ELEMENTS_BYTES: Final = 1024
 
 
 def _messages(frame: bytes | memoryview) -> Iterator[tuple[Any, memoryview | None]]:
-    """Yield the messages of a frame, and what belongs into an empty buffer or array.
+    """Yield the messages of a frame, each with what its empty buffer or array stands for.
 
     That is the elements of an upload or the operations of a graph. A client may put several large
     uploads into one frame. Raises ``ProtocolViolation``.

@@ -65,8 +65,8 @@ logger = get_logger(__name__)
 # The longest delay before an expired tensor is freed; also how often an idle server wakes up.
 EXPIRE_EVERY_SECONDS: Final = 1.0
 
-# An operation counts as lost after at least this multiple of ``max_operation_seconds``, so that one
-# that takes somewhat longer than allowed fails alone.
+# An operation counts as lost only after this multiple of ``max_operation_seconds``. One that
+# returns earlier, but after ``max_operation_seconds``, fails without ending its session.
 LOST_OPERATION_FACTOR: Final = 2
 
 # At most 1/8 of the bytes allowed for a device's sessions is kept for reuse when tensors are freed.
@@ -309,7 +309,7 @@ class Host:
         Cached memory expires when it is not reused.
         """
         now = time.monotonic()
-        # A process that was stopped for long saw no operation take that long.
+        # If the process was suspended, that time must not count as the operations' own.
         self.sessions.give_up_stuck(min(now - self._expired_at, 2 * EXPIRE_EVERY_SECONDS))
         self._expired_at = now
         try:

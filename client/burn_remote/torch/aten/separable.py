@@ -184,7 +184,7 @@ def avg_pool_backward(
     grad: Tensor,
     x: Tensor,
     kernel_size: Sequence[int],
-    *options: Any,  # those of avg_pool2d, all of them
+    *options: Any,  # all those of avg_pool2d
 ) -> Tensor:
     spatial = len(kernel_size) if len(kernel_size) > 1 else x.ndim - 2
     return _applied(grad, _average(x, spatial, kernel_size, *options), transposed=True)

@@ -1,4 +1,4 @@
-"""A buffer for a long message that arrives in parts, which grows without being copied."""
+"""A buffer for a long message that arrives in parts; it grows without repeated copies."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class GrowingBuffer:
     A ``bytearray`` is copied when it grows, up to 32 MiB in one step where the C library takes its
     memory from a heap: that blocked a server's event loop for 50 ms. Linux moves the pages of a
     mapping instead. It provides pages only as they are written, so the reserved rest takes no
-    memory. They are huge pages if the system has them: 8 MiB of ordinary ones took 25 ms in a
-    virtual machine, and 2 ms of huge ones.
+    memory. The mapping uses huge pages if the system has them: in a virtual machine, first writes
+    to 8 MiB took 2 ms with huge pages and 25 ms with ordinary ones.
     """
 
     __slots__ = ("_allocate", "_expected", "_memory", "_room", "_size")
@@ -41,7 +41,7 @@ class GrowingBuffer:
     ) -> None:
         """Begin with some bytes; ``expected_bytes`` is the peer's claim of how many there will be.
 
-        When more than ``GROWING_BYTES`` have arrived, the rest of the claimed memory is taken from
+        When more than ``GROWING_BYTES`` have arrived, memory for the whole claim is taken from
         ``allocate``, if given.
         """
         self._expected = expected_bytes
