@@ -54,9 +54,9 @@ BLOCK_BYTES: Final = 1024 * 1024
 # NumPy's own bound on a header that it parses as a Python literal.
 MAX_HEADER_BYTES: Final = 10_000
 MAX_MEMBERS: Final = 2**17
-# The compression methods of NumPy, with the most bytes that one compressed byte can give
-# (https://zlib.net/zlib_tech.html). A member that claims more is false. Others are refused: LZMA
-# has no such bound, and allocates up to 4 GiB because a member's first bytes say so.
+# NumPy's compression methods, with the most bytes that one compressed byte can give
+# (https://zlib.net/zlib_tech.html). A member that claims more is invalid. Other methods are
+# refused: LZMA has no such bound, and allocates up to 4 GiB on a claim in a member's first bytes.
 MAX_RATIOS: Final = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
 
 # Dtypes that NumPy's files do not name: they would be loaded as raw bytes or as another dtype.

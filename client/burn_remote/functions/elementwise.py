@@ -107,7 +107,7 @@ LOG10: Final = Operator(elementwise_rows.LOG10)
 
 # The largest power of ten that a dtype can represent.
 LARGEST_POWERS: Final = {F32: 38, FLEX32: 38, F64: 308}
-# More than the digits of any number; only so that an integer of any size is not a power of ten.
+# A bound for the argument; no dtype has numbers of so many digits.
 MAX_DECIMALS: Final = 10_000
 
 
@@ -329,10 +329,10 @@ def round(x: Tensor, /, decimals: int = 0) -> Tensor:
     """Round to ``decimals`` places, ties to even; return integer tensors unchanged.
 
     Both parts of complex numbers are rounded. As in NumPy, ``x * 10 ** decimals`` is rounded and
-    then divided. Negative ``decimals`` round to tens, hundreds and so on; for integers, they raise
-    ``DTypeMismatch``. Where the product is too large for the dtype, ``x`` has no digits beyond
-    those places and is returned as it is. float16 and bfloat16 are rounded in float32. Raises
-    ``ArgumentMismatch`` unless ``decimals`` is an integer.
+    then divided. Where this product overflows, ``x`` has no digits beyond those places and is
+    returned unchanged. Negative ``decimals`` round to tens, hundreds and so on. float16 and
+    bfloat16 are rounded in float32. Raises ``DTypeMismatch`` for integer tensors with negative
+    ``decimals``, and ``ArgumentMismatch`` unless ``decimals`` is an integer.
     """
     places = whole_number("decimals", decimals, -MAX_DECIMALS, MAX_DECIMALS)
     if x.dtype.is_complex:

@@ -101,9 +101,9 @@ def _between(ordered: Tensor, q: float) -> Tensor:
     if position > place:
         above = part(ordered, axis, place + 1, place + 2)
         share = position - place
-        # Not by the distance of the two, which may be infinite where the result is not.
+        # A weighted sum, because the difference of the two may overflow where the result does not.
         between = add(multiply(found, 1 - share), multiply(above, share))
-        # The products of equal numbers may be rounded.
+        # For equal elements, the weighted sum could differ by rounding.
         found = where(equal(above, found), found, between)
     # NaN comes last in sorted lines.
     return mask_fill(found, isnan(part(ordered, axis, count - 1, count)), math.nan)
