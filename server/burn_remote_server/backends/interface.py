@@ -430,6 +430,8 @@ class Backend(ABC):
     def owns_memory(self, array: Any) -> bool:
         """Return whether the array owns its memory, so that a kernel may overwrite it.
 
+        Such a kernel gives its result the array's memory layout, so this is ``False`` for arrays
+        that are not in C order.
         The caller ensures that nothing else refers to the array. ``False`` for libraries whose
         memory pool makes overwriting pointless.
         """

@@ -206,10 +206,16 @@ class GraphPlan:
                     r[target] = kernels[k](r[i], r[j])
                 elif form == INTO_FIRST:
                     into = r[i]
-                    r[target] = kernels[k](into, r[j], into)
+                    if into.flags.c_contiguous:
+                        r[target] = kernels[k](into, r[j], into)
+                    else:
+                        r[target] = kernels[k](into, r[j])
                 elif form == INTO_SECOND:
                     into = r[j]
-                    r[target] = kernels[k](r[i], into, into)
+                    if into.flags.c_contiguous:
+                        r[target] = kernels[k](r[i], into, into)
+                    else:
+                        r[target] = kernels[k](r[i], into)
                 elif form == INTO_ONLY:
                     into = r[i]
                     r[target] = kernels[k](into, into)
@@ -548,7 +554,8 @@ class GraphPlan:
 
         A call from the loop without a function of Python between them takes half the time. If an
         operand in ``private`` dies, the result takes its memory: 0.87 times the time for small
-        arrays, and half of it at 64 KiB. Updates ``private`` and ``bound``.
+        arrays, and half of it at 64 KiB. One that is not in C order keeps its memory if there are
+        two operands: the result may have another order. Updates ``private`` and ``bound``.
         """
         plan = step.plan
         if plan.error is not None or not plan.is_bare:

@@ -46,7 +46,12 @@ class NumpyBackend(ArrayBackend):
         np.seterr(all="ignore")
 
     def owns_memory(self, array: Any) -> bool:
-        return (array.base is None or is_recycled(array)) and bool(array.flags.writeable)
+        # A result beside an operand in C order is in C order. Written into one in another order, it
+        # would have that order, and a later sum would add in it and round differently.
+        flags = array.flags
+        return bool(
+            (array.base is None or is_recycled(array)) and flags.writeable and flags.c_contiguous
+        )
 
     def empty(self, spec: TensorSpec) -> Any:
         return self._recycling.empty(array_shape(spec), wire_dtype(spec.dtype))
