@@ -13,7 +13,7 @@ __all__ = ["InFlight", "Lent", "Sign", "Slot", "Uploading"]
 
 
 class Sign(NamedTuple):
-    """The latest sign that the work before a fetched tensor makes progress.
+    """The latest evidence that the work on which a fetched tensor depends makes progress.
 
     ``moment`` is its time (``time.monotonic``). ``hops`` is 0 if this session, or the source of the
     tensor, worked at that time; a source that waits for another server sends a larger number.
@@ -25,8 +25,8 @@ class Sign(NamedTuple):
     def hops_after(self, now: float, stale_seconds: float) -> int:
         """Return the hops with which to pass the sign on: one more, and one for each stale time.
 
-        They increase with the age of the work that a sign goes back to. So servers that wait for
-        each other in a cycle cannot keep each other waiting for ever.
+        They grow with the time since the work that the sign reports. So servers that wait for each
+        other in a cycle cannot keep each other waiting forever.
         """
         return self.hops + 1 + int((now - self.moment) / stale_seconds)
 
