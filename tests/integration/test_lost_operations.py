@@ -36,8 +36,8 @@ def release(xp, x):
 def running(tmp_path: Path) -> Iterator[RunningServer]:
     (tmp_path / "blocking.py").write_text(OPERATIONS)
     flags = (
-        "--custom-operations=blocking", "--max-operation-seconds=0.1",
-        "--operation-lost-seconds=0.1", "--max-sessions=2",
+        "--custom-operations=blocking", "--max-operation-seconds=0.5",
+        "--operation-lost-seconds=1", "--max-sessions=2",
     )  # fmt: skip
     with server(*flags, PYTHONPATH=":".join([*sys.path, str(tmp_path)])) as started:
         yield started

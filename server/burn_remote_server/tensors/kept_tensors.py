@@ -100,14 +100,16 @@ class KeptTensors:
         self._free(lambda: self._content_bytes + size > self.max_content_bytes)
         if not self._pool.take(size):
             return False
+        # Another session may have kept this content in the meantime, or taken the room.
         with self._lock:
-            is_new = key not in self._contents
-            if is_new:
+            is_known = key in self._contents
+            fits = self._content_bytes + size <= self.max_content_bytes
+            if fits and not is_known:
                 self._contents[key] = _Content(tensors, size, self._clock())
                 self._content_bytes += size
-        if not is_new:  # another session of the token was faster
+        if is_known or not fits:
             self._pool.give_back(size)
-        return True
+        return is_known or fits
 
     def open_content(self, owner: str, digest: bytes) -> Sequence[KeptTensor] | None:
         """Return the tensors of a content of this token, or ``None``."""
@@ -156,7 +158,7 @@ class KeptTensors:
         freed = size
         try:
             with self._lock:
-                own = self._published.setdefault(owner, _Published())
+                own = self._published.get(owner) or _Published()
                 old = own.tensors.get(name)
                 old_size = 0 if old is None else _counted([old])
                 if old is None and len(own.tensors) >= MAX_PUBLISHED:
@@ -173,6 +175,7 @@ class KeptTensors:
                     )
                 own.tensors[name] = tensor
                 own.nbytes = total
+                self._published[owner] = own
                 freed = old_size
         finally:
             self._pool.give_back(freed)

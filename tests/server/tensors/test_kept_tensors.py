@@ -62,6 +62,28 @@ def test_a_content_larger_than_the_room_is_not_kept_and_frees_none() -> None:
     assert tensors.open_content("", b"a")
 
 
+class InterruptedPool(Pool):
+    """A pool that keeps another content each time a session is about to take memory."""
+
+    other: tuple[KeptTensors, bytes] | None = None
+
+    def take(self, size: int) -> bool:
+        if self.other is not None:
+            (tensors, digest), self.other = self.other, None
+            tensors.keep_content("", digest, [kept()])
+        return super().take(size)
+
+
+@pytest.mark.parametrize("digest", [b"a", b"b"], ids=["the same", "another"])
+def test_two_sessions_at_once_do_not_exceed_the_room(digest: bytes) -> None:
+    pool = InterruptedPool(2**30)
+    tensors = store(pool, contents=1)
+    pool.other = tensors, digest
+    assert tensors.keep_content("", b"a", [kept()]) == (digest == b"a")
+    assert tensors.open_content("", digest)
+    assert pool.taken == tensors.content_bytes == COUNTED
+
+
 def test_a_content_without_use_expires() -> None:
     clock, pool = Clock(), Pool(2**30)
     tensors = store(pool, clock=clock)
