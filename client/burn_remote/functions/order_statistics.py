@@ -1,8 +1,8 @@
 """Medians and quantiles, under NumPy's names.
 
-``axis=None`` means all axes. Integers and bools give float32; a NaN among the elements gives NaN.
-The functions raise ``ShapeMismatch`` if an axis has no elements, and ``DTypeMismatch`` for complex
-numbers, which have no order.
+``axis=None`` means all axes. Integers give float32; a NaN among the elements gives NaN. The
+functions raise ``ShapeMismatch`` if an axis has no elements, and ``DTypeMismatch`` for bools and
+for complex numbers, which have no order.
 """
 
 from __future__ import annotations
