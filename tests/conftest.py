@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -22,6 +23,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     result = yield
     if nextitem is None or nextitem.path != item.path:
         freeze()
+        free_gpu_memory()
     return result
 
 
@@ -29,3 +31,10 @@ def freeze() -> None:
     """Keep what exists now out of garbage collections: some tests collect hundreds of times."""
     gc.collect()
     gc.freeze()
+
+
+def free_gpu_memory() -> None:
+    """Return the GPU memory that CuPy caches: test processes and servers share one GPU."""
+    cupy = sys.modules.get("cupy")
+    if cupy is not None:
+        cupy.get_default_memory_pool().free_all_blocks()
