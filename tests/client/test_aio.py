@@ -15,10 +15,10 @@ import pytest
 import burn_remote as br
 from burn_remote import aio
 from support.servers import RunningServer, server
+from support.waiting import PATIENCE_SECONDS
 
 # Turns of the loop that prove that nothing blocks it.
 TURNS = 50
-PATIENCE_SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")

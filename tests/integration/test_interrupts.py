@@ -20,8 +20,8 @@ from burn_remote.sessions.native.response_router import ResponseRouter
 from burn_remote.sessions.receiver import Receiver
 from support.interrupts import InterruptAfterCall, InterruptAt
 from support.servers import RunningServer
+from support.waiting import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 30.0
 LARGE = (3, 1024, 128)  # 1.5 MiB: several chunks
 
 RECEIVING = frozenset(

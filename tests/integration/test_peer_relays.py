@@ -21,8 +21,8 @@ from endurance.attacks import Client
 from support.access import PEERS, certificate
 from support.servers import server
 from support.specs import f32
+from support.waiting import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 30.0
 SPEC = f32(1000)
 HEADERS_END = b"\r\n\r\n"
 

@@ -9,8 +9,7 @@ from queue import Empty
 import pytest
 
 from burn_remote_protocol.timed_queue import TimedQueue
-
-PATIENCE_SECONDS = 30.0
+from support.waiting import PATIENCE_SECONDS
 
 
 def test_items_come_in_their_order() -> None:

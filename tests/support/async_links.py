@@ -14,7 +14,7 @@ import pytest
 from burn_remote_protocol.errors import ConnectionLost, GarbledBytes, LimitExceeded
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, AsyncLink
 from support.link_ends import SENDERS, SIZES, pattern
-from support.link_servers import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 __all__ = ["AsyncLinkConformance", "OpenAsyncPair"]
 

@@ -18,7 +18,7 @@ from burn_remote_protocol.dialects.burn_0_21 import decode_init, decode_tasks
 from burn_remote_protocol.dialects.burn_responses import BurnReply, encode_reply
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.links.transports import connect
-from support.link_servers import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 __all__ = ["BurnEnd", "SocketEnd", "burn_end"]
 

@@ -15,7 +15,7 @@ from burn_remote_protocol.links.transports import connect
 from burn_remote_protocol.messages import Execute, Read, Sync, Task, Upload
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
-from support.link_servers import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 __all__ = ["BurnSockets"]
 

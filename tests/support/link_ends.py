@@ -11,7 +11,7 @@ from burn_remote_protocol.links.interface import (
     NORMAL_CLOSURE,
     BlockingLink,
 )
-from support.link_servers import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 __all__ = [
     "SENDERS",

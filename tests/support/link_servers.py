@@ -23,10 +23,10 @@ from burn_remote_protocol.links.websocket.async_connection import (
     DirectServerConnection,
 )
 from burn_remote_protocol.links.websocket.async_link import CONNECTION_OPTIONS, WebSocketLink
+from support.waiting import PATIENCE_SECONDS
 
 __all__ = [
     "LOOPS",
-    "PATIENCE_SECONDS",
     "LinkServer",
     "ServerEnd",
     "direct_options",
@@ -35,9 +35,6 @@ __all__ = [
     "raw_server",
     "read_to_end",
 ]
-
-# The timeout of every wait in these tests; no test asserts a duration.
-PATIENCE_SECONDS = 30.0
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,

@@ -13,7 +13,7 @@ import pytest
 from burn_remote_protocol.errors import ConnectionLost, LimitExceeded
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, BlockingLink
 from support.link_ends import SENDERS, SIZES, FarEnd, OpenPair, in_thread, pattern, send_all, take
-from support.link_servers import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 __all__ = ["BlockingLinkConformance"]
 

@@ -15,10 +15,9 @@ from burn_remote_server.collectives.member import Member
 from burn_remote_server.collectives.ring import RingEngine
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.tensors.slots import InFlight, Lent
+from support.waiting import PATIENCE_SECONDS
 
-__all__ = ["PATIENCE_SECONDS", "Members"]
-
-PATIENCE_SECONDS = 30.0
+__all__ = ["Members"]
 
 
 class Members:

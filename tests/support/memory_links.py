@@ -25,6 +25,7 @@ from burn_remote_protocol.links.interface import (
     Listener,
     Request,
 )
+from support.waiting import PATIENCE_SECONDS
 
 __all__ = [
     "AsyncMemoryLink",
@@ -34,9 +35,6 @@ __all__ = [
     "async_memory_pair",
     "memory_pair",
 ]
-
-# How long a test waits for a frame.
-PATIENCE_SECONDS: Final = 30.0
 
 # Bytes that one direction holds before its sender waits. An empty direction accepts a frame of any
 # size.

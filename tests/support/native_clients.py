@@ -31,11 +31,9 @@ from burn_remote_server.dialects.native.attachments import Attachments
 from burn_remote_server.dialects.native.session_pump import serve_session
 from burn_remote_server.hosting.host import Device
 from support.memory_links import CAPACITY_BYTES, AsyncMemoryLink, async_memory_pair
+from support.waiting import PATIENCE_SECONDS
 
-__all__ = ["PATIENCE_SECONDS", "AsyncNativeClient", "batch", "turns", "until"]
-
-# The timeout of every wait in these tests; no test asserts a duration.
-PATIENCE_SECONDS: Final = 30.0
+__all__ = ["AsyncNativeClient", "batch", "turns", "until"]
 
 
 async def turns(count: int) -> None:

@@ -7,11 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from burn_remote_protocol.errors import ConnectionLost
+from support.waiting import PATIENCE_SECONDS
 
 __all__ = ["ScriptedLink"]
-
-# The timeout of a test's waits. When it is over, the code under test has failed.
-PATIENCE_SECONDS = 30.0
 
 
 class ScriptedLink:

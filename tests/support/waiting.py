@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["wait_until"]
+__all__ = ["PATIENCE_SECONDS", "wait_until"]
 
+# How long tests wait for what must happen. It only bounds a failure, so that a slow machine passes.
 PATIENCE_SECONDS = 30.0
 
 

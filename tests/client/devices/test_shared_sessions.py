@@ -21,8 +21,7 @@ from burn_remote.devices.shared_sessions import SharedSessions, Use
 from burn_remote_protocol.errors import ConnectionFailed
 from support.interrupts import InterruptAt
 from support.link_ends import in_thread
-
-PATIENCE_SECONDS = 30.0
+from support.waiting import PATIENCE_SECONDS
 
 
 class FakeSession:

@@ -18,8 +18,8 @@ from burn_remote_protocol.errors import ClosedDevice, ConnectionLost, OperationF
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from support.runners import RecordingSession
 from support.specs import f32
+from support.waiting import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 30.0
 DATA = TensorData(bytes(8), (2,), F32)
 
 

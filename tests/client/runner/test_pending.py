@@ -16,8 +16,7 @@ from burn_remote.runner.pending import Pending
 from burn_remote_protocol.errors import ConnectionLost
 from support.interrupts import InterruptAt
 from support.link_ends import in_thread
-
-PATIENCE_SECONDS = 30.0
+from support.waiting import PATIENCE_SECONDS
 
 
 def failing(_: Pending[int]) -> None:

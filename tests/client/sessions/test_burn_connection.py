@@ -19,7 +19,7 @@ from burn_remote_protocol.errors import (
     ProtocolViolation,
 )
 from support.burn_end import ROUTES, BurnEnd, burn_end
-from support.link_servers import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 
 class Connected:

@@ -38,7 +38,7 @@ from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 from support.burn_end import ROUTES, BurnEnd, burn_end
 from support.link_ends import in_thread
-from support.link_servers import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 SPEC = TensorSpec((2,), F32)
 IN = TensorUse(SPEC, TensorStatus.READ_ONLY)

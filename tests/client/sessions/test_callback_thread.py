@@ -16,8 +16,7 @@ import burn_remote as br
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.callback_thread import CallbackThread
 from support.servers import RunningServer, server
-
-PATIENCE_SECONDS = 30.0
+from support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture(scope="module")

@@ -30,8 +30,7 @@ from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.messages import Acknowledged, Closing, Refused, Resume, Welcome
 from support.link_ends import in_thread
 from support.memory_links import MemoryLink, memory_pair
-
-PATIENCE_SECONDS = 30.0
+from support.waiting import PATIENCE_SECONDS
 
 
 def test_pauses_between_resumes_are_random_up_to_a_bound_that_doubles(

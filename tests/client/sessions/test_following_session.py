@@ -31,9 +31,9 @@ from burn_remote_protocol.errors import ClosedDevice, ConnectionLost
 from support.faults import bytes_to_open, faulty_proxy, random_cuts
 from support.interrupts import InterruptAt
 from support.servers import server
+from support.waiting import PATIENCE_SECONDS
 
 ROUNDS = 7
-PATIENCE_SECONDS = 30.0
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ import pytest
 
 import burn_remote as br
 from burn_remote.sessions.lifetime import FLUSH_SECONDS, Flusher
-
-PATIENCE_SECONDS = 30.0
+from support.waiting import PATIENCE_SECONDS
 
 
 class FakeSession:

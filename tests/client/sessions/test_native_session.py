@@ -52,8 +52,8 @@ from support.interrupts import InterruptAt
 from support.kernels import signature
 from support.native_end import NativeEnd
 from support.specs import f32
+from support.waiting import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 30.0
 LARGE = TensorSpec((3 * 128 * 1024,), F32)  # three chunks
 
 

@@ -17,8 +17,7 @@ from burn_remote_protocol.errors import BurnRemoteError, ConnectionLost
 from support.interrupts import InterruptAfterCall, InterruptAt
 from support.link_ends import in_thread
 from support.memory_links import memory_pair
-
-PATIENCE_SECONDS = 30.0
+from support.waiting import PATIENCE_SECONDS
 
 
 class Ends:

@@ -10,8 +10,8 @@ from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote.sessions.native.result_memory import MAX_BYTES, MIN_BYTES, ResultMemory
 from support.native_end import NativeEnd
 from support.servers import server
+from support.waiting import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 30.0
 SIZE = 2 * MIN_BYTES
 
 

@@ -20,9 +20,9 @@ from burn_remote_protocol.links.checked import (
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, BlockingLink
 from burn_remote_protocol.messages import Acknowledged, Hello
 from support.link_ends import FarEnd, OpenPair, take
-from support.link_servers import PATIENCE_SECONDS
 from support.links import BlockingLinkConformance
 from support.memory_links import MemoryFarEnd, async_memory_pair, memory_pair
+from support.waiting import PATIENCE_SECONDS
 
 HEADER_BYTES = 9
 

@@ -13,8 +13,9 @@ from burn_remote_protocol.links.addresses import SCHEMES
 from burn_remote_protocol.links.interface import AsyncLink, Request
 from burn_remote_protocol.links.transports import connect, connect_async, listen, register
 from burn_remote_protocol.links.websocket.transport import WebSocketTransport
-from support.link_servers import PATIENCE_SECONDS, link_server
+from support.link_servers import link_server
 from support.memory_links import MemoryTransport
+from support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture

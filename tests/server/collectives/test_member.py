@@ -23,8 +23,8 @@ from burn_remote_server.collectives.member import Member
 from burn_remote_server.collectives.ring import RingEngine
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.tensors.slots import InFlight, Lent
-from support.members import PATIENCE_SECONDS, Members
-from support.waiting import wait_until
+from support.members import Members
+from support.waiting import PATIENCE_SECONDS, wait_until
 
 Kind = CollectiveKind
 VECTOR = TensorSpec((1000,), F32)

@@ -21,8 +21,8 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.collectives.nccl import NcclEngine
 from burn_remote_server.tensors.slots import InFlight
-from support.members import PATIENCE_SECONDS, Members
-from support.waiting import wait_until
+from support.members import Members
+from support.waiting import PATIENCE_SECONDS, wait_until
 
 VECTOR = TensorSpec((8,), F32)
 SUM = CollectiveCall(CollectiveKind.ALL_REDUCE, (VECTOR,))

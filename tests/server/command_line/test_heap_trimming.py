@@ -20,8 +20,8 @@ from burn_remote_server.command_line.heap_trimming import (
     malloc_trim,
     share_one_heap,
 )
-from support.native_clients import PATIENCE_SECONDS
 from support.servers import RunningServer, server
+from support.waiting import PATIENCE_SECONDS
 
 MIB = 2**20
 START = 70 * MIB

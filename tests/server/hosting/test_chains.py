@@ -26,8 +26,9 @@ from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.tensors.slots import InFlight, Sign
 from support.link_servers import direct_options, link_over
-from support.native_clients import PATIENCE_SECONDS, AsyncNativeClient, until
+from support.native_clients import AsyncNativeClient, until
 from support.source_sockets import SourceSocket
+from support.waiting import PATIENCE_SECONDS
 
 SPEC = TensorSpec((4,), F32)
 DATA = TensorData(np.arange(4, dtype=np.float32).tobytes(), SPEC.shape, SPEC.dtype)

@@ -36,7 +36,8 @@ from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.tensors.exposed import Exposed
 from burn_remote_server.tensors.slots import InFlight
 from support.engines import RecordingOutbox, floats, undecoded
-from support.native_clients import PATIENCE_SECONDS, turns, until
+from support.native_clients import turns, until
+from support.waiting import PATIENCE_SECONDS
 
 KEY = ("native", b"t" * 32)
 SPEC = TensorSpec((4,), F32)

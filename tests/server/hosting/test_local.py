@@ -47,7 +47,8 @@ from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.hosting import local as module
 from burn_remote_server.hosting.local import LocalLink, open_numpy
 from burn_remote_server.settings.server_settings import Settings
-from support.native_clients import PATIENCE_SECONDS, batch
+from support.native_clients import batch
+from support.waiting import PATIENCE_SECONDS
 
 SPEC = TensorSpec((4,), F32)
 ELEMENTS = np.arange(4, dtype=np.float32).tobytes()

@@ -39,8 +39,9 @@ from burn_remote_server.hosting.host import Host
 from burn_remote_server.listeners.service import OPENING_BYTES, _Service, serve
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.tensors.exposed import Exposed
-from support.native_clients import PATIENCE_SECONDS, batch, until
+from support.native_clients import batch, until
 from support.scripted import ScriptedLink
+from support.waiting import PATIENCE_SECONDS
 
 SPEC = TensorSpec((4,), F32)
 DATA = TensorData(np.arange(4, dtype=np.float32).tobytes(), SPEC.shape, SPEC.dtype)

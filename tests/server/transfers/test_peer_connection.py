@@ -24,7 +24,8 @@ from burn_remote_server.transfers import peer_connection as module
 from burn_remote_server.transfers.downloads import Download
 from burn_remote_server.transfers.peer_connection import PeerConnection
 from support.memory_links import CAPACITY_BYTES, async_memory_pair
-from support.native_clients import PATIENCE_SECONDS, batch, turns, until
+from support.native_clients import batch, turns, until
+from support.waiting import PATIENCE_SECONDS
 
 SPEC = TensorSpec((100,), U8)
 BYTES = bytes(range(100))

@@ -14,7 +14,7 @@ import pytest
 
 from burn_remote_protocol.links.websocket import accepting
 from burn_remote_protocol.links.websocket.accepting import STARTS_AT_ONCE, Accepted, Acceptor
-from support.link_servers import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 
 class Gate:

@@ -23,7 +23,8 @@ from burn_remote_protocol.links.websocket.async_connection import (
     DirectConnection,
     DirectServerConnection,
 )
-from support.link_servers import PATIENCE_SECONDS, direct_options
+from support.link_servers import direct_options
+from support.waiting import PATIENCE_SECONDS
 
 
 @contextlib.asynccontextmanager

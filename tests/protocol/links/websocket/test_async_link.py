@@ -27,13 +27,8 @@ from burn_remote_protocol.links.websocket.async_link import WebSocketLink
 from support.async_links import AsyncLinkConformance, OpenAsyncPair
 from support.link_ends import pattern
 from support.link_scripts import frame_bytes
-from support.link_servers import (
-    PATIENCE_SECONDS,
-    direct_options,
-    link_over,
-    raw_server,
-    read_to_end,
-)
+from support.link_servers import direct_options, link_over, raw_server, read_to_end
+from support.waiting import PATIENCE_SECONDS
 
 
 @contextlib.asynccontextmanager

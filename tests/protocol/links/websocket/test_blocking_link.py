@@ -21,8 +21,9 @@ from burn_remote_protocol.links.websocket import keepalive
 from burn_remote_protocol.links.websocket.keepalive import KeepaliveTimer
 from support.link_ends import FarEnd, OpenPair, in_thread, pattern
 from support.link_scripts import accept_websocket, frame_bytes, scripted_link
-from support.link_servers import LOOPS, PATIENCE_SECONDS, link_server, raw_server, read_to_end
+from support.link_servers import LOOPS, link_server, raw_server, read_to_end
 from support.links import BlockingLinkConformance
+from support.waiting import PATIENCE_SECONDS
 
 
 class TestBlockingWebSocket(BlockingLinkConformance):

@@ -12,7 +12,8 @@ import pytest
 
 from burn_remote_protocol.errors import ConnectionFailed
 from burn_remote_protocol.links.transports import connect
-from support.link_servers import PATIENCE_SECONDS, link_server, raw_server, read_to_end
+from support.link_servers import link_server, raw_server, read_to_end
+from support.waiting import PATIENCE_SECONDS
 
 
 def failure(address: str, timeout_seconds: float = PATIENCE_SECONDS, **options: object) -> str:

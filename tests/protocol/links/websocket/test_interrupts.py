@@ -10,7 +10,8 @@ from types import FrameType
 
 from burn_remote_protocol.links.transports import connect
 from support.link_ends import in_thread, pattern, send_all
-from support.link_servers import PATIENCE_SECONDS, link_server
+from support.link_servers import link_server
+from support.waiting import PATIENCE_SECONDS
 
 LINKS = "burn_remote_protocol.links.websocket"
 

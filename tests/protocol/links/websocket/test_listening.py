@@ -11,7 +11,7 @@ from burn_remote_protocol.errors import ConnectionFailed
 from burn_remote_protocol.links.interface import AsyncLink, Request, Response
 from burn_remote_protocol.links.transports import connect_async
 from burn_remote_protocol.links.websocket.listening import listen
-from support.link_servers import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 
 class Gate:

@@ -12,7 +12,7 @@ from burn_remote_protocol.links.websocket import socket_streams
 from burn_remote_protocol.links.websocket.frame_writer import OutgoingBuffer
 from burn_remote_protocol.links.websocket.socket_streams import PlainStream, WatchResult
 from support.link_ends import in_thread
-from support.link_servers import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from burn_remote_protocol.links.websocket.frame_writer import FrameWriter, Outgo
 from burn_remote_protocol.links.websocket.timed_locks import call_holding
 from support.interrupts import InterruptAfterCall
 from support.link_ends import in_thread
-
-PATIENCE_SECONDS = 30.0
+from support.waiting import PATIENCE_SECONDS
 
 
 def test_a_call_is_not_made_while_another_thread_holds_the_lock() -> None:

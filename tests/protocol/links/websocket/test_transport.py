@@ -14,7 +14,8 @@ from burn_remote_protocol.links.transports import TRANSPORTS
 from burn_remote_protocol.links.websocket.async_link import WebSocketLink
 from burn_remote_protocol.links.websocket.blocking_link import BlockingWebSocket
 from burn_remote_protocol.links.websocket.transport import WebSocketTransport
-from support.link_servers import PATIENCE_SECONDS, link_server
+from support.link_servers import link_server
+from support.waiting import PATIENCE_SECONDS
 
 
 @pytest.mark.parametrize("scheme", ["ws", "wss"])

@@ -8,8 +8,7 @@ import threading
 import pytest
 
 from burn_remote_server.backends.cupy.event_poller import NOT_READY, EventPoller
-
-PATIENCE_SECONDS = 30.0
+from support.waiting import PATIENCE_SECONDS
 
 
 class FakeDevice:

@@ -13,10 +13,10 @@ import pytest
 from burn_remote_protocol.errors import DeviceLost, UnknownTensor
 from burn_remote_server.backends.cupy.event_poller import NOT_READY, EventPoller
 from burn_remote_server.backends.cupy.faults import LOST, Faults
+from support.waiting import PATIENCE_SECONDS
 
 ILLEGAL_ADDRESS = 700
 NO_MEMORY = 2
-PATIENCE_SECONDS = 30.0
 
 
 class CudaError(RuntimeError):

@@ -14,8 +14,9 @@ from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.dialects.burn.routes import burn_routes
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
-from support.native_clients import PATIENCE_SECONDS, until
+from support.native_clients import until
 from support.scripted import ScriptedLink
+from support.waiting import PATIENCE_SECONDS
 
 TOKEN = "alice-has-this-token-1"
 INIT = encode_init(7)

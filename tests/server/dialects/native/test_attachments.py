@@ -26,8 +26,8 @@ from burn_remote_server.dialects.native.frame_writer import FrameWriter
 from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Host
 from burn_remote_server.settings.server_settings import Settings
-from support.native_clients import PATIENCE_SECONDS
 from support.scripted import ScriptedLink
+from support.waiting import PATIENCE_SECONDS
 
 HOUR = 3600.0
 

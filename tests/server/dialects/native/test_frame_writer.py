@@ -17,8 +17,9 @@ from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.dialects.native.frame_writer import SENT_AT_ONCE, FrameWriter
 from burn_remote_server.execution.outbox import NativeOutbox
 from support.memory_links import async_memory_pair
-from support.native_clients import PATIENCE_SECONDS, turns
+from support.native_clients import turns
 from support.scripted import ScriptedLink
+from support.waiting import PATIENCE_SECONDS
 
 
 async def test_frames_to_a_client_that_reads_as_fast_are_sent_in_several_turns() -> None:

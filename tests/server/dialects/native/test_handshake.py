@@ -28,8 +28,9 @@ from burn_remote_server.dialects.native.handshake import (
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from support.memory_links import async_memory_pair
-from support.native_clients import PATIENCE_SECONDS, batch
+from support.native_clients import batch
 from support.scripted import ScriptedLink
+from support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture

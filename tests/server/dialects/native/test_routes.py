@@ -15,8 +15,9 @@ from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.dialects.native.routes import native_routes
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
-from support.native_clients import PATIENCE_SECONDS, turns
+from support.native_clients import turns
 from support.scripted import ScriptedLink
+from support.waiting import PATIENCE_SECONDS
 
 TOKEN = "alice-has-this-token-1"
 HELLO = encode_frame(Hello(VERSIONS))

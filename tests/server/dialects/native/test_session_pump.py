@@ -65,8 +65,9 @@ from burn_remote_server.execution.sessions import (
 )
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
-from support.native_clients import PATIENCE_SECONDS, AsyncNativeClient, batch, turns, until
+from support.native_clients import AsyncNativeClient, batch, turns, until
 from support.scripted import ScriptedLink
+from support.waiting import PATIENCE_SECONDS
 
 SPEC = TensorSpec((4,), F32)
 DATA = TensorData(np.arange(4, dtype=np.float32).tobytes(), SPEC.shape, SPEC.dtype)
