@@ -55,6 +55,8 @@ from burn_remote_server.programs.graph_definitions import (
 from burn_remote_server.programs.graph_fusion import fused_steps
 from burn_remote_server.programs.instructions import (
     CHECK,
+    CHECKED_FIRST,
+    CHECKED_SECOND,
     FAILED,
     FREE,
     FUSED,
@@ -94,6 +96,9 @@ CALL_COST: Final = 300
 PREPARE_COST: Final = 30_000
 
 _INTEGER: Final = frozenset({int})
+
+# The forms that overwrite an operand of two, and those that first check its order.
+_CHECKED: Final = {INTO_FIRST: CHECKED_FIRST, INTO_SECOND: CHECKED_SECOND}
 
 
 class GraphPlan:
@@ -163,7 +168,10 @@ class GraphPlan:
         }
         self.fused_count = sum(block.end - block.start for block in self.blocks.values())
         self.nbytes = definition_bytes(task, self.fused_count)
+        # The inputs that ``_program`` takes to be in C order.
+        self._assumed: tuple[int, ...] = ()
         self._program, self._kernels, self._places = self._compiled(steps)
+        self._checked = tuple([(_CHECKED.get(form, form), *rest) for form, *rest in self._program])
         # For each step with numbers: the last ones, and the plan for them.
         self._prepared: dict[int, tuple[tuple[Any, ...], Plan]] = {}
         self._capture = None if captures is None else self._captured_by(captures)
@@ -184,7 +192,12 @@ class GraphPlan:
             return self.outputs(r)
         self._set_numbers(inputs, numbers)
         r = [*inputs, *self._registers]
-        self._run(r, self._program, 0, numbers, inputs, dying)
+        program = self._program
+        for register in self._assumed:
+            if not inputs[register].flags.c_contiguous:
+                program = self._checked
+                break
+        self._run(r, program, 0, numbers, inputs, dying)
         return self.outputs(r)
 
     # One loop with a branch per form: a function call per instruction would double its cost.
@@ -206,16 +219,10 @@ class GraphPlan:
                     r[target] = kernels[k](r[i], r[j])
                 elif form == INTO_FIRST:
                     into = r[i]
-                    if into.flags.c_contiguous:
-                        r[target] = kernels[k](into, r[j], into)
-                    else:
-                        r[target] = kernels[k](into, r[j])
+                    r[target] = kernels[k](into, r[j], into)
                 elif form == INTO_SECOND:
                     into = r[j]
-                    if into.flags.c_contiguous:
-                        r[target] = kernels[k](r[i], into, into)
-                    else:
-                        r[target] = kernels[k](r[i], into)
+                    r[target] = kernels[k](r[i], into, into)
                 elif form == INTO_ONLY:
                     into = r[i]
                     r[target] = kernels[k](into, into)
@@ -238,6 +245,14 @@ class GraphPlan:
                         r[target] = self._reusing(r, plan, i, j, inputs, dying)
                     else:
                         self._store(r, target, plan.run, i)
+                elif form == CHECKED_FIRST:
+                    into = r[i]
+                    out = (into,) if into.flags.c_contiguous else ()
+                    r[target] = kernels[k](into, r[j], *out)
+                elif form == CHECKED_SECOND:
+                    into = r[j]
+                    out = (into,) if into.flags.c_contiguous else ()
+                    r[target] = kernels[k](r[i], into, *out)
                 elif form == FUSED:
                     self._run_fused(r, kernels[k], i, j, target, inputs, dying)
                 elif form == FAILED:
@@ -418,6 +433,7 @@ class GraphPlan:
         # Registers of results that nothing else can reference: ufuncs return new arrays and keep no
         # reference. Any other kernel may return a view of an input.
         private: set[int] = set()
+        orders = _MemoryOrders(self.input_count)
         # The calls of plans, bound once: each binding may make new functions.
         bound: dict[Plan, tuple[ElementwiseCall, ...]] = {}
         place = cost = 0
@@ -425,11 +441,12 @@ class GraphPlan:
             block = self.blocks.get(place)
             end = place + 1 if block is None else block.end
             steps = all_steps[place:end]
-            found = None if block else self._elementwise(place, steps[0], private, bound)
+            found = None if block else self._elementwise(place, steps[0], private, orders, bound)
             if found is None:
                 found = self._fused(steps, place, block) if block else _instruction(place, steps[0])
                 for step in steps:
                     private.difference_update(step.inputs, step.outputs)
+                    orders.note(step, is_ufunc=False)
             form, kernel, i, j, target = found
             if form in MAY_REUSE:
                 self.reusable_inputs.update(unread.intersection(j))
@@ -448,6 +465,7 @@ class GraphPlan:
                 program.append((FREE, 0, 0, 0, large))
                 places.append(place)
             place = end
+        self._assumed = tuple(orders.assumed)
         return tuple(program), tuple(kernels.found), places
 
     def _captured_by(self, captures: Captures) -> ProgramCapture | None:
@@ -475,7 +493,7 @@ class GraphPlan:
         }
         optimizations = [block.execution.optimization for block in self.blocks.values()]
         program = Program(
-            self._program,
+            self._checked,
             {index for index, place in enumerate(self._places) if may_capture(place)},
             self._outputs,
             {register: positions[place][0] for register, place in self._number_registers},
@@ -548,6 +566,7 @@ class GraphPlan:
         place: int,
         step: Step,
         private: set[int],
+        orders: _MemoryOrders,
         bound: dict[Plan, tuple[ElementwiseCall, ...]],
     ) -> tuple[Any, ...] | None:
         """Return form, kernel and operands of a step that is one elementwise call of two operands.
@@ -555,7 +574,8 @@ class GraphPlan:
         A call from the loop without a function of Python between them takes half the time. If an
         operand in ``private`` dies, the result takes its memory: 0.87 times the time for small
         arrays, and half of it at 64 KiB. One that is not in C order keeps its memory if there are
-        two operands: the result may have another order. Updates ``private`` and ``bound``.
+        two operands: the result may have another order. Updates ``private``, ``orders`` and
+        ``bound``.
         """
         plan = step.plan
         if plan.error is not None or not plan.is_bare:
@@ -583,8 +603,8 @@ class GraphPlan:
         form = ONE_INPUT if len(operands) == 1 else TWO_INPUTS
         if dying:
             self.overwriting.add(place)
-            form = INTO_FIRST if operands[0] in dying else INTO_SECOND
-            form = INTO_ONLY if len(operands) == 1 else form
+            form = _overwriting_form(operands, dying, orders)
+        orders.note(step, is_ufunc=is_ufunc)
         if is_ufunc:
             private.difference_update(step.released)
             private.update(step.outputs)
@@ -604,6 +624,32 @@ class GraphPlan:
         }
 
 
+class _MemoryOrders:
+    """The registers whose arrays are in C order if the inputs in ``assumed`` are.
+
+    A ufunc's result is in C order if an operand of its shape is: NumPy prefers C order where the
+    orders of operands differ. Other kernels may return arrays in any order.
+    """
+
+    def __init__(self, input_count: int) -> None:
+        self.assumed: set[int] = set()
+        self._inputs = {*range(input_count)}
+        self._known = {*self._inputs}
+
+    def __contains__(self, register: int) -> bool:
+        return register in self._known
+
+    def note(self, step: Step, *, is_ufunc: bool) -> None:
+        """Note the order of a step's results."""
+        sources = self._known.intersection(_inputs_like_output(step)) if is_ufunc else set()
+        if sources and sources <= self._inputs:
+            self.assumed.add(min(sources))
+        self._inputs.difference_update(step.outputs)
+        self._known.difference_update(step.outputs)
+        if sources:
+            self._known.update(step.outputs)
+
+
 class _Kernels:
     """The kernels of a program; each occurs once in ``found``, at its ``place``."""
 
@@ -618,6 +664,17 @@ class _Kernels:
         if place == len(self.found):
             self.found.append(kernel)
         return place
+
+
+def _overwriting_form(
+    operands: Sequence[int], dying: Collection[int], orders: _MemoryOrders
+) -> int:
+    """Return the form of a step whose result takes the memory of an operand in ``dying``."""
+    if len(operands) == 1:
+        return INTO_ONLY
+    form = INTO_FIRST if operands[0] in dying else INTO_SECOND
+    into = operands[form == INTO_SECOND]
+    return form if into in orders else _CHECKED[form]
 
 
 def _instruction(place: int, step: Step) -> tuple[Any, ...]:

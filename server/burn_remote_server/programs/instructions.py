@@ -14,6 +14,8 @@ from burn_remote_protocol.errors import OperationFailed
 
 __all__ = [
     "CHECK",
+    "CHECKED_FIRST",
+    "CHECKED_SECOND",
     "FAILED",
     "FREE",
     "FUSED",
@@ -38,18 +40,21 @@ __all__ = [
 
 Instruction = tuple[Any, ...]
 
-# How the loop runs an instruction: by the number of its inputs, or one of the other forms.
+# How the loop runs an instruction: by the number of its inputs, or one of the other forms. A result
+# takes the memory of a ``CHECKED`` operand only if that is in C order.
 (
     NO_INPUT, ONE_INPUT, TWO_INPUTS, INTO_ONLY, INTO_FIRST, INTO_SECOND, MANY_INPUTS,
-    MANY_OUTPUTS, REUSING, FUSED, NUMBERED, FREE, CHECK, FAILED,
-) = range(14)  # fmt: skip
+    MANY_OUTPUTS, REUSING, FUSED, NUMBERED, FREE, CHECK, FAILED, CHECKED_FIRST, CHECKED_SECOND,
+) = range(16)  # fmt: skip
 
 # The forms whose fourth element has the registers that their results may take.
 MAY_REUSE: Final = frozenset({REUSING, FUSED, NUMBERED})
 
 _NO_OPERANDS: Final = frozenset({NO_INPUT, FREE, CHECK, FAILED})
 _ONE_OPERAND: Final = frozenset({ONE_INPUT, INTO_ONLY})
-_TWO_OPERANDS: Final = frozenset({TWO_INPUTS, INTO_FIRST, INTO_SECOND})
+_TWO_OPERANDS: Final = frozenset(
+    {TWO_INPUTS, INTO_FIRST, INTO_SECOND, CHECKED_FIRST, CHECKED_SECOND}
+)
 _NO_RESULT: Final = frozenset({FREE, CHECK, FAILED})
 
 
