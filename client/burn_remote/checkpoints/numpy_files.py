@@ -72,6 +72,7 @@ _INVALID_HEADER: Final = (
     SyntaxError,
     TypeError,
     ValueError,
+    Warning,  # of old names of dtypes, if the program makes errors of warnings
     tokenize.TokenError,
 )
 

@@ -231,6 +231,14 @@ def test_a_member_whose_name_differs_in_its_header_is_refused(
         br.load(tmp_path / "x.npz", device=local)
 
 
+def test_a_deprecated_name_of_a_dtype_is_refused_if_warnings_are_errors(
+    local: br.Device, tmp_path: Path
+) -> None:
+    (tmp_path / "x.npy").write_bytes(npy_bytes("<a4", (2,), bytes(8)))
+    with pytest.raises(br.InvalidCheckpoint, match=r"not a \.npy file"):
+        br.load(tmp_path / "x.npy", device=local)
+
+
 def test_a_member_that_begins_before_the_file_is_refused(local: br.Device, tmp_path: Path) -> None:
     content = archive_of(ARRAY)
     del content[:5]
