@@ -7,6 +7,10 @@ READY := $(VENV)/.ready
 ORACLE := .venv-oracle
 RAY := .venv-ray
 
+# The tests start hundreds of processes. Without cached bytecode, each of them would compile 300 modules,
+# which takes 0.5 to 1 s.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo test coverage lint types fuzz endurance attack costs bench bench-graphs bench-training compare bench-modules conformance docs ecosystem examples interop array-api test-oracle test-torch test-ray torch-coverage test-gpu docker-demo docker-faults docker-clean clean
 .DEFAULT_GOAL := help
 
@@ -56,6 +60,10 @@ fuzz: $(READY)   ## Fuzz decoders, live sessions and results, FUZZ_SECONDS each 
 		PYTHONPATH=tests $(BIN)/python -m differential --compiled --kind $$kind --seed $$(date +%s) \
 			--seconds $(FUZZ_SECONDS) || exit 1; \
 	done
+	@for kind in local native; do for how in "" --compiled; do \
+		PYTHONPATH=tests $(BIN)/python -m differential --extended $$how --kind $$kind --seed $$(date +%s) \
+			--seconds $(FUZZ_SECONDS) || exit 1; \
+	done; done
 	@PYTHONPATH=tests $(BIN)/python -m differential --gradients --seed $$(date +%s) --seconds $(FUZZ_SECONDS)
 
 endurance: $(READY)  ## Kill clients and servers 200 times, members of groups 120 times, break 11,000 connections, open thousands of sessions, attack the memory, soak for 30 min

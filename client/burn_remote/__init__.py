@@ -29,13 +29,6 @@ from burn_remote import (
 from burn_remote.autodiff.checkpointing import checkpoint
 from burn_remote.autodiff.custom import custom_vjp
 from burn_remote.autodiff.pausing import enable_grad, no_grad
-from burn_remote.checkpoints.files import load, save
-from burn_remote.checkpoints.safetensors_files import (
-    load_safetensors,
-    safetensors_metadata,
-    save_safetensors,
-)
-from burn_remote.checkpoints.safetensors_header import InvalidCheckpoint
 from burn_remote.devices.addresses import (
     DeviceId,
     address_to_id,
@@ -74,6 +67,7 @@ from burn_remote.functions.complex_numbers import (
     imag,
     real,
 )
+from burn_remote.functions.correlations import corrcoef, cov
 from burn_remote.functions.counting import bincount, histogram, isin, searchsorted
 from burn_remote.functions.creation import (
     arange,
@@ -91,6 +85,7 @@ from burn_remote.functions.creation import (
     zeros,
     zeros_like,
 )
+from burn_remote.functions.curves import interp, polyfit, polyval
 from burn_remote.functions.custom_operations import custom
 from burn_remote.functions.default_device import default_device, set_default_device
 from burn_remote.functions.device_class import Device
@@ -153,6 +148,19 @@ from burn_remote.functions.gathering import (
     take,
     take_along_axis,
     update_along,
+)
+from burn_remote.functions.joining import (
+    array_split,
+    column_stack,
+    dsplit,
+    dstack,
+    fliplr,
+    flipud,
+    hsplit,
+    hstack,
+    rot90,
+    vsplit,
+    vstack,
 )
 from burn_remote.functions.linear_algebra import (
     cross,
@@ -254,6 +262,7 @@ from burn_remote.functions.selection import (
     minimum,
 )
 from burn_remote.functions.selection import clip as clamp
+from burn_remote.functions.similarity import allclose, array_equal, isclose
 from burn_remote.functions.statistics import (
     all,
     any,
@@ -290,6 +299,13 @@ from burn_remote.runner.pending import (
 from burn_remote.sessions.traffic import (
     Traffic,
 )
+from burn_remote.tensor_files.files import load, save
+from burn_remote.tensor_files.safetensors_files import (
+    load_safetensors,
+    safetensors_metadata,
+    save_safetensors,
+)
+from burn_remote.tensor_files.safetensors_header import InvalidCheckpoint
 from burn_remote.transforms import grad, jvp, value_and_grad, vjp
 from burn_remote_protocol.dtypes import (
     BF16 as bfloat16,
@@ -420,6 +436,7 @@ __all__ = [
     "address_to_id",
     "aio",
     "all",
+    "allclose",
     "angle",
     "any",
     "arange",
@@ -428,6 +445,8 @@ __all__ = [
     "argsort",
     "argtopk",
     "argwhere",
+    "array_equal",
+    "array_split",
     "asarray",
     "asin",
     "asinh",
@@ -454,6 +473,7 @@ __all__ = [
     "checkpoint",
     "clamp",
     "clip",
+    "column_stack",
     "compile",
     "complex",
     "complex64",
@@ -461,9 +481,11 @@ __all__ = [
     "concat",
     "conj",
     "copysign",
+    "corrcoef",
     "cos",
     "cosh",
     "count_nonzero",
+    "cov",
     "cross",
     "cummax",
     "cummin",
@@ -478,6 +500,8 @@ __all__ = [
     "diff",
     "distributed",
     "divide",
+    "dsplit",
+    "dstack",
     "e",
     "einsum",
     "empty",
@@ -496,6 +520,8 @@ __all__ = [
     "flatten",
     "flex32",
     "flip",
+    "fliplr",
+    "flipud",
     "float16",
     "float32",
     "float64",
@@ -512,6 +538,8 @@ __all__ = [
     "greater",
     "greater_equal",
     "histogram",
+    "hsplit",
+    "hstack",
     "hypot",
     "id_to_address",
     "iinfo",
@@ -522,6 +550,8 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "interp",
+    "isclose",
     "isdtype",
     "isfinite",
     "isin",
@@ -582,6 +612,8 @@ __all__ = [
     "permute",
     "permute_dims",
     "pi",
+    "polyfit",
+    "polyval",
     "positive",
     "pow",
     "prod",
@@ -599,6 +631,7 @@ __all__ = [
     "reshape",
     "result_type",
     "roll",
+    "rot90",
     "round",
     "rsqrt",
     "safetensors_metadata",
@@ -655,6 +688,8 @@ __all__ = [
     "vecdot",
     "vector_norm",
     "vjp",
+    "vsplit",
+    "vstack",
     "where",
     "zeros",
     "zeros_like",

@@ -15,14 +15,15 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from burn_remote.checkpoints.files import load as load_file
-from burn_remote.checkpoints.files import save as save_file
 from burn_remote.devices.named_devices import device as named_device
 from burn_remote.devices.remote import RemoteDevice
+from burn_remote.diagnostics.foreign_names import missing_from
 from burn_remote.functions.creation import tensor as make_tensor
 from burn_remote.functions.default_device import default_device
 from burn_remote.functions.value import read_arrays
 from burn_remote.sessions.locations import caller
+from burn_remote.tensor_files.files import load as load_file
+from burn_remote.tensor_files.files import save as save_file
 
 if TYPE_CHECKING:
     from burn_remote.arguments.arrays import AnyDType, Array
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
 
 __all__ = ["load", "open_device", "read", "save", "sync", "tensor"]
+
+if not TYPE_CHECKING:  # hidden from type checkers, which must report missing names
+    __getattr__ = missing_from(__name__)
 
 # An array of at most this size is sent by the calling thread: converting and appending it to a
 # batch takes about as long as waking another thread.

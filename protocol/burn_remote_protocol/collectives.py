@@ -128,9 +128,9 @@ class Reduction(enum.IntEnum):
 class GroupSpec:
     """A group as one of its members joins it.
 
-    ``addresses`` are the peer addresses of the members' devices, by rank. A member is given up
-    when nothing was heard of its server for ``bound_seconds``, and when it is alive but did not
-    issue its collective for ``issue_seconds`` while the next member waited for it. All members
+    ``addresses`` are the peer addresses of the members' devices, by rank. The others give a member
+    up in two cases: its server sends nothing for ``bound_seconds``, or it is alive but does not
+    issue its collective for ``issue_seconds`` while the next member waits for it. All members
     have the same ``engine``.
     """
 

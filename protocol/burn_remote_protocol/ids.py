@@ -32,8 +32,8 @@ MAX_ID: Final = 2**64 - 1
 TRANSFER_ID_BYTES: Final = 32
 
 # Burn's servers identify transfers by numbers. Burn 0.21's client counts them up from 0. That of
-# Burn 0.22, and ours, draw them at random. Nobody counts as far as this in years of moves, and a
-# random number of 64 bits is smaller once in 16 million times.
+# Burn 0.22, and ours, draw them at random. A client that counts does not reach this number in years
+# of moves, and only one of 16 million random numbers of 64 bits is smaller.
 SECRET_NUMBERS: Final = 2**40
 
 # Servers of earlier versions of this project take only such numbers for random ones.

@@ -37,6 +37,11 @@ class TimedQueue(Generic[T]):
         """Whether there is no item."""
         return not self._items
 
+    @property
+    def count(self) -> int:
+        """Number of items."""
+        return len(self._items)
+
     def put(self, item: T) -> None:
         """Append an item."""
         try:

@@ -73,7 +73,7 @@ SHAPES: dict[str, Callable[[], object]] = {
     "outer takes two vectors": lambda: br.outer(f(2, 2), f(2)),
     r"axes \[0\] of .* differ": lambda: br.tensordot(f(2, 3), f(4), axes=([0], [0])),
     "must have 3 elements": lambda: br.cross(f(2), f(2)),
-    r"k=5 elements are not in dim=0 of float32\[3\]": lambda: f(3).topk(5),
+    r"dim=0 of float32\[3\] has fewer elements than k=5": lambda: f(3).topk(5),
     "must hold a pair for each of at most 1 axes": lambda: F.pad(f(3), (1, 2, 3)),
     "too small to crop": lambda: F.pad(f(3), (-2, -2)),
     "too small to pad": lambda: F.pad(f(3), (3, 0), mode="reflect"),
@@ -119,7 +119,7 @@ SHAPES: dict[str, Callable[[], object]] = {
     "stride -1": lambda: F.conv1d(f(1, 1, 5), f(1, 1, 3), stride=-1),
     "stride -2": lambda: F.conv_transpose1d(f(1, 1, 5), f(1, 1, 3), stride=-2),
     "dilation 0": lambda: F.max_pool1d(f(1, 1, 5), 2, dilation=0),
-    "padding 9 takes more": lambda: F.conv_transpose1d(f(1, 1, 2), f(1, 1, 3), padding=9),
+    "padding 9 removes 18 elements": lambda: F.conv_transpose1d(f(1, 1, 2), f(1, 1, 3), padding=9),
     r"\[1, 1, 4, 4\], \[1, 1, 4, 5\] do not broadcast": lambda: F.scaled_dot_product_attention(
         f(1, 1, 4, 2), f(1, 1, 5, 2), f(1, 1, 5, 2), f(4, 4) > 0
     ),

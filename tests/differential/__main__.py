@@ -31,6 +31,9 @@ def main() -> int:
     parser.add_argument(
         "--gradients", action="store_true", help="compare gradients with finite differences"
     )
+    parser.add_argument(
+        "--extended", action="store_true", help="add extension rows and complex numbers"
+    )
     parser.add_argument("--keep-going", action="store_true", help="continue after a mismatch")
     given = parser.parse_args()
     started, done, wrong = time.monotonic(), 0, 0
@@ -44,6 +47,7 @@ def main() -> int:
             except (Mismatch, gradients.GradientMismatch) as mismatch:
                 wrong += 1
                 replay = f"python -m differential --kind {given.kind} --backend {given.backend}"
+                replay += " --extended" * given.extended
                 replay += " --compiled" * given.compiled + " --gradients" * given.gradients
                 found: Exception = mismatch
                 if isinstance(mismatch, Mismatch) and not given.compiled:
@@ -65,7 +69,12 @@ def run(seed: int, devices: list[br.Device], given: argparse.Namespace) -> None:
     if given.gradients:
         gradients.compare(gradients.generated(seed, devices[0]), devices[0])
         return
-    program = generated(seed, len(devices), subnormals=given.backend not in FLUSHING_BACKENDS)
+    program = generated(
+        seed,
+        len(devices),
+        subnormals=given.backend not in FLUSHING_BACKENDS,
+        extended=given.extended,
+    )
     if given.compiled:
         execute_compiled(program, devices[0], seed)
     else:

@@ -16,8 +16,7 @@ import numpy as np
 
 import burn_remote as br
 from burn_remote_protocol.errors import BurnRemoteError
-from differential.operations import ROWS
-from differential.program import Mismatch, Program, Step
+from differential.program import Mismatch, Program, Step, row_named
 from support.kernels import BFLOAT16, Array
 
 __all__ = ["execute_compiled"]
@@ -62,9 +61,9 @@ def execute_compiled(program: Program, device: br.Device, seed: int) -> int:
 
 def _is_recordable(step: Step) -> bool:
     """Whether a graph can hold a step: no uploads, no moves, no arrays that are uploaded."""
-    return step.operation not in ("upload", "move") and not any(
-        isinstance(one, np.ndarray) for one in step.parameters
-    )
+    if step.operation in ("upload", "move") or row_named(step.operation).waits:
+        return False
+    return not any(isinstance(one, np.ndarray) for one in step.parameters)
 
 
 def _runs(program: Program) -> Iterator[list[Step]]:
@@ -88,7 +87,7 @@ def _run_plainly(step: Step, known: dict[int, br.Tensor], device: br.Device) -> 
     elif step.operation == "move":
         known[step.out] = known[step.inputs[0]]
     else:
-        run = ROWS[step.operation].run
+        run = row_named(step.operation).run
         known[step.out] = run(*[known[name] for name in step.inputs], *step.parameters)
     for name in step.dies:
         known.pop(name, None)
@@ -102,7 +101,7 @@ def _function_of(steps: list[Step], program: Program) -> tuple[Callable[..., Any
     def function(tensors: Any, parameters: Any) -> dict[int, br.Tensor]:
         values = dict(zip(inputs, tensors, strict=True))
         for step, given in zip(steps, parameters, strict=True):
-            row = ROWS[step.operation]
+            row = row_named(step.operation)
             values[step.out] = row.run(*[values[name] for name in step.inputs], *given)
             for name in step.dies:
                 values.pop(name)
@@ -164,6 +163,8 @@ def _same_bits(first: Any, second: Any) -> bool:
         return first is second
     if (first.shape, first.dtype) != (second.shape, second.dtype):
         return False
+    if first.dtype.kind == "c":
+        return _same_bits(first.real, second.real) and _same_bits(first.imag, second.imag)
     if first.dtype.kind != "f" and first.dtype != BFLOAT16:
         return bool(first.tobytes() == second.tobytes())
     numbers = ~np.isnan(first.astype(np.float64))

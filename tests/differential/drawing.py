@@ -11,7 +11,8 @@ import numpy as np
 from support.kernels import BFLOAT16, Array
 
 __all__ = [
-    "ANY", "BOOLS", "FLOATS", "INTEGERS", "MAX_ELEMENTS", "NUMBERS", "Draw", "Known", "NothingFits",
+    "ANY", "BOOLS", "COMPLEX", "EVERY", "FLOATS", "INTEGERS", "MAX_ELEMENTS", "NUMBERS", "Draw",
+    "Known", "NothingFits",
 ]  # fmt: skip
 
 BOOLS: Final = (np.dtype(np.bool_),)
@@ -19,6 +20,9 @@ INTEGERS: Final = tuple(np.dtype(f"{sign}{size}") for sign in "iu" for size in (
 FLOATS: Final = (np.dtype("f2"), BFLOAT16, np.dtype("f4"), np.dtype("f8"))
 NUMBERS: Final = INTEGERS + FLOATS
 ANY: Final = NUMBERS + BOOLS
+# Only programs for servers with extension rows have complex numbers.
+COMPLEX: Final = (np.dtype("c8"), np.dtype("c16"))
+EVERY: Final = ANY + COMPLEX
 
 # Enough for NumPy's vectorized loops, which differ from those of short or strided arrays.
 MAX_ELEMENTS: Final = 6000
@@ -52,6 +56,8 @@ class Draw:
     known: dict[int, Known] = field(default_factory=dict)
     # Whether tensors may have subnormal float32 and bfloat16 numbers, which some devices flush.
     subnormals: bool = True
+    # Whether the program may have extension rows, and so complex numbers.
+    extended: bool = False
 
     # -- parameters ---------------------------------------------------------------------------
 
@@ -82,6 +88,8 @@ class Draw:
         """Return a Python number that suits a dtype."""
         if dtype.kind == "b":
             return self.chance(0.5)
+        if dtype.kind == "c" and self.chance(0.5):
+            return complex(self.integer(-8, 8) / 4, self.integer(-8, 8) / 4)
         if dtype.kind in "iu":
             limits = np.iinfo(dtype)
             if self.chance(0.1):
@@ -99,6 +107,11 @@ class Draw:
             wide = self.random.integers(limits.min, limits.max, shape, dtype, endpoint=True)
             chosen = np.where(self.random.random(shape) < 0.1, wide, small.astype(dtype))
             return np.asarray(chosen, dtype)
+        if dtype.kind == "c":
+            real = np.dtype(f"f{dtype.itemsize // 2}")
+            array = np.empty(shape, dtype)
+            array.real, array.imag = self.elements(shape, real), self.elements(shape, real)
+            return array
         numbers = small / 4
         if self.chance(0.5):
             special = self.random.choice(np.array(_SPECIAL), shape)
@@ -110,7 +123,7 @@ class Draw:
 
     def tensor(
         self,
-        dtypes: Sequence[Any] = ANY,
+        dtypes: Sequence[Any] = EVERY,
         *,
         least_rank: int = 0,
         exact: bool = True,
@@ -178,8 +191,8 @@ class Draw:
 def _is_tame(array: Array) -> bool:
     if array.dtype.kind == "b" or not array.size:
         return bool(array.size)
-    size = np.absolute(array.astype(np.float64))
-    return bool(size.max() < TAME)
+    wide = array if array.dtype in COMPLEX else array.astype(np.float64)
+    return bool(np.absolute(wide).max() < TAME)
 
 
 def _broadcast(first: Array, second: Array) -> bool:

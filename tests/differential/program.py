@@ -10,12 +10,13 @@ import numpy as np
 
 import burn_remote as br
 from burn_remote_protocol.errors import BurnRemoteError
-from differential.drawing import ANY, FLOATS, Draw, Known, NothingFits
-from differential.operations import ROWS
+from differential.drawing import ANY, COMPLEX, EVERY, FLOATS, Draw, Known, NothingFits
+from differential.extension_operations import EXTENSION_ROWS
+from differential.operations import ROWS, Row
 from support.kernels import BFLOAT16, Array
 from support.subnormals import has_flushable
 
-__all__ = ["Mismatch", "Program", "Step", "execute", "generated", "shrunk"]
+__all__ = ["Mismatch", "Program", "Step", "execute", "generated", "row_named", "shrunk"]
 
 MAX_RANK: Final = 6
 LOW: Final = (np.dtype(np.float16), BFLOAT16)
@@ -53,7 +54,7 @@ class Step:
 Program = tuple[Step, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Mismatch(Exception):
     """A tensor that differs from the reference, and the program that produced it."""
 
@@ -77,14 +78,23 @@ def _literal(value: Any) -> str:
 
 
 def generated(
-    seed: int, devices: int, dtypes: Sequence[Any] = ANY, *, subnormals: bool = True
+    seed: int,
+    devices: int,
+    dtypes: Sequence[Any] = ANY,
+    *,
+    subnormals: bool = True,
+    extended: bool = False,
 ) -> Program:
     """Return the program of a seed: 5 to 40 operations, and the uploads they begin with.
+
+    ``extended`` adds extension rows and complex numbers, which Burn's dialects do not have.
 
     Without ``subnormals``, no tensor has subnormal numbers of float32 or bfloat16, because some
     devices flush them to zero and their results then differ.
     """
-    draw = Draw(np.random.default_rng(seed), subnormals=subnormals)
+    draw = Draw(np.random.default_rng(seed), subnormals=subnormals, extended=extended)
+    if extended and dtypes is ANY:
+        dtypes = EVERY + COMPLEX
     steps: list[Step] = []
     # Programs of few dtypes have more operations in which tensors meet.
     chosen = [draw.one_of(dtypes) for _ in range(draw.integer(1, 3))] + [np.dtype(np.bool_)]
@@ -123,9 +133,9 @@ def _move(draw: Draw, steps: list[Step], devices: int) -> None:
 
 
 def _operate(draw: Draw, steps: list[Step]) -> None:
-    names = list(ROWS)
+    names = [*ROWS, *(EXTENSION_ROWS if draw.extended else ())]
     for _ in range(ATTEMPTS):
-        row = ROWS[draw.one_of(names)]
+        row = row_named(draw.one_of(names))
         try:
             inputs, parameters = row.draw(draw)
         except NothingFits:
@@ -142,6 +152,11 @@ def _operate(draw: Draw, steps: list[Step]) -> None:
         known = Known(result, draw.known[inputs[0]].device, exact or reads)
         _append(draw, steps, step, known)
         return
+
+
+def row_named(name: str) -> Row:
+    """Return the row of an operation of a program."""
+    return ROWS.get(name) or EXTENSION_ROWS[name]
 
 
 def _dying(draw: Draw, inputs: tuple[int, ...]) -> tuple[int, ...]:
@@ -199,7 +214,7 @@ def _run(
         tensors[step.out] = tensors[name].to(devices[step.parameters[0]])
         known[step.out] = (*known[name][:2], step)
     else:
-        row = ROWS[step.operation]
+        row = row_named(step.operation)
         given = [known[name] for name in step.inputs]
         expected = np.asarray(row.reference(*[entry[0] for entry in given], *step.parameters))
         slack = max((entry[1] for entry in given), default=0.0)
@@ -232,9 +247,10 @@ def _overwrite(array: Array) -> None:
 
 def _slack(expected: Array, given: list[Any], rounds: int) -> float:
     """Return the tolerance of a result, relative to its magnitude plus this value."""
-    if expected.dtype not in FLOATS:
+    if expected.dtype not in FLOATS + COMPLEX:
         return 0.0
-    epsilon = {2: 1e-3, 4: 1.2e-7, 8: 2.3e-16}[expected.dtype.itemsize]
+    parts = 2 if expected.dtype in COMPLEX else 1
+    epsilon = {2: 1e-3, 4: 1.2e-7, 8: 2.3e-16}[expected.dtype.itemsize // parts]
     if expected.dtype == BFLOAT16:
         epsilon = 8e-3
     sizes = [array.size for array in given if isinstance(array, np.ndarray)]
@@ -246,8 +262,13 @@ def _compare(program: Program, step: Step, seen: Array, expected: Array, slack: 
     if (seen.shape, seen.dtype) != (expected.shape, expected.dtype):
         reason = f"{seen.dtype}{list(seen.shape)}, not {expected.dtype}{list(expected.shape)}"
         raise Mismatch(program, step, reason)
-    if seen.dtype in FLOATS:
-        wide, wanted = seen.astype(np.float64), expected.astype(np.float64)
+    if seen.dtype in COMPLEX and not slack:
+        _compare(program, step, seen.real, expected.real, slack)
+        _compare(program, step, seen.imag, expected.imag, slack)
+        return
+    if seen.dtype in FLOATS + COMPLEX:
+        double = np.complex128 if seen.dtype in COMPLEX else np.float64
+        wide, wanted = seen.astype(double), expected.astype(double)
         same = (wide == wanted) | (np.isnan(wide) & np.isnan(wanted))
         if slack:
             finite = np.abs(wanted[np.isfinite(wanted)])

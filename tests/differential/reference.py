@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from differential.drawing import FLOATS
+from differential.drawing import COMPLEX, FLOATS
 from support.exact_rounding import exact_cast
 from support.kernels import BFLOAT16, Array
 
 __all__ = [
     "converted",
     "convolved",
+    "in_double",
     "in_float64",
     "interpolated",
     "mean_squared_error",
@@ -55,6 +56,29 @@ def in_float64(function: Callable[..., Any]) -> Callable[..., Any]:
     def computed(*arguments: Any) -> Any:
         dtype = _first_dtype(arguments)
         return np.asarray(function(*[_as(a, np.float64, FLOATS) for a in arguments])).astype(dtype)
+
+    return computed
+
+
+def in_double(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compute in double precision and round to the precision of the first tensor.
+
+    A complex result of float16 and bfloat16 is complex64.
+    """
+
+    def computed(*arguments: Any) -> Any:
+        first = next(
+            a.dtype for a in arguments if isinstance(a, np.ndarray) and a.dtype in FLOATS + COMPLEX
+        )
+        wide = [_as(_as(a, np.float64, FLOATS), np.complex128, COMPLEX) for a in arguments]
+        result = np.asarray(function(*wide))
+        is_double = first in (np.dtype("f8"), np.dtype("c16"))
+        if result.dtype == np.complex128:
+            return result.astype("c16" if is_double else "c8")
+        if result.dtype == np.float64:
+            narrow = np.dtype("f4") if first in COMPLEX else first
+            return result if is_double else result.astype(narrow)
+        return result
 
     return computed
 

@@ -16,7 +16,8 @@ from burn_remote_server.backends.array.core.scalars import scalar_array
 from burn_remote_server.backends.array.kernels.indexing import BaseMasking
 from burn_remote_server.hosting import local as local_sessions
 from differential.compiled import execute_compiled
-from differential.drawing import ANY, BOOLS
+from differential.drawing import ANY, BOOLS, EVERY
+from differential.extension_operations import EXTENSION_ROWS
 from differential.operations import ROWS
 from differential.program import Mismatch, Program, execute, generated, shrunk
 from differential.reusing_server import reusing_memory, server
@@ -25,6 +26,7 @@ from support.subnormals import has_flushable
 
 LOCAL_PROGRAMS = 600
 REMOTE_PROGRAMS = 100
+EXTENDED_PROGRAMS = 300
 BATCH = 50
 
 
@@ -44,10 +46,10 @@ def remote(request: pytest.FixtureRequest) -> Iterator[list[br.Device]]:
         ]
 
 
-def check(seeds: range, devices: list[br.Device]) -> None:
+def check(seeds: range, devices: list[br.Device], *, extended: bool = False) -> None:
     for seed in seeds:
         try:
-            execute(generated(seed, len(devices)), devices)
+            execute(generated(seed, len(devices), extended=extended), devices)
         except Mismatch as mismatch:
             pytest.fail(f"the program of seed {seed}: {shrunk(mismatch, devices)}")
 
@@ -60,6 +62,27 @@ def test_programs_on_local_devices_match_the_reference(local: list[br.Device], f
 @pytest.mark.parametrize("first", range(0, REMOTE_PROGRAMS, BATCH))
 def test_programs_on_two_servers_match_the_reference(remote: list[br.Device], first: int) -> None:
     check(range(first, first + BATCH), remote)
+
+
+@pytest.mark.parametrize("first", range(0, EXTENDED_PROGRAMS, BATCH))
+def test_programs_of_extension_rows_match_the_reference(local: list[br.Device], first: int) -> None:
+    check(range(first, first + BATCH), local, extended=True)
+
+
+def test_programs_of_extension_rows_on_two_servers_match_the_reference() -> None:
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(server()) for _ in range(2)]
+        devices: list[br.Device] = [
+            stack.enter_context(br.RemoteDevice(one.address)) for one in servers
+        ]
+        check(range(500, 500 + BATCH), devices, extended=True)
+
+
+def test_compiled_programs_of_extension_rows_give_the_bits_of_eager_ones(
+    local: list[br.Device],
+) -> None:
+    programs = ((generated(seed, 1, extended=True), seed) for seed in range(60))
+    assert sum(execute_compiled(program, local[0], seed) for program, seed in programs) > 2000
 
 
 def test_compiled_programs_on_a_local_device_give_the_bits_of_eager_ones(
@@ -129,6 +152,20 @@ def test_programs_of_the_bounded_run_have_every_operation_dtype_and_shape() -> N
     assert 0 in sizes
     assert max(sizes) > 2000
     assert min(deaths, reads) > LOCAL_PROGRAMS
+
+
+def test_programs_of_extension_rows_have_every_operation_and_complex_numbers() -> None:
+    operations: Counter[str] = Counter()
+    dtypes: Counter[Any] = Counter()
+    for seed in range(1500):
+        for step in generated(seed, 2, extended=True):
+            operations[step.operation] += 1
+            if step.operation == "upload":
+                dtypes[step.parameters[0].dtype] += 1
+
+    assert operations.keys() == {*ROWS, *EXTENSION_ROWS, "upload", "move"}
+    assert not ROWS.keys() & EXTENSION_ROWS.keys()
+    assert dtypes.keys() == {*EVERY}
 
 
 def first_mismatch(

@@ -45,7 +45,7 @@ async def pass_on(
 
 
 async def serve(port: int, host: str, to: int, seconds: float) -> None:
-    """Relay all connections to ``port``, for ever."""
+    """Relay all connections to ``port``, forever."""
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

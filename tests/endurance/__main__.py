@@ -127,6 +127,7 @@ def run_soak(given: argparse.Namespace) -> None:
     given.picture.write_text(_picture(seen), "utf-8")
     say(f"clients: {dict(seen.endings)}; {seen.steps:,} steps of those that closed")
     say(f"{seen.cpu_seconds / seen.wall_seconds:.2f} of a core")
+    say(f"the slowest answer of /metrics took {seen.slowest_scrape_seconds:.2f} s")
     for number, metrics in enumerate(seen.metrics):
         say(f"server {number}: {shown(seen.samples[-1].servers[number])}")
         for name in sorted(metrics):

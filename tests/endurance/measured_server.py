@@ -21,7 +21,7 @@ import traceback
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from burn_remote_server.__main__ import main as run_command
 from burn_remote_server.command_line import banner, daemon
@@ -117,7 +117,18 @@ def main() -> None:
     """Run the server's command with the arguments of this process."""
     measurement = _Measurement()
     report = Path(os.environ[REPORT_VARIABLE])
-    atexit.register(lambda: report.write_text(json.dumps(asdict(measurement.found))))
+
+    def write() -> None:
+        report.write_text(json.dumps(asdict(measurement.found)))
+
+    def exit_now(code: int) -> None:
+        write()
+        os._exit(code)
+
+    atexit.register(write)
+    # A server that still computes at its end runs no exit handlers. The default was bound when
+    # ``run`` was defined.
+    cast("Any", daemon.run).__kwdefaults__["exit_now"] = exit_now
     daemon._loop_factory = lambda: None
     announce = banner.announce
 

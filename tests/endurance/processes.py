@@ -118,9 +118,9 @@ class Snapshot:
     offers: int
 
     @classmethod
-    def of(cls, server: RunningServer) -> Snapshot:
+    def of(cls, server: RunningServer, timeout_seconds: float = WAIT_SECONDS) -> Snapshot:
         """Read a server's metrics and its process statistics."""
-        metrics = server.metrics()
+        metrics = server.metrics(timeout_seconds)
         return cls(
             resident_bytes=server.resident_bytes,
             descriptors=server.descriptors,

@@ -18,6 +18,7 @@ import psutil
 
 from endurance.processes import Process, Snapshot, eventually
 from support.servers import RunningServer, server
+from support.waiting import PATIENCE_SECONDS
 
 __all__ = ["Sample", "Soak", "soak"]
 
@@ -30,6 +31,9 @@ THINK_SECONDS: Final = "1.0"
 # Timeout of a client's last step, on a shared machine.
 ENDING_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 0.5
+# Timeout of a read of /metrics. A loaded machine makes a server wait for a core: the run reports
+# how long answers took, and fails only if none comes.
+SCRAPE_SECONDS: Final = 120.0
 CLOSE, VANISH, CRASH = "closed", "vanished", "crashed"
 # How clients end: closed, exited without closing, or killed.
 ENDINGS: Final = (CLOSE, VANISH, CRASH, CRASH)
@@ -51,6 +55,7 @@ class Soak:
     endings: Counter[str] = field(default_factory=Counter)
     steps: int = 0  # of the clients that closed; crashed ones do not report
     cpu_seconds: float = 0.0  # of servers and clients
+    slowest_scrape_seconds: float = 0.0
     wall_seconds: float = 0.0
     metrics: tuple[dict[str, float], ...] = ()  # at the end
 
@@ -82,22 +87,32 @@ def soak(clients: int, seconds: float, sample_seconds: float, seed: int) -> Iter
                 # A client that ended by itself too early has a report with the reason.
                 assert not running[number].process.ended, running[number].process.report()
             if now - started >= len(seen.samples) * sample_seconds:
-                seen.samples.append(Sample(now - started, tuple(map(Snapshot.of, servers))))
+                _sample(seen, servers, now - started)
                 yield seen
             time.sleep(LOOK_SECONDS)
         for client in running:
             _end(client, seen)
         for each in servers:
-            eventually(each, lambda snapshot: snapshot.is_empty, LEASE_SECONDS + 5)
+            eventually(each, lambda snapshot: snapshot.is_empty, LEASE_SECONDS + PATIENCE_SECONDS)
         seen.wall_seconds = time.monotonic() - started
-        seen.samples.append(Sample(seen.wall_seconds, tuple(map(Snapshot.of, servers))))
+        _sample(seen, servers, seen.wall_seconds)
         children = psutil.Process().cpu_times()
         seen.cpu_seconds = children.children_user + children.children_system
         seen.cpu_seconds += sum(each.cpu_seconds for each in servers)
-        seen.metrics = tuple(each.metrics() for each in servers)
+        seen.metrics = tuple(each.metrics(SCRAPE_SECONDS) for each in servers)
         for metrics in seen.metrics:
             _check_counters(metrics)
     yield seen
+
+
+def _sample(seen: Soak, servers: list[RunningServer], seconds: float) -> None:
+    snapshots = []
+    for each in servers:
+        start = time.monotonic()
+        snapshots.append(Snapshot.of(each, SCRAPE_SECONDS))
+        took = time.monotonic() - start
+        seen.slowest_scrape_seconds = max(seen.slowest_scrape_seconds, took)
+    seen.samples.append(Sample(seconds, tuple(snapshots)))
 
 
 def _check_counters(metrics: dict[str, float]) -> None:

@@ -34,6 +34,26 @@ def test_the_embeddings_are_those_of_the_model_in_numpy_and_cost_one_round_trip(
     assert np.abs(found - expected).max() < 1e-5
 
 
+def test_the_short_program_has_the_same_embeddings_and_costs_one_round_trip() -> None:
+    import embed_sentences
+    from first_programs import sentences
+
+    file = embed_sentences.model_folder() / "model.safetensors"
+    tokens = np.random.default_rng(1).integers(1000, 30_000, (len(LENGTHS), max(LENGTHS)))
+    lengths = np.array(LENGTHS)
+    with server() as running, br.RemoteDevice(running.address) as device:
+        weights = br.load(file, device=device, nested=True)
+        device.sync()
+        before = device.traffic
+        found = sentences.embed(weights, device.tensor(tokens), device.tensor(lengths)).numpy()
+        requests = device.traffic.requests - before.requests
+        flat = br.load(file, device=device)
+        read = dict(zip(flat, br.read([*flat.values()]), strict=True))
+
+    assert requests == 1
+    assert np.abs(found - embed(read, tokens, lengths)).max() < 1e-5
+
+
 def test_each_sentence_is_most_similar_to_the_one_on_its_subject(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

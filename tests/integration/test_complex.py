@@ -81,7 +81,7 @@ REFUSED: dict[str, Callable[[br.Tensor], object]] = {
     "Erf": lambda z: z.erf(),
     "Clamp": lambda z: z.clip(0, 1),
     "real": lambda z: z.astype(br.float32),
-    "no update Max": lambda z: z.set(br.tensor([0], device=z.device), 1, update="max"),
+    "the update Max": lambda z: z.set(br.tensor([0], device=z.device), 1, update="max"),
 }
 
 

@@ -45,8 +45,9 @@ def addresses(first_server: RunningServer, second_server: RunningServer) -> Iter
         ]
 
 
-# Native servers by each engine, servers of Burn's dialect, and several kinds of devices.
-KINDS = ("ring", "memory", "moves", "burn", "mixed")
+# Native servers and devices of this process by each engine, servers of Burn's dialect, and several
+# kinds of devices.
+KINDS = ("ring", "memory", "local", "local ring", "moves", "burn", "mixed")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def one_server() -> Iterator[list[str]]:
 
 
 def opened(kind: str, address: str, member: int) -> br.Device:
-    if kind == "mixed" and member == 1:
+    if kind.startswith("local") or (kind == "mixed" and member == 1):
         return br.LocalDevice()
     is_burn = kind == "burn" or (kind == "mixed" and member == 2)
     return br.RemoteDevice(address, dialect="burn-0.21" if is_burn else "native")
@@ -83,7 +84,8 @@ def members(kind: str, addresses: list[str], one_server: list[str]) -> Iterator[
 @pytest.fixture(scope="module")
 def engine(kind: str) -> str:
     """The engine for these members."""
-    return kind if kind in ("ring", "memory") else "moves"
+    engines = {"ring": "ring", "memory": "memory", "local": "memory", "local ring": "ring"}
+    return engines.get(kind, "moves")
 
 
 @given(

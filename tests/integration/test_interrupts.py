@@ -10,17 +10,20 @@ import numpy as np
 import pytest
 
 import burn_remote as br
+from burn_remote.autodiff.tracking import Autodiff
 from burn_remote.runner.interface import OwningHandle
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.session_runner import SessionRunner
 from burn_remote.sessions.burn.burn_responses import BurnResponses
 from burn_remote.sessions.burn.burn_session import BurnSession
+from burn_remote.sessions.burn.outgoing_queue import Outgoing
+from burn_remote.sessions.native.following_session import FollowingSession
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote.sessions.native.response_router import ResponseRouter
 from burn_remote.sessions.receiver import Receiver
 from support.interrupts import InterruptAfterCall, InterruptAt
 from support.servers import RunningServer
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS, wait_until
 
 LARGE = (3, 1024, 128)  # 1.5 MiB: several chunks
 
@@ -154,24 +157,64 @@ def added(x: br.Tensor, y: br.Tensor) -> br.Tensor:
     return x + y * y
 
 
-@pytest.mark.parametrize(
-    "issue",
-    [lambda x, y: x + y, lambda x, y: x * 2.0, lambda x, y: br.exp(x), added],
-    ids=["operator", "operator with a number", "function", "compiled function"],
+@br.compile
+def added_and_multiplied(x: br.Tensor, y: br.Tensor) -> tuple[br.Tensor, br.Tensor]:
+    return x + y, x * y
+
+
+def tracked(x: br.Tensor, y: br.Tensor) -> br.Tensor:
+    return br.exp(x.requires_grad_()) + y
+
+
+ISSUING = (
+    br.Tensor.__add__,
+    Autodiff.register_op,
+    SessionRunner.register_op,
+    SessionRunner.register_graph,
+    SessionRunner.register_tensor_data,
+    SessionRunner.create_empty_handle,
+    SessionRunner._without_ids,
+    NativeSession.execute,
+    NativeSession.execute_graph,
+    NativeSession.reserve,
+    NativeSession.upload,
+    NativeSession._assign_ids,
+    NativeSession._append,
+    FollowingSession.execute,
+    FollowingSession.execute_graph,
+    FollowingSession.reserve,
+    BurnSession.execute,
+    BurnSession.reserve,
+    BurnSession.upload,
+    Outgoing.operation,
+    Outgoing.task,
 )
+CALLS: dict[str, Callable[[br.Tensor, br.Tensor], object]] = {
+    "operator": lambda x, y: x + y,
+    "operator with a number": lambda x, y: x * 2.0,
+    "function": lambda x, y: br.exp(x),
+    "function with several outputs": lambda x, y: br.max_with_indices(x, axis=0),
+    "tracked": tracked,
+    "upload": lambda x, y: br.tensor(np.ones(5, np.float32), device=x.device),
+}
+GRAPHS: dict[str, Callable[[br.Tensor, br.Tensor], object]] = {
+    "compiled function": added,
+    "compiled function with several outputs": added_and_multiplied,
+}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "name"),
+    [("native", name) for name in (*CALLS, *GRAPHS)] + [("burn-0.21", name) for name in CALLS],
+)
+@pytest.mark.parametrize("kind", [InterruptAfterCall, InterruptAt])
 def test_ctrl_c_while_an_operation_is_issued_leaves_no_tensor(
-    first_server: RunningServer, issue: Callable[[br.Tensor, br.Tensor], br.Tensor]
+    first_server: RunningServer, dialect: str, name: str, kind: type[InterruptAt]
 ) -> None:
-    operator: Any = br.Tensor.__add__
-    issuing = (
-        operator,
-        SessionRunner.register_op,
-        SessionRunner.register_graph,
-        NativeSession.execute,
-        NativeSession.execute_graph,
-    )
+    issuing: Any = ISSUING
     codes = frozenset(function.__code__ for function in issuing)
-    with br.RemoteDevice(first_server.address, dialect="native") as device:
+    issue = (CALLS | GRAPHS)[name]
+    with br.RemoteDevice(first_server.address, dialect=dialect) as device:
         x, y = (br.ones((4,), device=device) for _ in range(2))
         for _ in range(3):
             issue(x, y)
@@ -179,10 +222,38 @@ def test_ctrl_c_while_an_operation_is_issued_leaves_no_tensor(
         held = first_server.metric("burn_remote_tensors")
         place, is_over = 0, False
         while not is_over:
-            interrupt = InterruptAfterCall(place, codes)
+            interrupt = kind(place, codes)
             with interrupt.watching():
                 issue(x, y)
             device.sync()
             assert first_server.metric("burn_remote_tensors") == held, interrupt.place
+            place, is_over = place + 1, not interrupt.has_come
+        assert place > 5
+
+
+@pytest.mark.parametrize("kind", [InterruptAfterCall, InterruptAt])
+def test_ctrl_c_while_a_tensor_is_moved_leaves_no_tensor(
+    first_server: RunningServer, second_server: RunningServer, kind: type[InterruptAt]
+) -> None:
+    moving: Any = (SessionRunner.move, SessionRunner.fetch, *ISSUING, NativeSession.fetch)
+    codes = frozenset(function.__code__ for function in moving)
+    with (
+        br.RemoteDevice(first_server.address) as a,
+        br.RemoteDevice(second_server.address) as b,
+    ):
+        x = br.ones((4,), device=a)
+        x.to(b)
+        a.sync()
+        b.sync()
+        held = second_server.metric("burn_remote_tensors")
+        place, is_over = 0, False
+        while not is_over:
+            interrupt = kind(place, codes)
+            with interrupt.watching():
+                x.to(b)
+            a.sync()
+            b.sync()
+            # A fetch that is under way when its tensor is dropped ends later.
+            wait_until(lambda: second_server.metric("burn_remote_tensors") == held)
             place, is_over = place + 1, not interrupt.has_come
         assert place > 5

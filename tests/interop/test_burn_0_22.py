@@ -146,3 +146,35 @@ def test_moves_to_a_peer_that_was_restarted_arrive(ours: RunningServer) -> None:
 @pytest.mark.parametrize("client", CLIENTS)
 def test_threads_of_one_device_keep_their_order(client: str, ours: RunningServer) -> None:
     assert burn_client("threads", "4", ours.address, name=client) == {"wrong": 0}
+
+
+def uniform(count: int, salt: int) -> Any:
+    """Return the inputs of the programs; tests/interop/README.md describes them."""
+    bits = np.arange(count, dtype=np.uint32) ^ np.uint32(salt * 0x9E3779B9 % 2**32)
+    bits ^= bits >> np.uint32(16)
+    bits *= np.uint32(0x85EBCA6B)
+    bits ^= bits >> np.uint32(13)
+    bits *= np.uint32(0xC2B2AE35)
+    bits ^= bits >> np.uint32(16)
+    return ((bits >> np.uint32(8)) / 2**24 - 0.5).astype(np.float32)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_devices_of_one_server_agree_on_the_sum_and_the_mean_of_their_tensors(
+    client: str, ours: RunningServer
+) -> None:
+    found = burn_client("all-reduce", ours.address, "--rounds", "3", name=client)
+
+    assert found["outcome"] == "value", found
+    for round_, reduced in enumerate(found["value"]):
+        total = uniform(12, 10 * round_) + uniform(12, 10 * round_ + 1)
+        for operation, expected in (("sum", 2 * total), ("mean", total)):
+            for result in reduced[operation]:
+                assert result["shape"] == [3, 4]
+                np.testing.assert_array_equal(np.float32(result["values"]), expected)
+
+
+def test_the_original_has_no_all_reduce_on_the_cpu(theirs: str) -> None:
+    found = burn_client("all-reduce", theirs, "--rounds", "1", name="burn22-client")
+
+    assert found["value"] == [{"sum": ["panic", "panic"], "mean": ["panic", "panic"]}]

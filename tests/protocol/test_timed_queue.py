@@ -28,7 +28,7 @@ def test_a_thread_that_did_not_run_for_longer_than_the_timeout_does_not_wait(
     has_been_used: bool,
 ) -> None:
     # Each look at the clock is ten seconds later, as if the thread had stood still between them.
-    # ``queue.SimpleQueue`` waits for ever there.
+    # ``queue.SimpleQueue`` waits forever there.
     queue: TimedQueue[int] = TimedQueue(map(float, itertools.count(0, 10)).__next__)
     if has_been_used:
         queue.put(1)

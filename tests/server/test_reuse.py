@@ -21,9 +21,12 @@ from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.interpreter import Interpreter
+from burn_remote_server.programs.plans import (
+    REUSED_BYTES,
+    Plan,
+)
 from burn_remote_server.tensors.exposed import Transfers
 from burn_remote_server.tensors.ownership import held_once
-from burn_remote_server.tensors.plans import REUSED_BYTES, Plan
 from support.kernels import signature, spec_of
 
 SIZE = REUSED_BYTES // 4

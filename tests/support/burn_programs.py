@@ -22,12 +22,18 @@ __all__ = [
 
 
 def program(name: str) -> str:
-    """Return the path of one of the programs; skip the test if it is not built."""
+    """Return the path of one of the programs; skip the test if it is not built.
+
+    ``$BURN_PROFILE`` is the cargo profile that it was built with: ``quick``, the default, for
+    tests, or ``release``, with optimization, for benchmarks.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     target = os.environ.get("CARGO_TARGET_DIR") or cache / "burn-remote" / "interop-target"
-    path = Path(target) / "release" / name
+    profile = os.environ.get("BURN_PROFILE") or "quick"
+    path = Path(target) / profile / name
     if not path.exists():
-        pytest.skip(f"{name} is not built; run tests/interop/build.sh")
+        option = " --release" if profile == "release" else ""
+        pytest.skip(f"{name} is not built; run tests/interop/build.sh{option}")
     return str(path)
 
 

@@ -230,6 +230,8 @@ CALLS: Final[dict[tuple[str, str], Callable[[], object]]] = {
     ("Elementwise", "Expm1"): lambda: br.expm1(f(2)),
     ("Elementwise", "Log10"): lambda: br.log10(f(2)),
     ("Elementwise", "Log2"): lambda: br.log2(f(2)),
+    ("Elementwise", "FloorDivide"): lambda: br.floor_divide(f(2), f(2)),
+    ("Elementwise", "FloorDivideScalar"): lambda: br.floor_divide(f(2), 3.0),
     ("Elementwise", "LogAddExp"): lambda: br.logaddexp(f(2), f(2)),
     ("Elementwise", "NextAfter"): lambda: br.nextafter(f(2), f(2)),
     ("Float", "Hypot"): lambda: br.hypot(f(2), f(2)),
@@ -436,7 +438,13 @@ _ARGUMENTS: Final[list[Callable[[], tuple[Any, ...]]]] = [
     lambda: (f(1, 2, 4), f(3, 2, 3)),
     lambda: (f(1, 2, 4, 4, 4), f(3, 2, 3, 3, 3)),
 ]
-_KEYWORDS: Final[list[dict[str, Any]]] = [{}, {"axis": 0}, {"size": 8}, {"num_groups": 1}]
+_KEYWORDS: Final[list[dict[str, Any]]] = [
+    {},
+    {"a": 2.0},
+    {"axis": 0},
+    {"size": 8},
+    {"num_groups": 1},
+]
 
 
 @functools.cache
@@ -467,6 +475,9 @@ EXPLICIT: Final[dict[str, Callable[[], tuple[Any, ...]]]] = {
     "burn_remote.full": lambda: ((2,), 3),
     "burn_remote.gather": lambda: (f(2, 3), 1, i(2, 1)),
     "burn_remote.gather_nd": lambda: (f(2, 3), i(4, 2)),
+    "burn_remote.interp": lambda: (f(4), [0.0, 0.45, 1.0], f(3)),
+    "burn_remote.polyfit": lambda: (f(6), f(6), 2),
+    "burn_remote.polyval": lambda: (f(3), f(4)),
     "burn_remote.jvp": lambda: (br.abs, (f(2),), (f(2),)),
     "burn_remote.linspace": lambda: (0, 1, 5),
     "burn_remote.load": lambda: (saved_file(),),

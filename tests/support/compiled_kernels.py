@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import burn_remote_server.fusion.array.block_program as block_program
 from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler, Kernels
+from burn_remote_server.programs import graphs
 
 __all__ = ["compiled_at_once"]
 
@@ -27,6 +28,7 @@ def compiled_at_once(block_elements: int = 64) -> Iterator[None]:
     with (
         patch.object(KernelCompiler, "found", found_at_once),
         patch.object(block_program, "COMPILED_AT", 1),
+        patch.object(graphs, "COMPILED_AT", 1),
         patch.object(block_program, "KERNEL_BLOCK_ELEMENTS", block_elements),
     ):
         yield

@@ -753,6 +753,17 @@ case(
 for _row in (elementwise_rows.EXPM1, elementwise_rows.LOG2, elementwise_rows.LOG10):
     case(_row, unary(_row), between(0.3, 2, 2, 3))
 case(elementwise_rows.COPYSIGN, binary(elementwise_rows.COPYSIGN), distinct(2, 3), distinct(3))
+case(
+    elementwise_rows.FLOOR_DIVIDE,
+    binary(elementwise_rows.FLOOR_DIVIDE),
+    np.array([1.3, 2.9, -1.1]),
+    np.array([0.7, -0.4, 0.6]),
+)
+case(
+    elementwise_rows.FLOOR_DIVIDE_SCALAR,
+    scalar(elementwise_rows.FLOOR_DIVIDE_SCALAR, 0.7),
+    np.array([1.3, 2.9, -1.1]),
+)
 case(elementwise_rows.LOG_ADD_EXP, binary(elementwise_rows.LOG_ADD_EXP), normal(2, 3), normal(3))
 
 # -- Linear algebra -------------------------------------------------------------------------------
@@ -936,6 +947,100 @@ complex_case(
     (3,),
 )
 complex_case(base.CAST, lambda x: x.astype(br.complex128), (3,))
+
+
+# Functions of vectors that are unique up to phases must not depend on the phases.
+
+
+def matrix_case(row: Row, function: Function, *shapes: tuple[int, ...], name: str = "") -> None:
+    parts = [normal(*shape) for shape in (*shapes, *shapes)]
+    case(row, of_parts(function), *parts, name=f"complex-{name}" if name else "complex")
+
+
+def _weighted_complex(*results: br.Tensor) -> br.Tensor:
+    """Join results times fixed complex weights."""
+    parts = []
+    for place, x in enumerate(results):
+        draw = np.random.default_rng(place)
+        weights = draw.normal(size=x.shape) + 1j * draw.normal(size=x.shape)
+        parts.append(br.flatten(x * _like(x, weights)))
+    return br.concat(parts)
+
+
+def _adjoint(x: br.Tensor) -> br.Tensor:
+    return br.conj(x.mT)
+
+
+def _positive(x: br.Tensor) -> br.Tensor:
+    return x @ _adjoint(x) + _like(x, np.eye(x.shape[-1]))
+
+
+def _between_phases(x: br.Tensor) -> br.Tensor:
+    """Return the columns of matrices times the conjugates of their first elements."""
+    return x * br.conj(x[..., :1, :])
+
+
+def _of_singular_vectors(x: br.Tensor) -> br.Tensor:
+    u, s, vh = br.linalg.svd(x, full_matrices=False)
+    both = u * _like(x, np.arange(1.0, u.shape[-1] + 1)) @ vh
+    return _weighted_complex(both, _between_phases(u), _between_phases(_adjoint(vh)), s)
+
+
+def _of_hermitian(x: br.Tensor) -> br.Tensor:
+    values, vectors = br.linalg.eigh(x + _adjoint(x))
+    return _weighted_complex(values, _between_phases(vectors))
+
+
+def _of_general(x: br.Tensor) -> br.Tensor:
+    values, vectors = br.linalg.eig(x)
+    return _weighted_complex(values, _between_phases(vectors))
+
+
+def _parts_of(function: Function) -> Function:
+    """Return a function of a real tensor that returns the parts of complex results."""
+
+    def parts(x: br.Tensor) -> br.Tensor:
+        result = function(x)
+        return br.stack([result.real, result.imag])
+
+    return parts
+
+
+matrix_case(matrix_rows.INV, br.linalg.inv, (2, 3, 3))
+matrix_case(matrix_rows.DET, br.linalg.det, (2, 3, 3))
+matrix_case(matrix_rows.SLOGDET, lambda x: _weighted_complex(*br.linalg.slogdet(x)), (2, 3, 3))
+matrix_case(matrix_rows.SLOGDET, lambda x: br.linalg.slogdet(x).sign, (3, 3), name="sign")
+matrix_case(matrix_rows.SLOGDET, lambda x: br.linalg.slogdet(x).logabsdet, (3, 3), name="logarithm")
+matrix_case(matrix_rows.SOLVE, br.linalg.solve, (2, 3, 3), (3, 2))
+for _upper in (False, True):
+    matrix_case(
+        matrix_rows.CHOLESKY,
+        lambda x, upper=_upper: br.linalg.cholesky(_positive(x), upper=upper),
+        (2, 3, 3),
+        name="upper" if _upper else "lower",
+    )
+matrix_case(matrix_rows.EIGH, _of_hermitian, (3, 3))
+matrix_case(matrix_rows.EIGVALSH, lambda x: br.linalg.eigvalsh(x + _adjoint(x)), (2, 3, 3))
+matrix_case(matrix_rows.EIG, _of_general, (3, 3))
+case(matrix_rows.EIG, _parts_of(_of_general), normal(2, 3, 3), name="real")
+matrix_case(matrix_rows.EIGVALS, br.linalg.eigvals, (3, 3))
+case(matrix_rows.EIGVALS, _parts_of(br.linalg.eigvals), normal(2, 3, 3), name="real")
+for _shape, _name in (((2, 4, 3), "tall"), ((3, 5), "wide"), ((3, 3), "square")):
+    matrix_case(matrix_rows.QR, lambda x: _weighted_complex(*br.linalg.qr(x)), _shape, name=_name)
+    matrix_case(matrix_rows.SVD, _of_singular_vectors, _shape, name=_name)
+    matrix_case(matrix_rows.SVDVALS, br.linalg.svdvals, _shape, name=_name)
+matrix_case(
+    matrix_rows.SVD,
+    lambda x: _between_phases(br.linalg.svd(x, full_matrices=False).U),
+    (4, 3),
+    name="left",
+)
+matrix_case(
+    matrix_rows.SVD,
+    lambda x: _between_phases(_adjoint(br.linalg.svd(x, full_matrices=False).Vh)),
+    (3, 4),
+    name="right",
+)
 
 
 def transform(row: Row, axes: tuple[int, ...], sizes: tuple[int, ...], norm: str) -> Function:

@@ -8,6 +8,7 @@ import functools
 import gc
 import itertools
 import linecache
+import re
 import sys
 from collections.abc import Iterator
 from types import CodeType, FrameType
@@ -23,9 +24,9 @@ CHECKING_JUMP = "JUMP_BACKWARD"
 class InterruptAt:
     """Raises ``KeyboardInterrupt`` when this thread reaches the n-th line of the given code.
 
-    Counts the lines of the functions in ``codes``, except ``try`` and the end of ``with`` blocks:
-    CPython runs no signal handler at ``try``, nor between the last call of a block and the call of
-    ``__exit__``.
+    Counts the lines of the functions in ``codes``, except those at which CPython runs no signal
+    handler: ``try``, the end of ``with`` blocks (between the last call and that of ``__exit__``),
+    and ``return`` of a variable directly after a ``+=`` without a call.
     """
 
     def __init__(self, line: int, codes: frozenset[CodeType]) -> None:
@@ -74,8 +75,13 @@ class InterruptAt:
         return self._count
 
     def _cannot_be_interrupted(self, frame: FrameType) -> bool:
-        """Return whether the line is ``try``, or a ``with`` statement that was entered before."""
-        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        """Return whether CPython runs no signal handler directly before the line."""
+        before, line = (
+            linecache.getline(frame.f_code.co_filename, number).strip()
+            for number in (frame.f_lineno - 1, frame.f_lineno)
+        )
+        if re.fullmatch(r"return \w+", line) and re.fullmatch(r"[\w.]+ \+= [\w.]+", before):
+            return True
         if not line.startswith("with "):
             return line == "try:"
         key = (frame, frame.f_lineno)

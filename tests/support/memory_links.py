@@ -85,6 +85,11 @@ class _Pipe:
     def __len__(self) -> int:
         return len(self._frames)
 
+    @property
+    def next_length(self) -> int:
+        """The length of the next frame, of at least one."""
+        return len(self._frames[0])
+
     def has_room(self, size: int) -> bool:
         return not self._frames or (
             len(self._frames) < CAPACITY_FRAMES and self._held_bytes + size <= self._capacity_bytes
@@ -245,6 +250,7 @@ class AsyncMemoryLink(_End):
         super().__init__(outgoing, incoming, max_message_bytes)
         self._changed = changed
         self._open_frame: Callable[[bytes], bytes] = bytes
+        self._handler: Callable[[], None] | None = None
 
     @property
     def peer(self) -> str:
@@ -280,19 +286,32 @@ class AsyncMemoryLink(_End):
 
     async def receive(self) -> bytes:
         async with self._changed:
-            await self._changed.wait_for(self._may_receive)
-            try:
-                return self._open_frame(self._take())
-            finally:
-                self._changed.notify_all()
+            while True:
+                is_waiting = not self._may_receive()
+                await self._changed.wait_for(self._may_receive)
+                try:
+                    if is_waiting and self._handler is not None and len(self._incoming):
+                        self._handler()
+                        if self._incoming.receiver_end is None and not len(self._incoming):
+                            continue
+                    return self._open_frame(self._take())
+                finally:
+                    self._changed.notify_all()
 
     def open_frames(self, open_frame: Callable[[bytes], bytes]) -> None:
         self._open_frame = open_frame
 
-    def receive_nowait(self) -> bytes | None:
+    def receive_nowait(self, longest: int | None = None) -> bytes | None:
         # No other task runs meanwhile, so the condition's lock is not needed. A sender that waits
         # for room is woken by the next ``receive``.
-        return self._open_frame(self._take()) if len(self._incoming) else None
+        if not len(self._incoming) or (
+            longest is not None and self._incoming.next_length > longest
+        ):
+            return None
+        return self._open_frame(self._take())
+
+    def call_on_arrival(self, handler: Callable[[], None] | None) -> None:
+        self._handler = handler
 
     def count_received(self, memory: object, stall_seconds: float) -> None:
         """Do nothing: what arrives is in memory already."""

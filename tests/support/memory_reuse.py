@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from unittest.mock import patch
 
-from burn_remote_server.tensors import plans
+from burn_remote_server.programs import plans
 
 __all__ = ["forced_reuse"]
 

@@ -268,9 +268,11 @@ def _add_other(program: RandomProgram, random: Random, first: int) -> bool:
     """Add an operation that is not element-wise."""
     spec = program.specs[first]
     axis = random.randrange(len(spec.shape))
-    choice = random.randrange(5)
+    choice = random.randrange(6)
     if choice == 0 and len(spec.shape) > 1:
         return program.add("Base.SwapDims", first, dim1=0, dim2=axis)
+    if choice == 5 and len(spec.shape) > 1:
+        return _add_product(program, random, first)
     if choice == 1:
         return program.add("Base.Flip", first, axes=(axis,))
     if choice == 2:
@@ -279,6 +281,20 @@ def _add_other(program: RandomProgram, random: Random, first: int) -> bool:
         longer = tuple(7 if length == 1 else length for length in spec.shape)
         return program.add("Base.Expand", first, out=TensorSpec(longer, spec.dtype))
     return program.add("Numeric.SumDim", first, axis=axis, accumulator_len=1)
+
+
+def _add_product(program: RandomProgram, random: Random, first: int) -> bool:
+    """Add the product of matrices with their transposes, most often with a bias and ReLU."""
+    rank = len(program.specs[first].shape)
+    swapped = program.add("Base.SwapDims", first, dim1=rank - 2, dim2=rank - 1)
+    family = "Int" if program.specs[first].dtype in INTEGERS else "Float"
+    if not (swapped and program.add(f"{family}.Matmul", first, len(program.specs) - 1)):
+        return False
+    product = len(program.specs) - 1
+    if random.random() < 0.8:
+        program.add("Numeric.Add", product, random.choice([product, first]))
+        program.add("Numeric.Clamp", len(program.specs) - 1, min=0, max=float("inf"))
+    return True
 
 
 def _add_reduction(program: RandomProgram, random: Random, first: int) -> bool:
@@ -470,16 +486,25 @@ def _checked(seed: int, compiles: bool) -> int:
     with forced_fusion(block_elements), compiled_at_once(block_elements):
         fused, plan = run_graph(program, fused=True, compiles=compiles, dying=dying)
         streamed, session = run_stream(program, fused=True, compiles=compiles, dying=dying)
+    with compiled_at_once():  # as loops, which take small arrays
+        looped, small = run_graph(program, fused=compiles, compiles=compiles, dying=dying)
     plain, reference = run_stream(program, fused=False, dying=dying)
     steps = [str(signed.row) + signed.describe() for signed in program.signatures]
     assert session.quota.bytes == reference.quota.bytes
     assert session.quota.tensors == reference.quota.tensors
     assert session.tensors.arrays.keys() == reference.tensors.arrays.keys()
-    ways = {"graph": replayed, "fused graph": fused, "batch": plain, "fused batch": streamed}
+    ways = {
+        "graph": replayed,
+        "fused graph": fused,
+        "loops": looped,
+        "batch": plain,
+        "fused batch": streamed,
+    }
     for name, found in ways.items():
         problem = difference(found, expected)
         assert problem is None, f"seed {seed}, {name}: {problem}; {steps} {program.steps}"
-    return plan.fused_count + session.interpreter.counts.operations_fused
+    fused_count = plan.fused_count + small.fused_count
+    return fused_count + session.interpreter.counts.operations_fused
 
 
 def main(count: int, first: int = 0, compiles: bool = False) -> None:

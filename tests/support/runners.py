@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from burn_remote.functions.device_class import Device
+from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.operation_graph import CodePosition, Graph
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.stack import RunnerStack
@@ -46,16 +48,28 @@ class RecordingSession:
     def has_row(self, row: Row) -> bool:
         return True
 
-    def execute_graph(self, graph: Graph, inputs: list[int], numbers: list[Any]) -> int:
+    def execute_graph(
+        self,
+        graph: Graph,
+        inputs: list[int],
+        numbers: list[Any],
+        outputs: Sequence[TensorHandle],
+    ) -> None:
         raise AssertionError("graph_steps is 0")
 
-    def execute(self, signature: Signature, inputs: list[int]) -> int:
+    def execute(
+        self, signature: Signature, inputs: list[int], outputs: Sequence[TensorHandle]
+    ) -> None:
         assert [use.spec for use in signature.input_uses] == [self.specs[one] for one in inputs]
-        outputs = [self.reserve() for _ in signature.outputs]
-        self.specs |= dict(zip(outputs, signature.outputs, strict=True))
-        self.operations.append(Operation(signature, (*inputs, *outputs)))
-        self.events.append(("operation", signature.row.name, (*inputs, *outputs)))
-        return outputs[0]
+        tensors = (*inputs, *self._assign_ids(outputs))
+        self.operations.append(Operation(signature, tensors))
+        self.events.append(("operation", signature.row.name, tensors))
+
+    def _assign_ids(self, outputs: Sequence[TensorHandle]) -> list[int]:
+        for handle in outputs:
+            handle.id = self.reserve()
+            self.specs[handle.id] = handle.spec
+        return [handle.id for handle in outputs]
 
     def reserve(self) -> int:
         tensor = self._next
@@ -99,12 +113,15 @@ class RecordingSession:
     def group_size(self, group: int) -> tuple[int, int]:
         return len(self.groups[group].addresses), self.groups[group].rank
 
-    def collective(self, group: int, call: CollectiveCall, inputs: list[int]) -> int:
-        specs = call.output_specs(*self.group_size(group))
-        outputs = [self.reserve() for _ in specs]
-        self.specs |= dict(zip(outputs, specs, strict=True))
-        self.events.append(("collective", str(call.kind), (*inputs, *outputs)))
-        return outputs[0]
+    def collective(
+        self,
+        group: int,
+        call: CollectiveCall,
+        inputs: list[int],
+        outputs: Sequence[TensorHandle],
+    ) -> None:
+        made = self._assign_ids(outputs)
+        self.events.append(("collective", str(call.kind), (*inputs, *made)))
 
     def leave_group(self, group: int) -> None:
         self.events.append(("leave_group", group))

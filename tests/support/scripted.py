@@ -72,8 +72,13 @@ class ScriptedLink:
     def limit_messages(self, max_message_bytes: int, allocate: object = None) -> None:
         """Do nothing: a script may have messages of any size."""
 
-    def receive_nowait(self) -> bytes | None:
-        return self.frames.popleft() if self.frames else None
+    def receive_nowait(self, longest: int | None = None) -> bytes | None:
+        if not self.frames or (longest is not None and len(self.frames[0]) > longest):
+            return None
+        return self.frames.popleft()
+
+    def call_on_arrival(self, handler: object) -> None:
+        """Do nothing: a task takes every frame."""
 
     def keep_alive(self, interval_seconds: float) -> None:
         """Do nothing: a script cannot vanish."""

@@ -56,10 +56,10 @@ class RunningServer:
         times = psutil.Process(self.process.pid).cpu_times()
         return float(times.user + times.system)
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, timeout_seconds: float = 5) -> dict[str, float]:
         """Return the values of /metrics by name and labels."""
         url = f"http://127.0.0.1:{self.port}/metrics"
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=timeout_seconds) as answer:
             lines = answer.read().decode().splitlines()
         samples = [line.rsplit(" ", 1) for line in lines if not line.startswith("#")]
         return {name: float(value) for name, value in samples}

@@ -860,7 +860,9 @@ DRAWN: Final[Mapping[str, Make]] = {
     "LinearAlgebra.Svdvals": _matrices(),
     "Float.Hypot": _binary("f"),
     **{f"Elementwise.{name}": _unary("f") for name in ("Expm1", "Log10", "Log2")},
+    "Elementwise.FloorDivideScalar": _scalar("f", *SCALARS),
     **{f"Elementwise.{name}": _binary("f") for name in ("CopySign", "LogAddExp", "NextAfter")},
+    "Elementwise.FloorDivide": _binary("f"),
     **{
         f"Activation.{name}": _unary("f")
         for name in ("Relu", "Gelu", "Sigmoid", "LogSigmoid")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Number",
+    "Operand",
     "bounds_of",
     "check_number",
     "is_imaginary",
@@ -72,6 +73,8 @@ def real_number(what: str, value: Any) -> float:
 
 # A number operand. (For type checkers, complex includes float, int and bool.)
 Number = complex | np.number[Any] | np.bool_
+# An operand beside a tensor: a number, or an array that is sent to the tensor's device.
+Operand = Number | np.ndarray[Any, Any]
 
 FLOAT64_BYTES: Final = 8
 _WITH_FRACTIONS: Final = frozenset({Category.FLOAT, Category.COMPLEX})

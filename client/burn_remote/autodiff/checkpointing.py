@@ -23,7 +23,7 @@ __all__ = ["Recomputation", "captured_variables", "checkpoint"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# Two objects of these types may be the same number.
+# Types that are compared by value: two objects may be the same number.
 _NUMBERS: Final = frozenset({int, float})
 
 

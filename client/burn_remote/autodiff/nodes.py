@@ -82,7 +82,7 @@ class Node:
 
     ``parents`` has the source of each input, ``None`` where it is not tracked. ``saved`` has the
     handles that the recipe takes; ``None`` once a walk has used them. ``output`` is the id of the
-    first output. Who makes a node assigns all attributes; see ``TrackedHandle``.
+    first output. The code that makes a node assigns all attributes; see ``TrackedHandle``.
     """
 
     __slots__ = ("order", "output", "parents", "recipe", "saved")

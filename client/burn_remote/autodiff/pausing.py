@@ -35,7 +35,7 @@ set_recording: Final = _IS_RECORDING.set
 
 
 class _Repetition(threading.local):
-    """What one thread will do again."""
+    """The function that this thread will call again with the same arguments."""
 
     # The name of a function that will be called again with the same arguments; empty if none is.
     function: str = ""
@@ -123,7 +123,7 @@ def refusing_random_numbers(function: str) -> Iterator[None]:
 
 
 def check_random_numbers() -> None:
-    """Raise ``UsageError`` if random numbers are drawn where others would be drawn again."""
+    """Raise ``UsageError`` if this thread will repeat a call, which would draw other numbers."""
     if _repetition.function:
         raise UsageError(
             f"{_repetition.function} draws random numbers, which would be others in the second "

@@ -151,7 +151,7 @@ class OperationRecipe:
                     return None
                 function, arguments = step
                 number = function(gradient.number, *arguments)
-                # A number of a compiled function that changes with each call is no float.
+                # A number that changes with each call of a compiled function is traced: no float.
                 if type(number) is not float:
                     return None
                 found[place] = gradient.like(self.specs[place], number)

@@ -24,6 +24,7 @@ __all__ = [
     "METHODS",
     "NAMESPACES",
     "POSITIONAL",
+    "RANDOM",
     "RENAMED_KEYWORDS",
     "attribute_advice",
     "device_advice",
@@ -65,6 +66,39 @@ NAMESPACES: Final = {"functional": "burn_remote.functional", "init": "burn_remot
 
 # Functions and attributes of modules: foreign name -> what to write instead.
 FUNCTIONS: Final = {
+    "append": "burn_remote.concat([x, y])",
+    "apply_along_axis": "the function itself with axis=; functions accept any other axes",
+    "around": "burn_remote.round(x, decimals)",
+    "atleast_1d": "x.reshape(1) of a 0-d tensor",
+    "atleast_2d": "x.reshape(1, -1) of a vector",
+    "cbrt": "burn_remote.sign(x) * burn_remote.abs(x) ** (1 / 3)",
+    "cond": "s[..., 0] / s[..., -1] with s = burn_remote.linalg.svdvals(x)",
+    "correlate": (
+        "burn_remote.functional.conv1d(x[None, None], y[None, None], padding=0)[0, 0] for "
+        "numpy's mode='valid'"
+    ),
+    "deg2rad": "x * (burn_remote.pi / 180)",
+    "degrees": "x * (180 / burn_remote.pi)",
+    "delete": "x[mask] with a mask of the elements to keep",
+    "float_power": "x.astype('float64') ** y",
+    "fmod": "x - burn_remote.trunc(x / y) * y",
+    "geomspace": "burn_remote.exp(burn_remote.linspace(math.log(start), math.log(stop), num))",
+    "gradient": "(x[2:] - x[:-2]) / 2, and burn_remote.diff(x) at the ends",
+    "heaviside": "burn_remote.where(x == 0, value, burn_remote.astype(x > 0, x.dtype))",
+    "insert": "burn_remote.concat([x[:place], values, x[place:]])",
+    "multi_dot": "x @ y @ z, with the smaller products in parentheses",
+    "nanmedian": _NUMPY,
+    "ndim": "x.ndim",
+    "rad2deg": "x * (180 / burn_remote.pi)",
+    "radians": "x * (burn_remote.pi / 180)",
+    "rollaxis": "burn_remote.moveaxis(x, source, destination)",
+    "shape": "x.shape",
+    "sinc": "burn_remote.where(x == 0, 1, burn_remote.sin(y) / y) with y = burn_remote.pi * x",
+    "size": "x.size",
+    "trapezoid": "((y[1:] + y[:-1]) / 2).sum() * dx",
+    "tri": "burn_remote.tril(burn_remote.ones((rows, columns)))",
+    "vander": "x[:, None] ** burn_remote.arange(count - 1, -1, -1)",
+    "vdot": "burn_remote.vecdot(x.flatten(), y.flatten())",
     "Adadelta": _NO_OPTIMIZER,
     "DistributedDataParallel": "burn_remote.DataParallel",
     "Adafactor": _NO_OPTIMIZER,
@@ -91,19 +125,17 @@ FUNCTIONS: Final = {
     "NAdam": _NO_OPTIMIZER,
     "PRNGKey": "device.seed(number)",
     "average": "x.mean(axis=…), or (x * w).sum() / w.sum() with weights",
-    "column_stack": "burn_remote.stack([x, y], axis=1)",
-    "corrcoef": _NUMPY,
     "convolve": (
         "burn_remote.functional.conv1d(x[None, None], y.flip()[None, None], "
         "padding=y.size - 1)[0, 0]"
     ),
-    "cov": _NUMPY,
     "default_rng": "device.seed(number), and the functions of burn_remote.random",
     "inner": "burn_remote.vecdot(x, y)",
-    "interp": _NUMPY,
     "nan_to_num": "burn_remote.where(burn_remote.isnan(x), 0, x)",
-    "norm": "burn_remote.linalg.norm(x); or burn_remote.vector_norm(x), "
-    "burn_remote.linalg.matrix_norm(x)",
+    "norm": (
+        "burn_remote.linalg.norm(x); or burn_remote.vector_norm(x), "
+        "burn_remote.linalg.matrix_norm(x)"
+    ),
     "set_default_dtype": "dtype=burn_remote.float64 in each call; arrays keep their dtype",
     "Parameter": "x.requires_grad_()",
     "RAdam": _NO_OPTIMIZER,
@@ -117,7 +149,6 @@ FUNCTIONS: Final = {
     "absolute": "burn_remote.abs(x)",
     "adam": "burn_remote.optim.Adam(lr=rate)",
     "adamw": "burn_remote.optim.AdamW(lr=rate)",
-    "allclose": _NUMPY_PAIR,
     "amp": _PRECISION,
     "apply_updates": _UPDATE,
     "arccos": "burn_remote.acos(x)",
@@ -125,11 +156,10 @@ FUNCTIONS: Final = {
     "arctan": "burn_remote.atan(x)",
     "arctan2": "burn_remote.atan2(x, y)",
     "array": "burn_remote.tensor(data)",
-    "array_equal": _NUMPY_PAIR,
     "as_tensor": "burn_remote.tensor(data)",
     "autocast": _PRECISION,
     "bmm": _MATMUL,
-    "choice": "burn_remote.random.integers(0, count, shape), as indices of x.take",
+    "choice": "burn_remote.random.choice(x, shape, p=p)",
     "clip_by_global_norm": "burn_remote.optim.clip_by_norm(grads, max_norm)",
     "clip_grad_norm_": "burn_remote.optim.clip_grad_norm_(params, max_norm)",
     "clip_grad_value_": "burn_remote.optim.clip_grad_value_(params, clip_value)",
@@ -157,7 +187,6 @@ FUNCTIONS: Final = {
     "gelu": "burn_remote.functional.gelu(x)",
     "half": "burn_remote.float16",
     "hessian": _JACOBIAN,
-    "hstack": "burn_remote.concat([x, y], axis=1), of one axis: burn_remote.concat([x, y])",
     "hvp": "burn_remote.jvp(burn_remote.grad(f), (x,), (v,))[1]",
     "identity": "burn_remote.eye(count)",
     "ifft2": "burn_remote.fft.ifftn(x, axes=(-2, -1))",
@@ -165,7 +194,6 @@ FUNCTIONS: Final = {
     "int": "burn_remote.int32",
     "invert": "burn_remote.bitwise_invert(x)",
     "is_grad_enabled": "x.requires_grad of a result",
-    "isclose": _NUMPY_PAIR,
     "jacfwd": _JACOBIAN,
     "jacobian": _JACOBIAN,
     "jacrev": _JACOBIAN,
@@ -213,7 +241,6 @@ FUNCTIONS: Final = {
     "utils": "burn_remote.optim.clip_grad_norm_(params, max_norm), burn_remote.checkpoint(f)",
     "xavier": "burn_remote.init.xavier_uniform, burn_remote.init.xavier_normal",
     "vmap": "nothing; functions broadcast and accept any leading axes",
-    "vstack": "burn_remote.concat([x, y], axis=0), of one axis: burn_remote.stack([x, y])",
 }
 
 # Attributes of devices: foreign name -> what to write instead.
@@ -235,6 +262,25 @@ DEVICE_ATTRIBUTES: Final = {
     "synchronize": "device.sync()",
     "type": "str(device)",
     "zeros": "burn_remote.zeros(shape, device=device)",
+}
+
+# Names of numpy.random: foreign name -> what to write instead. Devices draw uniform and normal
+# numbers, from which the other distributions of burn_remote.random are computed.
+RANDOM: Final = {
+    "Generator": "device.seed(number), and the functions of burn_remote.random",
+    **{
+        name: f"burn_remote.tensor(numpy.random.default_rng(seed).{name}(…)); devices do not have "
+        "this distribution"
+        for name in (
+            *("beta", "binomial", "chisquare", "dirichlet", "f", "gamma", "geometric"),
+            *("hypergeometric", "logseries", "multinomial", "multivariate_normal"),
+            *("negative_binomial", "poisson", "power", "standard_gamma", "standard_t"),
+            *("triangular", "vonmises", "wald", "zipf"),
+        )
+    },
+    "random": "burn_remote.random.uniform(shape)",
+    "random_sample": "burn_remote.random.uniform(shape)",
+    "standard_exponential": "burn_remote.random.exponential(shape)",
 }
 
 _GROUP: Final = "burn_remote.distributed.Group(devices), whose methods are the collectives"
@@ -298,10 +344,12 @@ GROUP_ATTRIBUTES: Final = {
 
 # Methods and attributes of arrays: foreign name -> what to write instead.
 METHODS: Final = {
+    "fill_diagonal_": "burn_remote.where(burn_remote.eye(n, dtype='bool'), value, x)",
+    "norm": "burn_remote.linalg.norm(x)",
     "abs_": "x = x.abs(), for a parameter x.data = x.abs()",
     "add": "x + y",
     "add_": "x += y",
-    "allclose": _NUMPY,
+    "allclose": "burn_remote.allclose(x, y)",
     "amax": "x.max(axis=…)",
     "amin": "x.min(axis=…)",
     "argwhere": "burn_remote.argwhere(x)",
@@ -354,16 +402,16 @@ METHODS: Final = {
     "grad_fn": "x.is_leaf and x.requires_grad",
     "gt": "x > y",
     "half": "x.astype(burn_remote.float16)",
-    "histc": _NUMPY,
+    "histc": "burn_remote.histogram(x, bins)[0]",
     "index_select": "x.take(indices, axis=…)",
     "indices": "x.max_with_indices(axis) and similar methods return values and indices",
     "inner": "x.detach()",
     "int": "x.astype(burn_remote.int32)",
-    "inverse": _NUMPY,
+    "inverse": "burn_remote.linalg.inv(x)",
     "is_contiguous": _LAYOUT,
     "is_cuda": "x.device",
     "is_require_grad": "x.requires_grad",
-    "isclose": _NUMPY,
+    "isclose": "burn_remote.isclose(x, y)",
     "itemsize": "x.dtype.itemsize",
     "le": "x <= y",
     "lerp": "x + (y - x) * share",
@@ -545,7 +593,6 @@ POSITIONAL: Final = {
     "squeeze": "x.squeeze((0, 1))",
     "stack": "stack([x, y])",
     "tile": "x.tile((2, 2))",
-    "transpose": "x.swapaxes(0, 1) to exchange two axes, x.transpose((1, 0)) to order all",
     "zeros": "zeros((2, 3), dtype=…)",
 }
 

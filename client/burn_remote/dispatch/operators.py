@@ -360,9 +360,9 @@ def operator_method(function: Binary, tensors: Operator, numbers: Operator | Non
             # As the innermost runner does. Its call would take a tenth of the operation's time.
             ids = [handle.id] if other is None else [handle.id, other.id]
             out = new(OwningHandle)
-            out.id = execute(signature, ids)
             out.spec = signature.outputs[0]
             out.client = client
+            execute(signature, ids, (out,))
         x.handle = out
         return x
 

@@ -62,9 +62,9 @@ class Group:
     ``name`` appears in errors. A device may be in several groups. Closing a group leaves its
     devices open. ``engine`` is ``"nccl"``, ``"memory"``, ``"ring"`` or ``"moves"``; by default,
     the servers carry out collectives if they all can: by NCCL between GPUs whose operators allow
-    it, in memory if the members are all on one server, else in a ring. They give a member up when
-    nothing was heard of its server for ``timeout_seconds``, and when it did not issue its part of a
-    collective for ``issue_timeout_seconds`` while another one waited for it.
+    it, in memory if the members are all in this process or on one server, else in a ring. They
+    give a member up when nothing was heard of its server for ``timeout_seconds``, and when it did
+    not issue its part of a collective for ``issue_timeout_seconds`` while another one waited.
     """
 
     @explained
@@ -132,9 +132,10 @@ class Group:
         self._engine.close()
 
     def rejoin(self) -> None:
-        """Continue after a collective failed: with the engine ``ring``, all later ones fail too.
+        """Make the group usable again after a collective has failed.
 
-        Does not wait. For a group without members that are lost, see ``without``.
+        Servers fail all collectives of a group after a failed one. Does not wait. ``without``
+        returns a group without lost members.
         """
         self._check_usable("rejoin")
         self._engine.close()
@@ -473,7 +474,7 @@ def _opened(
 _SERVERS_ENGINES: Final = {str(kind): kind for kind in EngineKind}
 _NEEDS: Final = {
     EngineKind.RING: "native servers",
-    EngineKind.MEMORY: "members that are all on one native server",
+    EngineKind.MEMORY: "members that are all in this process or all on one native server",
     EngineKind.NCCL: "GPUs of native servers with --nccl",
 }
 

@@ -23,7 +23,7 @@ from burn_remote_protocol.errors import CollectiveFailed, Unsupported
 
 __all__ = ["MovesEngine"]
 
-# A move takes about as long for these many bytes as for none.
+# A move of this many bytes takes about as long as one of no bytes.
 SMALL_BYTES: Final = 32 * 1024
 
 

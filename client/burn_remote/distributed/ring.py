@@ -23,7 +23,7 @@ from burn_remote.distributed.reductions import ReduceOperation
 from burn_remote.functions.creation import zeros
 from burn_remote.functions.device_class import Device
 from burn_remote.functions.tensor import Tensor
-from burn_remote.runner.interface import Session
+from burn_remote.runner.interface import Session, TensorHandle
 from burn_remote.runner.pending import Pending
 from burn_remote_protocol.collectives import (
     GROUP_SECRET_BYTES,
@@ -151,21 +151,28 @@ class RingEngine:
 
     def barrier(self) -> None:
         """Have later operations of each member run after all earlier ones of all members."""
-        call = CollectiveCall(CollectiveKind.BARRIER)
-        for device, number in zip(self._devices, self._numbers, strict=True):
-            (token,) = device.runners.collective(number, call, ())
+        # All members begin before one waits: local devices execute in this thread.
+        for (token,) in [self._begin_barrier(rank) for rank in range(len(self._devices))]:
             # The session waits at this operation.
             _ = -Tensor(token)
 
+    def _begin_barrier(self, rank: int) -> Sequence[TensorHandle]:
+        call = CollectiveCall(CollectiveKind.BARRIER)
+        return self._devices[rank].runners.collective(self._numbers[rank], call, ())
+
     def failure(self) -> CollectiveFailed | None:
         """Return the failure that the first member reports, or ``None`` if there is none."""
-        call = CollectiveCall(CollectiveKind.BARRIER)
         arrived: queue.SimpleQueue[Pending[TensorData]] = queue.SimpleQueue()
         other: BurnRemoteError | None = None
-        asked = 0
-        for device, number in zip(self._devices, self._numbers, strict=True):
+        tokens: list[tuple[Device, TensorHandle]] = []
+        for rank, device in enumerate(self._devices):
             try:
-                (token,) = device.runners.collective(number, call, ())
+                tokens += [(device, token) for token in self._begin_barrier(rank)]
+            except BurnRemoteError as error:
+                other = error
+        asked = 0
+        for device, token in tokens:
+            try:
                 device.runners.read_tensor_async(token).on_done(arrived.put)
                 asked += 1
             except BurnRemoteError as error:
@@ -294,8 +301,13 @@ def _chosen(devices: Sequence[Device], wanted: EngineKind | None) -> EngineKind:
     """Return the wanted engine, or the fastest one. Raises ``Unsupported`` if a device lacks it."""
     welcomes = [device.session.welcome for device in devices]
     bits = [welcome.limits.get("group_engines", _RING_BITS) for welcome in welcomes]
-    addresses = [parse_address(welcome.peer_address) for welcome in welcomes]
-    servers = {(address.host, address.port) for address in addresses}
+    local = [device for device in devices if device.session.transfer_domain == "local"]
+    if local and len(local) < len(devices):
+        raise Unsupported(
+            f"{local[0]} is in this process, where the servers of other members cannot reach it; "
+            "the engine 'moves' passes its elements through this process"
+        )
+    servers = {"this process"} if local else {_server(welcome.peer_address) for welcome in welcomes}
     if wanted is None:
         if all(map(EngineKind.NCCL.is_among, bits)):
             return EngineKind.NCCL
@@ -303,10 +315,16 @@ def _chosen(devices: Sequence[Device], wanted: EngineKind | None) -> EngineKind:
         return EngineKind.MEMORY if is_fit else EngineKind.RING
     for device, has in zip(devices, bits, strict=True):
         if not wanted.is_among(has):
-            raise Unsupported(f"{device} does not have it: update the server")
+            advice = "" if local else ": update the server"
+            raise Unsupported(f"{device} does not have it{advice}")
     if wanted is EngineKind.MEMORY and len(servers) > 1:
         raise Unsupported(f"the members are on {len(servers)} servers")
     return wanted
+
+
+def _server(peer_address: str) -> tuple[str, int]:
+    address = parse_address(peer_address)
+    return address.host, address.port
 
 
 # Servers that announce no engines have this one.

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
-from burn_remote.arguments.numbers import Number, is_imaginary, number_for
+from burn_remote.arguments.numbers import Number, Operand, is_imaginary, number_for
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, constant
 from burn_remote.dispatch.preferred_rows import preferring
 from burn_remote.functions.casting import LOW_PRECISION, astype, converted_to
 from burn_remote.functions.logic import equal, greater, less, logical_or, not_equal
-from burn_remote.functions.operands import Pair, alike, refuse_numbers
+from burn_remote.functions.operands import Pair, alike, operands, refuse_numbers
 from burn_remote.functions.selection import where
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.dtypes import F32, Category
@@ -39,6 +39,7 @@ __all__ = [
     "atan2",
     "copysign",
     "divide",
+    "divide_with_remainder",
     "floor_divide",
     "hypot",
     "logaddexp",
@@ -74,6 +75,7 @@ _EXACT: Final = frozenset({Category.INT, Category.UINT, Category.BOOL})
 ARC_TAN2: Final = Pair(floats.ARC_TAN2)
 HYPOT: Final = Pair(floats.HYPOT)
 COMPLEX_NEGATIVE: Final = Operator(complex_rows.NEGATIVE)
+FLOOR_DIVIDE: Final = Pair(elementwise_rows.FLOOR_DIVIDE, elementwise_rows.FLOOR_DIVIDE_SCALAR)
 COPYSIGN: Final = Pair(elementwise_rows.COPYSIGN)
 LOG_ADD_EXP: Final = Pair(elementwise_rows.LOG_ADD_EXP)
 NEXT_AFTER: Final = Pair(elementwise_rows.NEXT_AFTER)
@@ -81,51 +83,52 @@ FLOOR: Final = Operator(floats.FLOOR)
 TRUNC: Final = Operator(floats.TRUNC)
 
 
-def add(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def add(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``x1 + x2``."""
     return ADD.apply(x1, x2)
 
 
-def subtract(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def subtract(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``x1 - x2``."""
     return SUB.apply(x1, x2)
 
 
-def multiply(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def multiply(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``x1 * x2``."""
     return MUL.apply(x1, x2)
 
 
-def divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def divide(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return the floating-point quotient ``x1 / x2``.
 
     Integers and bools are converted to the dtype of a floating-point operand, else to float32; use
     ``floor_divide`` or ``trunc_divide`` for integer division.
     """
+    x1, x2 = operands(x1, x2)
     return FLOAT_DIV.apply(_as_float(x1, x2), _as_float(x2, x1))
 
 
-def trunc_divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def trunc_divide(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``x1 / x2`` rounded towards zero, as Rust and C divide integers."""
     x1, x2 = alike(x1, x2)
     quotient = DIV.apply(x1, x2)
     return quotient if quotient.dtype.is_integer else TRUNC.unary(quotient)
 
 
-def floor_divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def floor_divide(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``x1 / x2`` rounded down, as NumPy and Python do: ``1.0 // 0.1`` is 9.
 
     ``x1 == x2 * (x1 // x2) + x1 % x2`` up to floating-point rounding. A floating-point number
     divided by 0 is infinite or NaN; an integer divided by 0 fails the operation.
     """
-    x1, x2 = alike(x1, x2)
+    return _floor_divide(*alike(x1, x2))
+
+
+def _floor_divide(x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
+    tensor = x1 if is_tensor(x1) else x2
+    if is_tensor(tensor) and tensor.dtype.is_floating:
+        return _floor_divide_floats(x1, x2)
     quotient = DIV.apply(x1, x2)
-    if quotient.dtype in LOW_PRECISION:
-        wide1, wide2 = [astype(x, F32) if is_tensor(x) else x for x in (x1, x2)]
-        wide = _floor_divide_floats(wide1, wide2, DIV.apply(wide1, wide2))
-        return astype(wide, quotient.dtype)
-    if quotient.dtype.is_floating:
-        return _floor_divide_floats(x1, x2, quotient)
     if quotient.dtype.category is Category.UINT:
         return quotient
     # Burn rounds integer quotients towards zero, but its remainders have the divisor's sign. Where
@@ -136,7 +139,17 @@ def floor_divide(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     return SUB.apply(quotient, astype(too_large, quotient.dtype))
 
 
-def _floor_divide_floats(x1: Tensor | Number, x2: Tensor | Number, plain: Tensor) -> Tensor:
+@preferring(elementwise_rows.FLOOR_DIVIDE, lambda x1, x2: FLOOR_DIVIDE.apply(x1, x2))
+def _floor_divide_floats(x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
+    dtype = (x1 if is_tensor(x1) else cast("Tensor", x2)).dtype
+    if dtype in LOW_PRECISION:
+        x1, x2 = [astype(x, F32) if is_tensor(x) else x for x in (x1, x2)]
+        return astype(_composed_floor_divide(x1, x2), dtype)
+    return _composed_floor_divide(x1, x2)
+
+
+def _composed_floor_divide(x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
+    plain = DIV.apply(x1, x2)
     # The algorithm of NumPy's npy_divmod: subtract the remainder before the division, because the
     # plain quotient may be rounded up to an integer. For signed zeros and division by zero, use the
     # plain quotient.
@@ -164,12 +177,18 @@ def _nearest(x: Tensor) -> Tensor:
     return where(greater(SUB.apply(x, lower), 0.5), ADD.apply(lower, 1), lower)
 
 
-def remainder(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def divide_with_remainder(x1: Tensor | Operand, x2: Tensor | Operand, /) -> tuple[Tensor, Tensor]:
+    """Return ``x1 // x2`` and ``x1 % x2``, as Python's ``divmod`` does."""
+    x1, x2 = operands(x1, x2)
+    return floor_divide(x1, x2), remainder(x1, x2)
+
+
+def remainder(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``x1 % x2``, with the sign of ``x2`` as in Python."""
     return REM.apply(x1, x2)
 
 
-def pow(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def pow(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``x1 ** x2`` in the common dtype.
 
     Floats to the power of an integer tensor keep their dtype. The number 0.5 may be computed as a
@@ -177,6 +196,10 @@ def pow(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     ``UsageError`` for an integer tensor and a negative number, because the result would not be an
     integer.
     """
+    return _power(*operands(x1, x2))
+
+
+def _power(x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
     if not is_tensor(x1):
         if not is_tensor(x2):
             refuse_numbers(x1, x2)
@@ -227,12 +250,12 @@ def _negative(x: Tensor) -> Tensor:
     return MUL.apply(x, -1.0 if x.dtype.is_floating else -1)
 
 
-def atan2(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def atan2(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return the angle of the point (x=``x2``, y=``x1``) in radians, from -π to π."""
     return ARC_TAN2.apply(x1, x2)
 
 
-def hypot(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def hypot(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``sqrt(x1 ** 2 + x2 ** 2)``, without overflow of the squares.
 
     Raises ``DTypeMismatch`` unless the tensors are floating-point, ``Unsupported`` on Burn's own
@@ -241,7 +264,7 @@ def hypot(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     return HYPOT.apply(x1, x2)
 
 
-def copysign(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def copysign(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return the magnitude of ``x1`` with the sign of ``x2``, also that of -0.0 and NaN.
 
     Raises ``DTypeMismatch`` unless the tensors are floating-point, ``Unsupported`` on Burn's own
@@ -250,7 +273,7 @@ def copysign(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     return COPYSIGN.apply(x1, x2)
 
 
-def logaddexp(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def logaddexp(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``log(exp(x1) + exp(x2))``, without overflow of the powers.
 
     Raises ``DTypeMismatch`` unless the tensors are floating-point, ``Unsupported`` on Burn's own
@@ -259,7 +282,7 @@ def logaddexp(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     return LOG_ADD_EXP.apply(x1, x2)
 
 
-def nextafter(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def nextafter(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return the next number of the dtype after ``x1`` in the direction of ``x2``.
 
     Raises ``DTypeMismatch`` unless the tensors are floating-point, ``Unsupported`` on Burn's own
@@ -268,33 +291,33 @@ def nextafter(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     return NEXT_AFTER.apply(x1, x2)
 
 
-def reflected_subtract(x2: Tensor, x1: Number, /) -> Tensor:
+def reflected_subtract(x2: Tensor, x1: Operand, /) -> Tensor:
     """Return ``x1 - x2``."""
     return SUB.apply(x1, x2)
 
 
-def reflected_divide(x2: Tensor, x1: Number, /) -> Tensor:
+def reflected_divide(x2: Tensor, x1: Operand, /) -> Tensor:
     """Return ``x1 / x2``; see ``divide``."""
     x2 = _as_float(x2, x1)
     return RECIP.unary(x2) if x1 == 1 else DIV.apply(x1, x2)
 
 
-def reflected_floor_divide(x2: Tensor, x1: Number, /) -> Tensor:
+def reflected_floor_divide(x2: Tensor, x1: Operand, /) -> Tensor:
     """Return ``x1 // x2``; see ``floor_divide``."""
     return floor_divide(x1, x2)
 
 
-def reflected_remainder(x2: Tensor, x1: Number, /) -> Tensor:
+def reflected_remainder(x2: Tensor, x1: Operand, /) -> Tensor:
     """Return ``x1 % x2``; see ``remainder``."""
     return REM.apply(x1, x2)
 
 
-def reflected_pow(x2: Tensor, x1: Number, /) -> Tensor:
+def reflected_pow(x2: Tensor, x1: Operand, /) -> Tensor:
     """Return ``x1 ** x2``; see ``pow``."""
     return pow(x1, x2)
 
 
-def _as_float(x: Any, other: Tensor | Number) -> Any:
+def _as_float(x: Any, other: Tensor | Operand) -> Any:
     """Convert integers and bools to the dtype of the other operand, or to float32."""
     if not is_tensor(x) or x.handle.spec.dtype.category not in _EXACT:
         return x

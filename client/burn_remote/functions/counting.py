@@ -24,7 +24,7 @@ from burn_remote.functions.selection import clip, where
 from burn_remote.functions.statistics import max as largest
 from burn_remote.functions.statistics import min as smallest
 from burn_remote.functions.statistics import sum
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.value import is_tensor, read_size
 from burn_remote_protocol.dtypes import BOOL, F64, I64, U8
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base, search_rows
@@ -112,7 +112,9 @@ def bincount(
         raise ShapeMismatch(f"weights are {weights.handle.spec}, but x is {x.handle.spec}")
     minlength = whole_number("minlength", minlength, 0, MAX_ELEMENTS)
     if length is None:
-        length = max(minlength, int(largest(x).item()) + 1 if x.size else 0)
+        way = "pass length=, which must exceed all integers"
+        most = read_size(largest(x), "bincount(x)", way) if x.size else -1
+        length = max(minlength, most + 1)
     return _summed_by_place(x, weights, whole_number("length", length, 0, MAX_ELEMENTS))
 
 

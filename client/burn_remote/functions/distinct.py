@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote.functions.manipulation import flatten
+from burn_remote.functions.value import read_size
 from burn_remote_protocol.operations.families import base, search_rows
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def unique_all(x: Tensor, /) -> UniqueAllResult:
     """
     flat = flatten(x)
     order, found = UNIQUE_ORDER.apply_all((flat,))
-    count = int(found.item())
+    way = "sort(x) has the same elements in order, with their repetitions"
+    count = read_size(found, "the distinct elements of x", way)
     indices, inverse, counts = UNIQUE.apply_all((flat, order), (count,))
     # Selected from ``flat``, so that gradients pass to ``x``.
     values = SELECT.apply((flat, indices), (0,))

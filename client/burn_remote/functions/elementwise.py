@@ -15,9 +15,9 @@ from burn_remote.arguments.numbers import whole_number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import ONES, ZEROS, Operator, constant
 from burn_remote.dispatch.preferred_rows import preferring
-from burn_remote.functions.arithmetic import add, copysign, divide, multiply
+from burn_remote.functions.arithmetic import add, copysign, divide, multiply, subtract
 from burn_remote.functions.casting import as_float, astype, at_least_float32, distinct
-from burn_remote.functions.complex_numbers import complex, imag, real
+from burn_remote.functions.complex_numbers import complex, conj, imag, real
 from burn_remote.functions.logic import equal, greater, less, logical_and, logical_or
 from burn_remote.functions.operands import Pair
 from burn_remote.functions.own_gradients import gradient_from_argument, gradient_from_result
@@ -135,7 +135,7 @@ def sign(x: Tensor, /) -> Tensor:
     """
     if x.dtype.is_complex:
         size = mask_fill(COMPLEX_ABS.unary(x), equal(x, 0), 1)
-        return divide(x, astype(size, x.dtype))
+        return mask_fill(divide(x, astype(size, x.dtype)), equal(x, 0), 0)  # not -0
     return _real_sign(x)
 
 
@@ -208,8 +208,23 @@ def _expm1(x: Tensor) -> Tensor:
     return multiply(TANH.unary(divide(x, 2)), add(EXP.unary(x), 1))
 
 
+# A gradient of a complex result is multiplied by the conjugate of the derivative.
+@gradient_from_result(lambda result, grad: multiply(grad, conj(add(result, 1))))
+def _complex_expm1(z: Tensor) -> Tensor:
+    """Return ``expm1(x) cos(y) - 2 sin(y / 2) ** 2 + i exp(x) sin(y)`` of ``z = x + i y``.
+
+    Where nothing cancels, also of infinity and NaN, the real part is that of ``exp(z) - 1``.
+    """
+    powers, x, y = EXP.unary(z), real(z), imag(z)
+    half = SIN.unary(multiply(y, 0.5))
+    near = subtract(multiply(expm1(x), COS.unary(y)), multiply(multiply(half, half), 2))
+    cancels = logical_and(less(ABS.unary(x), 1), isfinite(y))
+    return complex(where(cancels, near, subtract(real(powers), 1)), imag(powers))
+
+
 @preferring(
-    elementwise_rows.EXPM1, lambda x, /: _expm1(x) if x.dtype.is_complex else EXPM1.unary(x)
+    elementwise_rows.EXPM1,
+    lambda x, /: _complex_expm1(x) if x.dtype.is_complex else EXPM1.unary(x),
 )
 def expm1(x: Tensor, /) -> Tensor:
     """Return ``exp(x) - 1`` without cancellation near zero.

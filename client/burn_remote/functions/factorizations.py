@@ -1,10 +1,13 @@
 """Factorizations, inverses and determinants of matrices, and systems of linear equations.
 
 A matrix is the last two axes ``[…, rows, columns]``; leading axes are a batch of matrices. Tensors
-are floating-point; ``eig`` and ``eigvals`` also take complex ones. float16 and bfloat16 are
-computed in float32. All raise ``ShapeMismatch``, ``DTypeMismatch``, and ``Unsupported`` on Burn's
-own servers. A function that fails for a matrix, such as the inverse of a singular one, fails for
-its whole batch: reading the result raises ``OperationFailed``.
+are floating-point or complex; float16 and bfloat16 are computed in float32. All raise
+``ShapeMismatch``, ``DTypeMismatch``, and ``Unsupported`` on Burn's own servers and, for complex
+matrices, on an older burn-remote-server. A function that fails for a matrix, such as the inverse of
+a singular one, fails for its whole batch: reading the result raises ``OperationFailed``.
+
+The vectors of complex matrices are unique up to factors of absolute value 1. Gradients hold only
+for results that do not depend on these factors.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote.functions.casting import at_least_float32
+from burn_remote.functions.operands import alike
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.operations.families import matrix_rows
 
@@ -94,8 +98,9 @@ class SVDResult(NamedTuple):
 def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:
     """Return the lower triangular ``L`` of ``x = L @ L.mT``, or its transpose if ``upper``.
 
-    ``x`` is symmetric and positive definite; only its lower triangle is read. For other matrices,
-    reading the result raises ``OperationFailed``. The gradient is symmetric.
+    ``x`` is symmetric and positive definite; only its lower triangle is read. Complex ``x`` is
+    Hermitian, and transposes are conjugated. For other matrices, reading the result raises
+    ``OperationFailed``. The gradient is symmetric, or Hermitian.
     """
     return CHOLESKY.apply((x,), (bool(upper),))
 
@@ -113,7 +118,8 @@ def det(x: Tensor, /) -> Tensor:
 def slogdet(x: Tensor, /) -> SlogdetResult:
     """Return signs and logarithms of the absolute values of determinants, both ``[…]``.
 
-    Those of a singular matrix are 0 and -infinity; its gradient is not available.
+    The signs of complex matrices are complex numbers of absolute value 1. A singular matrix has the
+    sign 0 and the logarithm -infinity; its gradient is not available.
     """
     return SlogdetResult(*SLOGDET.apply_all((x,)))
 
@@ -123,8 +129,8 @@ def eig(x: Tensor, /) -> EigResult:
     """Return the eigenvalues and the eigenvectors of square matrices, real or complex.
 
     Both are complex: complex64 for float32 and complex128 for float64. The eigenvalues have no
-    order, and each eigenvector has the norm 1. ``eig`` has no gradient; for symmetric matrices,
-    ``eigh`` has one.
+    order, and each eigenvector has the norm 1. The gradient of the eigenvectors does not exist
+    where eigenvalues are equal, and is infinite or NaN there.
     """
     return EigResult(*EIG.apply_all((at_least_float32(x),)))
 
@@ -137,9 +143,10 @@ def eigvals(x: Tensor, /) -> Tensor:
 
 @explained
 def eigh(x: Tensor, /) -> EighResult:
-    """Return the ascending eigenvalues and the eigenvectors of symmetric matrices.
+    """Return the ascending eigenvalues and the eigenvectors of symmetric or Hermitian matrices.
 
-    Only the lower triangle is read. The gradient is symmetric; that of the eigenvectors does not
+    The eigenvalues are real. Only the lower triangle is read, and of a complex diagonal only the
+    real parts. The gradient is symmetric, or Hermitian; that of the eigenvectors does not
     exist where eigenvalues are equal, and is infinite or NaN there.
     """
     return EighResult(*EIGH.apply_all((x,)))
@@ -147,7 +154,10 @@ def eigh(x: Tensor, /) -> EighResult:
 
 @explained
 def eigvalsh(x: Tensor, /) -> Tensor:
-    """Return the ascending eigenvalues of symmetric matrices: ``[…, n, n]`` to ``[…, n]``."""
+    """Return the ascending real eigenvalues of symmetric or Hermitian matrices.
+
+    Shapes: ``[…, n, n]`` to ``[…, n]``.
+    """
     return EIGVALSH.unary(x)
 
 
@@ -180,6 +190,7 @@ def solve(x1: Tensor, x2: Tensor, /) -> Tensor:
     Shapes: ``[…, n, n]`` and ``[…, n, k]`` give ``[…, n, k]``; a vector ``[n]`` gives ``[…, n]``.
     Batches broadcast. Reading the result for a singular ``x1`` raises ``OperationFailed``.
     """
+    x1, x2 = alike(x1, x2)
     if x2.ndim != 1:
         return SOLVE.binary(x1, x2)
     solution = SOLVE.binary(x1, reshaped(x2, (*x2.shape, 1)))
@@ -188,7 +199,7 @@ def solve(x1: Tensor, x2: Tensor, /) -> Tensor:
 
 @explained
 def svd(x: Tensor, /, *, full_matrices: bool = True) -> SVDResult:
-    """Return the singular value decomposition ``x = U @ diag(S) @ Vh``; ``S`` descends.
+    """Return the singular value decomposition ``x = U @ diag(S) @ Vh``; ``S`` descends and is real.
 
     Shapes: ``[…, m, m]``, ``[…, k]`` and ``[…, n, n]``, where ``k = min(m, n)``; without
     ``full_matrices``, ``[…, m, k]``, ``[…, k]`` and ``[…, k, n]``. Singular vectors have gradients

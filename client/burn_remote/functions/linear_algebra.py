@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from burn_remote.arguments.arrays import Array
 from burn_remote.arguments.axes import normal_axes, normal_axis
 from burn_remote.diagnostics.invalid_calls import explained, no_tensor
 from burn_remote.dispatch.operators import Operator, reshaped, with_rank
@@ -17,9 +18,10 @@ from burn_remote.functions.casting import as_float, astype, at_least_float32
 from burn_remote.functions.complex_numbers import adjoint
 from burn_remote.functions.elementwise import abs, norm_of_squares, square
 from burn_remote.functions.manipulation import concat, part, permute_dims
-from burn_remote.functions.operands import alike
+from burn_remote.functions.operands import alike, operands
 from burn_remote.functions.statistics import count_nonzero, max_abs, sum
 from burn_remote.functions.statistics import min as smallest
+from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.dtypes import F32, Category, DType
 from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch
 from burn_remote_protocol.operations.families import floats, ints
@@ -36,12 +38,20 @@ CROSS: Final = Operator(floats.CROSS)
 
 
 @explained
-def matmul(x1: Tensor, x2: Tensor, /) -> Tensor:
+def matmul(x1: Tensor | Array, x2: Tensor | Array, /) -> Tensor:
     """Multiply matrices: ``[…, n, k] @ […, k, m]`` gives ``[…, n, m]``; leading axes broadcast.
 
     A vector ``[k]`` is treated as a row on the left or a column on the right, and the result lacks
     that axis. A quantized tensor is dequantized to the dtype of the other operand, or to float32.
     """
+    first, second = operands(x1, x2)
+    for name, one in (("x1", first), ("x2", second)):
+        if not is_tensor(one):
+            raise ArgumentMismatch(no_tensor(name, one))
+    return _matmul(first, second)
+
+
+def _matmul(x1: Tensor, x2: Tensor) -> Tensor:
     if Category.QUANTIZED in (x1.dtype.category, x2.dtype.category):
         x1, x2 = as_float(x1, _plain(x2)), as_float(x2, _plain(x1))
     x1, x2 = alike(x1, x2)

@@ -8,14 +8,14 @@ logical operations return bools of the broadcast shape. A comparison with NaN is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from burn_remote.arguments.numbers import Number, check_number
+from burn_remote.arguments.numbers import Operand, check_number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator
 from burn_remote.dispatch.preferred_rows import preferring
 from burn_remote.functions.casting import NOT, as_bool
-from burn_remote.functions.operands import Pair
+from burn_remote.functions.operands import Pair, operands
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.operations.families import base, bools, ints, numeric
 
@@ -78,49 +78,52 @@ RIGHT_SHIFT: Final = Pair(ints.BITWISE_RIGHT_SHIFT, ints.BITWISE_RIGHT_SHIFT_SCA
 BITWISE_NOT: Final = Operator(ints.BITWISE_NOT)
 
 
-def equal(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def equal(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``x1 == x2`` element by element."""
     return EQUAL.apply(x1, x2)
 
 
 @preferring(base.NOT_EQUAL, lambda x1, x2, /: NOT_EQUAL.apply(x1, x2))
-def not_equal(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def not_equal(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``x1 != x2`` element by element."""
     return NOT.unary(EQUAL.apply(x1, x2))
 
 
-def greater(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def greater(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``x1 > x2`` element by element."""
     return GREATER.apply(x1, x2)
 
 
-def greater_equal(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def greater_equal(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``x1 >= x2`` element by element."""
     return GREATER_EQUAL.apply(x1, x2)
 
 
-def less(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def less(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``x1 < x2`` element by element."""
     return LOWER.apply(x1, x2)
 
 
-def less_equal(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def less_equal(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``x1 <= x2`` element by element."""
     return LOWER_EQUAL.apply(x1, x2)
 
 
-def bitwise_and(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def bitwise_and(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return the bitwise AND of integers, or the logical AND of bools."""
+    x1, x2 = operands(x1, x2)
     return AND.apply(x1, x2) if _are_bools(x1, x2) else BITWISE_AND.apply(x1, x2)
 
 
-def bitwise_or(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def bitwise_or(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return the bitwise OR of integers, or the logical OR of bools."""
+    x1, x2 = operands(x1, x2)
     return OR.apply(x1, x2) if _are_bools(x1, x2) else BITWISE_OR.apply(x1, x2)
 
 
-def bitwise_xor(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def bitwise_xor(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return the bitwise XOR of integers, or the logical XOR of bools."""
+    x1, x2 = operands(x1, x2)
     return _xor(x1, x2) if _are_bools(x1, x2) else BITWISE_XOR.apply(x1, x2)
 
 
@@ -130,7 +133,7 @@ def bitwise_invert(x: Tensor, /) -> Tensor:
     return (NOT if x.dtype.is_bool else BITWISE_NOT).unary(x)
 
 
-def bitwise_left_shift(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def bitwise_left_shift(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Shift the bits of ``x1`` left by ``x2`` positions.
 
     As in Burn, only the six lowest bits of ``x2`` count: 64 shifts by 0, and -1 shifts by 63. A
@@ -139,7 +142,7 @@ def bitwise_left_shift(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     return LEFT_SHIFT.apply(x1, x2)
 
 
-def bitwise_right_shift(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def bitwise_right_shift(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Shift the bits of ``x1`` right by ``x2`` positions, preserving the sign.
 
     As in Burn, only the six lowest bits of ``x2`` count: 64 shifts by 0, and -1 shifts by 63. A
@@ -149,36 +152,36 @@ def bitwise_right_shift(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     return RIGHT_SHIFT.apply(x1, x2)
 
 
-def reflected_left_shift(x2: Tensor, x1: Number, /) -> Tensor:
+def reflected_left_shift(x2: Tensor, x1: Operand, /) -> Tensor:
     """Return ``x1 << x2``."""
     return LEFT_SHIFT.apply(x1, x2)
 
 
-def reflected_right_shift(x2: Tensor, x1: Number, /) -> Tensor:
+def reflected_right_shift(x2: Tensor, x1: Operand, /) -> Tensor:
     """Return ``x1 >> x2``."""
     return RIGHT_SHIFT.apply(x1, x2)
 
 
 @explained
-def logical_and(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def logical_and(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return the logical AND; nonzero numbers are true."""
-    return AND.apply(_truth(x1), _truth(x2))
+    return AND.apply(*_truths(x1, x2))
 
 
 @explained
-def logical_or(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def logical_or(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return the logical OR; nonzero numbers are true."""
-    return OR.apply(_truth(x1), _truth(x2))
+    return OR.apply(*_truths(x1, x2))
 
 
 @explained
-def logical_xor(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def logical_xor(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return the logical XOR; nonzero numbers are true."""
-    return _xor(_truth(x1), _truth(x2))
+    return _xor(*_truths(x1, x2))
 
 
 @preferring(bools.XOR, lambda x1, x2: XOR.apply(x1, x2))
-def _xor(x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
+def _xor(x1: Tensor | Operand, x2: Tensor | Operand) -> Tensor:
     return not_equal(x1, x2)
 
 
@@ -188,12 +191,17 @@ def logical_not(x: Tensor, /) -> Tensor:
     return NOT.unary(as_bool(x))
 
 
-def _truth(x: Tensor | Number) -> Tensor | bool:
+def _truths(x1: Any, x2: Any) -> tuple[Any, Any]:
+    x1, x2 = operands(x1, x2)
+    return _truth(x1), _truth(x2)
+
+
+def _truth(x: Tensor | Operand) -> Tensor | bool:
     if is_tensor(x):
         return as_bool(x)
     check_number(x)
     return bool(x)
 
 
-def _are_bools(x1: Tensor | Number, x2: Tensor | Number) -> bool:
+def _are_bools(x1: Tensor | Operand, x2: Tensor | Operand) -> bool:
     return all(x.dtype.is_bool if is_tensor(x) else x.__class__ is bool for x in (x1, x2))

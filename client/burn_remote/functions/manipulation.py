@@ -9,12 +9,15 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from burn_remote.arguments.axes import Axes, normal_axes, normal_axis, normal_shape
 from burn_remote.diagnostics.invalid_calls import explained, no_tensor
 from burn_remote.dispatch.operators import Operator, reshaped, with_rank
 from burn_remote.functions.casting import distinct
-from burn_remote.functions.operands import all_alike
+from burn_remote.functions.operands import all_alike, sent
 from burn_remote.functions.value import is_tensor
+from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base
 from burn_remote_protocol.operations.rules.checks import broadcast_shapes
@@ -66,6 +69,11 @@ def reshape(
     One size may be -1 and is then inferred. ``x.reshape(2, -1)`` is the same as
     ``x.reshape((2, -1))``. ``copy`` changes nothing, because elements are never written.
     """
+    if isinstance(shape, str | DType):
+        raise ArgumentMismatch(
+            f"elements cannot be seen as those of another dtype, {shape}; write x.astype(dtype) to "
+            "convert them, or burn_remote.tensor(x.numpy().view(dtype))"
+        )
     target = normal_shape((shape, *sizes) if sizes else shape)  # type: ignore[arg-type]
     if -1 in target:
         known = math.prod(size for size in target if size != -1)
@@ -133,9 +141,21 @@ def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
 
 
 @explained
-def transpose(x: Tensor, /, axes: Sequence[int] | None = None) -> Tensor:
-    """Permute the axes; without ``axes``, reverse them, as NumPy does."""
-    return permute_dims(x, tuple(reversed(range(x.ndim))) if axes is None else axes)
+def transpose(x: Tensor, /, axes: int | Sequence[int] | None = None, *others: int) -> Tensor:
+    """Permute the axes; without ``axes``, reverse them, as NumPy does.
+
+    ``x.transpose(2, 0, 1)`` is the same as ``x.transpose((2, 0, 1))``. Raises ``ArgumentMismatch``
+    for two integers, which NumPy understands as all axes, and PyTorch as two axes to swap.
+    """
+    if isinstance(axes, int) and len(others) == 1:
+        raise ArgumentMismatch(
+            f"transpose({axes}, {others[0]}) means different things in NumPy and PyTorch; write "
+            f"x.swapaxes({axes}, {others[0]}) to exchange two axes, "
+            f"x.transpose(({axes}, {others[0]})) to order all"
+        )
+    if axes is None:
+        return permute_dims(x, tuple(reversed(range(x.ndim))))
+    return permute_dims(x, (axes, *others) if isinstance(axes, int) else axes)
 
 
 @explained
@@ -268,8 +288,14 @@ def part(x: Tensor, axis: int, start: int, end: int) -> Tensor:
 
 
 def _tensors_in(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return a list of the tensors. Raises ``ArgumentMismatch`` for any other element."""
+    """Return a list of the tensors; small arrays are sent to the device of the first one.
+
+    Raises ``ArgumentMismatch`` for any other element.
+    """
     listed = list(tensors)
+    first = next((one for one in listed if is_tensor(one)), None)
+    if first is not None:
+        listed = [sent(first, one) if isinstance(one, np.ndarray) else one for one in listed]
     for place, one in enumerate(listed):
         if not is_tensor(one):
             raise ArgumentMismatch(no_tensor(f"tensors[{place}]", one))

@@ -15,6 +15,7 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import reshaped
 from burn_remote.functions.arithmetic import add, multiply, reciprocal, subtract
 from burn_remote.functions.casting import astype, at_least_float32
+from burn_remote.functions.complex_numbers import adjoint
 from burn_remote.functions.creation import ones_like
 from burn_remote.functions.elementwise import abs, square
 from burn_remote.functions.factorizations import inv, svd, svdvals
@@ -28,7 +29,7 @@ from burn_remote.functions.statistics import max as largest
 from burn_remote.functions.statistics import min as smallest
 from burn_remote.functions.statistics import sum
 from burn_remote.functions.value import is_tensor
-from burn_remote_protocol.dtypes import BF16, F16, F64, I64, DType
+from burn_remote_protocol.dtypes import BF16, C128, F16, F64, I64, DType
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LstsqResult", "lstsq", "matrix_norm", "matrix_power", "matrix_rank", "norm", "pinv"]
 
-_EPSILONS = {F64: 2.0**-52, F16: 2.0**-10, BF16: 2.0**-7}
+_EPSILONS = {F64: 2.0**-52, C128: 2.0**-52, F16: 2.0**-10, BF16: 2.0**-7}
 
 
 class LstsqResult(NamedTuple):
@@ -77,7 +78,7 @@ def matrix_rank(x: Tensor, /, *, rtol: Tensor | Number | None = None) -> Tensor:
 
 def _pinv(x: Tensor, rtol: Tensor | Number | None) -> Tensor:
     u, s, vh = svd(x, full_matrices=False)
-    return matmul(multiply(matrix_transpose(vh), _row(_inverted(x, s, rtol))), matrix_transpose(u))
+    return matmul(multiply(_adjoint(vh), _row(_inverted(x, s, rtol))), _adjoint(u))
 
 
 def _inverted(x: Tensor, values: Tensor, rtol: Tensor | Number | None) -> Tensor:
@@ -92,15 +93,20 @@ def _row(x: Tensor) -> Tensor:
     return reshaped(x, (*x.shape[:-1], 1, x.shape[-1]))
 
 
+def _adjoint(x: Tensor) -> Tensor:
+    """Return the conjugate transposes."""
+    return adjoint(matrix_transpose(x))
+
+
 def _of_pinv(residuals: tuple[Tensor, Tensor], grad: Tensor) -> Tensor:
     """Return the gradient of a pseudoinverse, for changes of the matrix that keep its rank.
 
     G. Golub and V. Pereyra, "The differentiation of pseudo-inverses" (1973), equation 4.12.
     """
     x, inverse = residuals
-    turned, grad_turned = matrix_transpose(inverse), matrix_transpose(grad)
+    turned, grad_turned = _adjoint(inverse), _adjoint(grad)
     first = matmul(matmul(turned, grad), turned)
-    # (1 - A P) Gᵀ P Pᵀ and Pᵀ P Gᵀ (1 - P A)
+    # (1 - A P) Gᴴ P Pᴴ and Pᴴ P Gᴴ (1 - P A)
     rows = matmul(matmul(grad_turned, inverse), turned)
     columns = matmul(turned, matmul(inverse, grad_turned))
     rows = subtract(rows, matmul(x, matmul(inverse, rows)))
@@ -146,7 +152,8 @@ def lstsq(x1: Tensor, x2: Tensor, /, *, rtol: Tensor | Number | None = None) -> 
             f"x2 is {x2.handle.spec}, but must have {x1.shape[-2]} rows like x1 {x1.handle.spec}"
         )
     solution = matmul(pinv(x1, rtol=rtol), right)
-    residuals = sum(square(subtract(matmul(x1, solution), right)), axis=-2, dtype=x1.dtype)
+    differences = abs(subtract(matmul(x1, solution), right))
+    residuals = sum(square(differences), axis=-2, dtype=differences.dtype)
     values = svdvals(x1)
     rank = matrix_rank(x1, rtol=rtol)
     if is_vector:
@@ -187,9 +194,10 @@ def matrix_norm(
 ) -> Tensor:
     """Return norms of matrices: ``[…, rows, columns]`` to ``[…]``.
 
-    ``ord`` is ``"fro"`` (the square root of the sum of squares), ``"nuc"`` (the sum of singular
-    values), 2 or -2 (the largest or smallest singular value), 1 or -1 (the largest or smallest sum
-    of a column's absolute values), infinity or -infinity (the same of rows).
+    Those of complex matrices are real. ``ord`` is ``"fro"`` (the square root of the sum of
+    squares), ``"nuc"`` (the sum of singular values), 2 or -2 (the largest or smallest singular
+    value), 1 or -1 (the largest or smallest sum of a column's absolute values), infinity or
+    -infinity (the same of rows).
     """
     check_matrix(x)
     if ord in ("fro", None):
@@ -204,7 +212,7 @@ def matrix_norm(
         norms = (largest if ord > 0 else smallest)(sums, axis=-1)
     else:
         raise UsageError(f"ord must be 'fro', 'nuc', ±1, ±2 or ±infinity, not {ord!r}")
-    norms = astype(norms, x.dtype)
+    norms = norms if x.dtype.is_complex else astype(norms, x.dtype)
     return reshaped(norms, (*norms.shape, 1, 1)) if keepdims else norms
 
 

@@ -15,8 +15,10 @@ from burn_remote.arguments.numbers import Number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote.functions import selection
+from burn_remote.functions.casting import as_bool
 from burn_remote.functions.manipulation import flatten, matrix_transpose, unstack
 from burn_remote.functions.statistics import count_nonzero
+from burn_remote.functions.value import read_size
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base, search_rows
 
@@ -27,11 +29,13 @@ __all__ = ["argwhere", "boolean_mask", "nonzero", "where"]
 
 NONZERO: Final = Operator(search_rows.NONZERO)
 SELECT: Final = Operator(base.SELECT)
+_GIVEN: Final = "pass size=count if the number of elements that are not 0 is known"
 
 
-def _indices(x: Tensor, size: int | None) -> Tensor:
+def _indices(x: Tensor, size: int | None, result: str, way: str) -> Tensor:
     """Return the indices of elements that are not 0: int64 ``[axes, size]``."""
-    count = int(count_nonzero(x).item()) if size is None else size
+    x = as_bool(x) if x.dtype.is_complex else x
+    count = read_size(count_nonzero(x), result, way) if size is None else size
     return NONZERO.apply((x,), (count,))
 
 
@@ -44,7 +48,7 @@ def nonzero(x: Tensor, /, *, size: int | None = None) -> tuple[Tensor, ...]:
     """
     if not x.ndim:
         raise ShapeMismatch(f"{x.handle.spec} has no axes; use x.reshape(1)")
-    return unstack(_indices(x, size))
+    return unstack(_indices(x, size, "nonzero(x)", _GIVEN))
 
 
 @explained
@@ -55,7 +59,7 @@ def argwhere(x: Tensor, /, *, size: int | None = None) -> Tensor:
     """
     if not x.ndim:
         raise ShapeMismatch(f"{x.handle.spec} has no axes; use x.reshape(1)")
-    return matrix_transpose(_indices(x, size))
+    return matrix_transpose(_indices(x, size, "argwhere(x)", _GIVEN))
 
 
 @explained
@@ -73,7 +77,11 @@ def boolean_mask(x: Tensor, mask: Tensor, /, *, size: int | None = None) -> Tens
         raise ShapeMismatch(
             f"mask is {mask.handle.spec}, but must have the leading axes of x {x.handle.spec}"
         )
-    (places,) = unstack(_indices(flatten(mask), size))
+    way = (
+        "write where(mask, x, 0), which keeps the shape, or boolean_mask(x, mask, size=count) if "
+        "the number of true elements is known"
+    )
+    (places,) = unstack(_indices(flatten(mask), size, "x[mask]", way))
     rows = reshaped(x, (math.prod(mask.shape), *rest))
     return SELECT.apply((rows, places), (0,))
 

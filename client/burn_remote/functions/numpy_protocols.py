@@ -19,7 +19,6 @@ from burn_remote.functions import distinct as distinct_elements
 from burn_remote.functions import (
     elementwise,
     linear_algebra,
-    logic,
     manipulation,
     nan_statistics,
     repetition,
@@ -30,7 +29,6 @@ from burn_remote.functions import (
 from burn_remote.functions.casting import distinct
 from burn_remote.functions.gathering import take
 from burn_remote.functions.value import is_tensor
-from burn_remote_protocol.errors import ArgumentMismatch
 
 __all__ = ["array_function", "array_ufunc"]
 
@@ -82,19 +80,6 @@ def _last_with(a: Any, b: Any, axis: int) -> Any:
     return linear_algebra.tensordot(a, b, axes=((a.ndim - 1,), (place,)))
 
 
-def _stacked(axis: int) -> Callable[..., Any]:
-    """Return ``vstack`` (axis 0) or ``hstack`` (axis 1; of vectors, axis 0)."""
-
-    def join(tensors: Any, /) -> Any:
-        if axis == 0:
-            rows = [x if x.ndim > 1 else manipulation.reshape(x, (1, x.size)) for x in tensors]
-            return manipulation.concat(rows, axis=0)
-        vectors = [manipulation.flatten(x) if x.ndim == 0 else x for x in tensors]
-        return manipulation.concat(vectors, axis=min(1, vectors[0].ndim - 1))
-
-    return join
-
-
 def _flat_if_no_axis(function: Callable[..., Any]) -> Callable[..., Any]:
     def cumulative(a: Any, /, axis: int | None = None, dtype: Any = None) -> Any:
         x = manipulation.flatten(a) if axis is None else a
@@ -136,19 +121,25 @@ def _unique(
     return (values, *wanted) if wanted else values
 
 
-def _array_equal(a1: Any, a2: Any, /) -> bool:
-    return a1.shape == a2.shape and bool(statistics.all(logic.equal(a1, a2)))
+def _cov(
+    m: Any, /, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: Any = None,
+    **weights: Any,
+) -> Any:  # fmt: skip
+    return _package().cov(m, y, rowvar=rowvar, bias=bias, correction=ddof, **weights)
 
 
 # Functions whose arguments NumPy orders differently, or that only NumPy has.
 _ADAPTED: Final[dict[str, Callable[..., Any]]] = {
-    "array_equal": _array_equal,
     "copy": lambda a, /: distinct(a),
+    "corrcoef": lambda x, /, y=None, rowvar=True: _package().corrcoef(x, y, rowvar=rowvar),
+    "cov": _cov,
     "cumprod": _flat_if_no_axis(statistics.cumulative_prod),
     "cumsum": _flat_if_no_axis(statistics.cumulative_sum),
+    "diagonal": lambda a, /, offset=0, axis1=0, axis2=1: _package().linalg.diagonal(
+        manipulation.moveaxis(a, (axis1, axis2), (-2, -1)), offset=offset
+    ),
     "diff": lambda a, /, n=1, axis=-1: repetition.diff(a, n, axis),
     "dot": _dot,
-    "hstack": _stacked(1),
     "nancumprod": lambda a, /, axis=None, dtype=None: _flat_if_no_axis(statistics.cumulative_prod)(
         nan_statistics.without_nan(a, 1), axis=axis, dtype=dtype
     ),
@@ -169,21 +160,26 @@ _ADAPTED: Final[dict[str, Callable[..., Any]]] = {
     ),
     "tensordot": lambda a, b, /, axes=2: linear_algebra.tensordot(a, b, axes=axes),
     "std": _with_ddof(statistics.std),
+    "trace": lambda a, /, offset=0, axis1=0, axis2=1: _package().linalg.trace(
+        manipulation.moveaxis(a, (axis1, axis2), (-2, -1)), offset=offset
+    ),
     "unique": _unique,
     "var": _with_ddof(statistics.var),
-    "vstack": _stacked(0),
+    "vdot": lambda a, b, /: linear_algebra.vecdot(manipulation.flatten(a), manipulation.flatten(b)),
 }
 
 # NumPy's function -> our function; a name of numpy.linalg and numpy.fft has that namespace here.
 _FUNCTIONS: Final = {
     **{name: name for name in (
-        "all", "any", "argmax", "argmin", "argsort", "bincount", "broadcast_arrays",
-        "broadcast_to", "clip", "count_nonzero", "cross", "cumulative_prod", "cumulative_sum",
+        "all", "allclose", "any", "argmax", "argmin", "argsort", "array_equal", "array_split",
+        "bincount", "broadcast_arrays", "broadcast_to", "clip", "column_stack", "count_nonzero",
+        "cross", "dsplit", "dstack", "fliplr", "flipud", "hsplit", "hstack", "interp", "isclose",
+        "polyfit", "polyval", "rot90", "vsplit", "vstack", "cumulative_prod", "cumulative_sum",
         "diag", "einsum", "empty_like", "expand_dims", "flip", "full_like", "kron",
         "matrix_transpose", "max", "mean", "median", "meshgrid", "min", "moveaxis", "nanmax",
         "nanmean", "nanmin", "nanprod", "nansum", "nonzero", "ones_like", "percentile",
         "permute_dims", "prod", "quantile", "reshape", "roll", "searchsorted", "split", "squeeze",
-        "stack", "sum", "swapaxes", "take_along_axis", "tile", "trace", "transpose",
+        "stack", "sum", "swapaxes", "take_along_axis", "tile", "transpose",
         "tril", "triu", "unique_all", "unique_counts", "unique_inverse", "unique_values",
         "unstack", "where", "zeros_like",
     )},
@@ -218,8 +214,8 @@ def array_ufunc(x: Any, ufunc: Any, method: str, /, *inputs: Any, **options: Any
     """Compute a ufunc on the device.
 
     Raises ``TypeError`` for a ufunc, a method such as ``reduce``, or an option that is not in the
-    table, and ``ArgumentMismatch`` for arrays among the operands. In comparisons, an array of no
-    axes counts as a scalar.
+    table, and ``ArgumentMismatch`` for large arrays among the operands. In comparisons, an array of
+    no axes counts as a scalar.
     """
     name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
     known = ufunc.__name__ in _UFUNCS or name in _SAME_UFUNCS
@@ -230,11 +226,6 @@ def array_ufunc(x: Any, ufunc: Any, method: str, /, *inputs: Any, **options: Any
     if ufunc.__name__ in _COMPARISONS:
         inputs = tuple(
             one[()] if isinstance(one, np.ndarray) and one.ndim == 0 else one for one in inputs
-        )
-    if any(isinstance(one, np.ndarray) for one in inputs):
-        raise ArgumentMismatch(
-            "an array cannot be an operand; send it to the tensor's device first: "
-            "burn_remote.tensor(array, device=x.device)"
         )
     return function(*inputs, **_without_defaults(f"numpy.{name}", options))
 

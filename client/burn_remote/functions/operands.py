@@ -1,12 +1,15 @@
-"""Operations on two operands, either of which may be a number."""
+"""Operations on two operands, one of which may be a number or a NumPy array."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
-from burn_remote.arguments.numbers import Number, is_imaginary, number_for
+import numpy as np
+
+from burn_remote.arguments.arrays import as_array, data_from
+from burn_remote.arguments.numbers import Number, Operand, is_imaginary, number_for
 from burn_remote.arguments.promotion import (
     compared_with_number,
     promoted,
@@ -19,10 +22,40 @@ from burn_remote_protocol.dtypes import F32, DType
 from burn_remote_protocol.errors import ArgumentMismatch
 
 if TYPE_CHECKING:
+    from burn_remote.arguments.arrays import Array
     from burn_remote.functions.tensor import Tensor
     from burn_remote_protocol.operations.row import Row
 
-__all__ = ["Pair", "alike", "all_alike", "refuse_numbers"]
+__all__ = ["MAX_OPERAND_BYTES", "Pair", "alike", "all_alike", "operands", "refuse_numbers", "sent"]
+
+# The largest array that is sent with the operation that uses it. At 10 Mbit/s it takes 50 ms, about
+# a round trip; a larger one would cost more in each call than sending it once.
+MAX_OPERAND_BYTES: Final = 65_536
+
+
+def sent(x: Tensor, array: Array) -> Tensor:
+    """Send an array to the device of ``x``, for an operation of both.
+
+    Raises ``ArgumentMismatch`` for an array of more than ``MAX_OPERAND_BYTES``, and for one whose
+    elements are no numbers.
+    """
+    if array.nbytes > MAX_OPERAND_BYTES:
+        raise ArgumentMismatch(
+            f"an array of {array.nbytes:,} bytes is not sent with an operation, which takes arrays "
+            f"of up to {MAX_OPERAND_BYTES:,}; send it once, and use the tensor in its place: "
+            "burn_remote.tensor(array, device=x.device)"
+        )
+    handle = x.handle.client.register_tensor_data(data_from(as_array(array, None)))
+    return x.__class__(handle)
+
+
+def operands(x1: Any, x2: Any) -> tuple[Any, Any]:
+    """Return two operands; an array beside a tensor is sent to its device."""
+    if isinstance(x2, np.ndarray) and is_tensor(x1):
+        return x1, sent(x1, x2)
+    if isinstance(x1, np.ndarray) and is_tensor(x2):
+        return sent(x2, x1), x2
+    return x1, x2
 
 
 @final
@@ -63,23 +96,33 @@ class Pair:
         """
         return operator_method(function, self._tensors, self._number)
 
-    def apply(self, x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
+    def apply(self, x1: Tensor | Operand, x2: Tensor | Operand) -> Tensor:
         """Apply the row for these operands. Raises ``ArgumentMismatch`` if neither is a tensor."""
         # ``is_tensor`` is inlined: the call would take 2 % of an operation's time.
         if isinstance(x1, TensorValue):
             if isinstance(x2, TensorValue):
                 return self._tensors.binary(x1, x2)
-            if isinstance(x2, complex):  # also NumPy's complex128
-                x1 = converted_to(x1, promoted_with_number(x1.dtype, x2))
-                if is_imaginary(x2):
-                    return self._tensors.binary(x1, constant(x1, x2))
-            if self._number is not None:
-                return self._number.scalar(x1, x2)
-            x1, x2 = self._tensors.promoted_number(x1, x2)
-            wide, dtype = _wide(x1, x2)
-            return self._narrowed(self._tensors.binary(wide, constant(wide, x2)), wide, dtype)
+            if isinstance(x2, np.ndarray):
+                return self._tensors.binary(x1, sent(x1, x2))
+            return self._with_number(x1, x2)
         if not is_tensor(x2):
             refuse_numbers(x1, x2)
+        if isinstance(x1, np.ndarray):
+            return self._tensors.binary(sent(x2, x1), x2)
+        return self._with_number_first(x1, x2)
+
+    def _with_number(self, x1: Tensor, x2: Number) -> Tensor:
+        if isinstance(x2, complex):  # also NumPy's complex128
+            x1 = converted_to(x1, promoted_with_number(x1.dtype, x2))
+            if is_imaginary(x2):
+                return self._tensors.binary(x1, constant(x1, x2))
+        if self._number is not None:
+            return self._number.scalar(x1, x2)
+        x1, x2 = self._tensors.promoted_number(x1, x2)
+        wide, dtype = _wide(x1, x2)
+        return self._narrowed(self._tensors.binary(wide, constant(wide, x2)), wide, dtype)
+
+    def _with_number_first(self, x1: Number, x2: Tensor) -> Tensor:
         if isinstance(x1, complex):
             x2 = converted_to(x2, promoted_with_number(x2.dtype, x1))
             if is_imaginary(x1):
@@ -96,12 +139,13 @@ class Pair:
         return result if wide.handle.spec.dtype is dtype else converted_to(result, dtype)
 
 
-def alike(x1: Tensor | Number, x2: Tensor | Number) -> tuple[Any, Any]:
-    """Convert two operands to their common dtype; numbers stay as they are.
+def alike(x1: Tensor | Operand, x2: Tensor | Operand) -> tuple[Any, Any]:
+    """Convert two operands to their common dtype; numbers stay as they are, arrays are sent.
 
     Operands that need no conversion are returned themselves. Raises ``DTypeMismatch`` if there is
     no common dtype.
     """
+    x1, x2 = operands(x1, x2)
     if is_tensor(x1):
         if is_tensor(x2):
             first, second = x1.handle.spec.dtype, x2.handle.spec.dtype

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from burn_remote.arguments.numbers import Number, number_for, whole_number
+from burn_remote.arguments.numbers import Number, is_imaginary, number_for, whole_number
+from burn_remote.arguments.traced_numbers import definite
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import MAX_UPLOADED_RANGE, Operator, counted, filled, upload
 from burn_remote.dispatch.preferred_rows import preferring
@@ -21,8 +22,7 @@ from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.functions.casting import distinct
-from burn_remote.functions.tensor import Tensor
+    from burn_remote.functions.tensor import Tensor
 
 __all__ = ["pad"]
 
@@ -93,9 +93,10 @@ def _cut(x: Tensor, borders: list[tuple[int, int]]) -> Tensor:
 
 
 def _framed_at_once(x: Tensor, borders: list[tuple[int, int]], value: Number) -> Tensor:
-    if x.dtype.is_bool:
+    if x.dtype.is_bool or is_imaginary(value):
         return _set_inside(x, borders, value)
-    number = Scalar.of(number_for(x.dtype, value))
+    # Inside an option, a compiled function keeps the number of the first call, and checks it.
+    number = Scalar.of(definite(number_for(x.dtype, value)))
     return PAD.apply((x,), (tuple(borders), ("Constant", number)))
 
 

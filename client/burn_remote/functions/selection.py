@@ -11,14 +11,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from burn_remote.arguments.arrays import dtype_of_number
-from burn_remote.arguments.numbers import Number, bounds_of, is_imaginary
+from burn_remote.arguments.numbers import Number, Operand, bounds_of, is_imaginary
 from burn_remote.autodiff.custom import custom_vjp
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, constant, filled, with_rank
 from burn_remote.dispatch.preferred_rows import preferring
 from burn_remote.functions.casting import NOT, distinct
 from burn_remote.functions.logic import EQUAL, GREATER, LOWER, OR
-from burn_remote.functions.operands import Pair, alike, refuse_numbers
+from burn_remote.functions.operands import Pair, alike, operands, refuse_numbers
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.dtypes import C64, F32, DType
 from burn_remote_protocol.operations.families import base, floats, numeric
@@ -39,13 +39,16 @@ IS_NAN: Final = Operator(floats.IS_NAN)
 
 
 @explained
-def where(condition: Tensor, x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def where(condition: Tensor, x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return the elements of ``x1`` where ``condition`` is true and those of ``x2`` elsewhere.
 
     ``condition`` is a bool tensor. If both ``x1`` and ``x2`` are Python numbers, two integers give
     int64, two bools give bool, two real numbers float32, and other numbers complex64.
     """
-    x1, x2 = alike(x1, x2)
+    return _selected(condition, *alike(x1, x2))
+
+
+def _selected(condition: Tensor, x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
     if not is_tensor(x1):
         return mask_fill(x2 if is_tensor(x2) else _alike(condition, x1, x2), condition, x1)
     if not is_tensor(x2):
@@ -100,11 +103,15 @@ def _at_most(x: Tensor, limit: Number) -> Tensor:
     return CLAMP.numbers((x,), (_limits(x.dtype)[0], limit))
 
 
-def maximum(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def maximum(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return the elementwise maximum, NaN if either element is NaN.
 
     Equal elements of two tensors have half of the gradient each.
     """
+    return _larger(*operands(x1, x2))
+
+
+def _larger(x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
     if is_tensor(x1) and is_tensor(x2):
         return _greater_one(*alike(x1, x2))
     if is_tensor(x1):
@@ -114,11 +121,15 @@ def maximum(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
     return clip(x2, min=x1)
 
 
-def minimum(x1: Tensor | Number, x2: Tensor | Number, /) -> Tensor:
+def minimum(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return the elementwise minimum, NaN if either element is NaN.
 
     Equal elements of two tensors have half of the gradient each.
     """
+    return _smaller(*operands(x1, x2))
+
+
+def _smaller(x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
     if is_tensor(x1) and is_tensor(x2):
         return _lower_one(*alike(x1, x2))
     if is_tensor(x1):

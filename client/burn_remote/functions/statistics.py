@@ -85,7 +85,10 @@ def sum(
 
     Without ``dtype``, integers are converted to 64 bits and bools to int64 before the sum.
     """
-    return _sum(widened(x, dtype), axis, keepdims)
+    x = widened(x, dtype)
+    if axis is None or type(axis) is int:  # the same as below, in less time
+        return _reduce(SUM, SUM_DIM, x, axis, keepdims)
+    return _sum(x, axis, keepdims)
 
 
 def _sum_of_axes(x: Tensor, axis: Axes, keepdims: bool) -> Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, final
 
+import numpy as np
+
 from burn_remote.arguments.numbers import is_number, refuse_elements
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import operator_method
@@ -51,9 +53,11 @@ class Tensor(TensorValue):
     ``requires_grad_`` tracks a tensor: operations on it are recorded, and ``backward`` on a result
     computes its gradient, ``grad``. ``burn_remote.grad`` differentiates functions.
 
-    Shapes broadcast as in NumPy. Dtypes are never mixed implicitly: a number is converted to the
-    tensor's dtype, tensors of different dtypes raise ``DTypeMismatch``, tensors of different
-    devices ``DeviceMismatch``, and incompatible shapes ``ShapeMismatch``.
+    Shapes broadcast as in NumPy. Operands of different dtypes are converted to their common dtype;
+    a number takes that of the tensor, if it fits its kind. A NumPy array of up to 64 KiB is sent to
+    the tensor's device; a larger one raises ``ArgumentMismatch``. Tensors of different devices
+    raise ``DeviceMismatch``, dtypes without a common one ``DTypeMismatch``, and incompatible shapes
+    ``ShapeMismatch``.
     """
 
     __slots__ = ()
@@ -62,13 +66,13 @@ class Tensor(TensorValue):
     __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
-        if is_tensor(other) or is_number(other):
+        if is_tensor(other) or is_number(other) or isinstance(other, np.ndarray):
             return logic.equal(self, other)
         refuse_elements(other)
         return NotImplemented
 
     def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
-        if is_tensor(other) or is_number(other):
+        if is_tensor(other) or is_number(other) or isinstance(other, np.ndarray):
             return logic.not_equal(self, other)
         refuse_elements(other)
         return NotImplemented
@@ -90,6 +94,7 @@ class Tensor(TensorValue):
     __rfloordiv__ = arithmetic.reflected_floor_divide
     __mod__ = arithmetic.remainder
     __rmod__ = arithmetic.reflected_remainder
+    __divmod__ = arithmetic.divide_with_remainder
     __pow__ = arithmetic.pow
     __rpow__ = arithmetic.reflected_pow
     __matmul__ = operator_method(linear_algebra.matmul, linear_algebra.MATMUL)

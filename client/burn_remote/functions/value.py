@@ -18,6 +18,7 @@ from burn_remote_protocol.errors import (
     BurnRemoteError,
     DTypeMismatch,
     ShapeMismatch,
+    UsageError,
 )
 from burn_remote_protocol.tensors import TensorData
 
@@ -39,6 +40,7 @@ __all__ = [
     "read",
     "read_array",
     "read_arrays",
+    "read_size",
     "wait_array",
 ]
 
@@ -171,17 +173,27 @@ class TensorValue:
         """Wait for the elements and return them as a NumPy array; see ``read``."""
         return wait_array(self.handle)
 
-    def item(self) -> Any:
-        """Wait for the only element and return it as a Python number.
+    def item(self, *place: int) -> Any:
+        """Wait for the only element, or the one at ``place``, and return it as a Python number.
 
-        Raises ``ShapeMismatch`` unless the tensor has exactly one element.
+        ``place`` is an index for each axis, or one index into the elements in C order. Raises
+        ``ShapeMismatch`` unless this is exactly one element, and ``IndexOutOfRange``.
         """
+        if place:
+            return self._element(place).item()
         if self.size != 1:
             raise ShapeMismatch(
                 f"{self.handle.spec} has {self.size:,} elements, not one; "
                 "x.tolist() and x.numpy() return them all"
             )
         return self.numpy().item()
+
+    def _element(self, place: tuple[int, ...]) -> Tensor:
+        x: Any = self
+        if len(place) == 1 and self.ndim != 1:
+            x = x.reshape(-1)
+        found: Tensor = x[place]
+        return found
 
     def tolist(self) -> Any:
         """Wait for the elements and return them as nested lists of Python numbers."""
@@ -223,6 +235,22 @@ class TensorValue:
             raise ValueError("copy=False is impossible: the elements are copied from the server")
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
+
+
+def read_size(count: Tensor, result: str, way: str) -> int:
+    """Wait for a number that is the size of a result, such as the number of true elements.
+
+    Raises ``UsageError`` in a function that is being compiled, where nothing can be read: the error
+    says that the shape of ``result`` depends on elements, and the ``way`` to do without.
+    """
+    try:
+        return int(count.item())
+    except UsageError as error:
+        line = str(error).partition(": the compiled function")[0]
+        raise UsageError(
+            f"{line}: a compiled function has results of fixed shapes, but the shape of {result} "
+            f"depends on elements; {way}, or call it outside of the compiled function"
+        ) from None
 
 
 def is_tensor(value: object) -> TypeIs[Tensor]:

@@ -9,6 +9,7 @@ from burn_remote.autodiff.rules import never, rule
 from burn_remote.dispatch.operators import Operator
 from burn_remote.functions.arithmetic import subtract
 from burn_remote.functions.elementwise import exp, sign
+from burn_remote.gradient_rules.spreading import zeros
 from burn_remote_protocol.operations.families import elementwise_rows, numeric
 
 MUL: Final = Operator(numeric.MUL)
@@ -39,4 +40,11 @@ rule(
     lhs=lambda grad, lhs, out: MUL.binary(grad, exp(subtract(lhs, out))),
     rhs=lambda grad, rhs, out: MUL.binary(grad, exp(subtract(rhs, out))),
 )
+# A step is constant between its jumps.
+rule(
+    elementwise_rows.FLOOR_DIVIDE,
+    lhs=lambda grad, lhs_spec: zeros(grad, lhs_spec),
+    rhs=lambda grad, rhs_spec: zeros(grad, rhs_spec),
+)
+rule(elementwise_rows.FLOOR_DIVIDE_SCALAR, lhs=lambda grad, lhs_spec: zeros(grad, lhs_spec))
 never("it moves a number by its smallest step", elementwise_rows.NEXT_AFTER)

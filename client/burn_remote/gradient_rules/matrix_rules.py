@@ -2,7 +2,9 @@
 
 Formulas: M. Giles, "An extended collection of matrix derivative results" (2008); I. Murray,
 arXiv:1602.07527 (Cholesky); J. Townsend, "Differentiating the singular value decomposition" (2016);
-S. Walter and L. Lehmann, arXiv:1009.6112 (QR).
+S. Walter and L. Lehmann, arXiv:1009.6112 (QR); C. Boeddeker et al., arXiv:1701.00392 (complex
+matrices). The singular vectors and eigenvectors of complex matrices are unique up to phases: their
+gradients hold for functions that do not depend on these phases, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -10,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from burn_remote.autodiff.rules import PastCall, joint, never, rule
+from burn_remote.autodiff.rules import PastCall, joint, rule
 from burn_remote.dispatch.operators import Operator, counted, reshaped
 from burn_remote.functions.arithmetic import add, divide, multiply, negative, subtract
-from burn_remote.functions.factorizations import eigh, inv, solve, svd
+from burn_remote.functions.casting import converted_to
+from burn_remote.functions.complex_numbers import adjoint, complex, imag, real
+from burn_remote.functions.factorizations import eig, eigh, inv, solve, svd
 from burn_remote.functions.logic import logical_not, not_equal
 from burn_remote.functions.manipulation import broadcast_to, concat, matrix_transpose, part
 from burn_remote.functions.repetition import tril, triu
@@ -41,7 +45,8 @@ def _product(first: Tensor, *others: Tensor) -> Tensor:
 
 
 def _adjoint(x: Tensor) -> Tensor:
-    return matrix_transpose(x)
+    """Return the conjugate transposes."""
+    return adjoint(matrix_transpose(x))
 
 
 def _row(x: Tensor) -> Tensor:
@@ -78,11 +83,12 @@ def _over_differences(x: Tensor, differences: Tensor) -> Tensor:
     return mask_fill(quotients, logical_not(off_diagonal), 0.0)
 
 
-def _symmetric(x: Tensor) -> Tensor:
+def _hermitian(x: Tensor) -> Tensor:
+    """Return the Hermitian parts; of real matrices, the symmetric ones."""
     return multiply(add(x, _adjoint(x)), 0.5)
 
 
-def _antisymmetric(x: Tensor) -> Tensor:
+def _antihermitian(x: Tensor) -> Tensor:
     return subtract(x, _adjoint(x))
 
 
@@ -93,16 +99,23 @@ rule(
 )
 rule(
     matrix_rows.DET,
-    input=lambda grad, input, out: multiply(_numbers(multiply(grad, out)), _adjoint(inv(input))),
+    input=lambda grad, input, out: multiply(
+        _numbers(multiply(grad, adjoint(out))), _adjoint(inv(input))
+    ),
 )
 
 
-@joint(matrix_rows.SLOGDET, uses=("tensor",))
+@joint(matrix_rows.SLOGDET, uses=("tensor", "sign"))
 def _of_logarithm(call: PastCall) -> Gradients:
-    _, grad = call.grads
-    if grad is None:  # the sign is constant almost everywhere
+    of_sign, grad = call.grads
+    x, sign = call["tensor"], call["sign"]
+    if x.dtype.is_complex and of_sign is not None:
+        # The angle of the sign is the imaginary part of the determinant's logarithm.
+        of_angle = negative(imag(multiply(adjoint(of_sign), sign)))
+        grad = complex(zeros(of_angle, of_angle.handle.spec) if grad is None else grad, of_angle)
+    if grad is None:  # the sign of a real number is constant almost everywhere
         return {}
-    return {"tensor": multiply(_numbers(grad), _adjoint(inv(call["tensor"])))}
+    return {"tensor": multiply(_numbers(grad), _adjoint(inv(x)))}
 
 
 @joint(matrix_rows.SOLVE, uses=("lhs", "out"))
@@ -113,16 +126,16 @@ def _of_solution(call: PastCall) -> Gradients:
     return {"lhs": of_lhs, "rhs": of_rhs}
 
 
-# -- Symmetric matrices ---------------------------------------------------------------------------
+# -- Hermitian matrices ---------------------------------------------------------------------------
 
 
 def _of_cholesky(grad: Tensor, out: Tensor, upper: bool) -> Tensor:
-    """Return the symmetric gradient: Murray's equation 9, with solutions of equations."""
+    """Return the Hermitian gradient: Murray's equation 9, with solutions of equations."""
     factor, grad = (_adjoint(out), _adjoint(grad)) if upper else (out, grad)
     both = _product(_adjoint(factor), tril(grad))
     half = multiply(add(tril(both), tril(both, k=-1)), 0.5)
     left = solve(_adjoint(factor), half)
-    return _symmetric(_adjoint(solve(_adjoint(factor), _adjoint(left))))
+    return _hermitian(_adjoint(solve(_adjoint(factor), _adjoint(left))))
 
 
 rule(matrix_rows.CHOLESKY, tensor=_of_cholesky)
@@ -131,22 +144,23 @@ rule(matrix_rows.CHOLESKY, tensor=_of_cholesky)
 @joint(matrix_rows.EIGH, uses=("values", "vectors"))
 def _of_eigenvectors(call: PastCall) -> Gradients:
     of_values, of_vectors = call.grads
-    values, vectors = call["values"], call["vectors"]
-    inner = None if of_values is None else _on_diagonal(of_values)
+    vectors = call["vectors"]
+    values = converted_to(call["values"], vectors.dtype)
+    inner = None if of_values is None else _on_diagonal(converted_to(of_values, vectors.dtype))
     if of_vectors is not None:
         differences = subtract(_row(values), _column(values))
         turned = _over_differences(_product(_adjoint(vectors), of_vectors), differences)
         inner = turned if inner is None else add(inner, turned)
     assert inner is not None
-    return {"tensor": _symmetric(_product(vectors, inner, _adjoint(vectors)))}
+    return {"tensor": _hermitian(_product(vectors, inner, _adjoint(vectors)))}
 
 
-def _of_eigenvalues(grad: Tensor, input: Tensor) -> Tensor:
+def _of_real_eigenvalues(grad: Tensor, input: Tensor) -> Tensor:
     vectors = eigh(input).eigenvectors
     return _product(multiply(vectors, _row(grad)), _adjoint(vectors))
 
 
-rule(matrix_rows.EIGVALSH, input=_of_eigenvalues)
+rule(matrix_rows.EIGVALSH, input=_of_real_eigenvalues)
 
 # -- Other factorizations -------------------------------------------------------------------------
 
@@ -176,7 +190,8 @@ def _of_orthogonal_triangular(call: PastCall) -> Gradients:
 
 def _of_independent_columns(q: Tensor, r: Tensor, of_q: Tensor, of_r: Tensor) -> Tensor:
     both = subtract(_product(r, _adjoint(of_r)), _product(_adjoint(of_q), q))
-    mirrored = add(tril(both), _adjoint(tril(both, k=-1)))
+    # R has a real diagonal, so only real parts count there.
+    mirrored = _hermitian(add(tril(both), tril(both, k=-1)))
     return _adjoint(solve(r, _adjoint(add(of_q, _product(q, mirrored)))))
 
 
@@ -195,24 +210,41 @@ def _of_singular_vectors(call: PastCall) -> Gradients:
         u, vh = part(u, axis + 1, 0, rank), part(vh, axis, 0, rank)
     if of_u is None and of_vh is None:
         return {"tensor": _product(multiply(u, _row(of_s)), vh)}
+    s = converted_to(s, u.dtype)
     # Products of sums and differences: differences of squares would lose digits.
     gaps = multiply(subtract(_row(s), _column(s)), add(_row(s), _column(s)))
-    inner = zeros(u, TensorSpec((*s.shape, rank), s.dtype)) if of_s is None else _on_diagonal(of_s)
+    inner = zeros(u, TensorSpec((*s.shape, rank), s.dtype))
+    if of_s is not None:
+        inner = _on_diagonal(converted_to(of_s, u.dtype))
     outside = None
     if of_u is not None:
         projected = _product(_adjoint(u), of_u)
-        turned = _over_differences(_antisymmetric(projected), gaps)
-        inner = add(inner, multiply(turned, _row(s)))
+        skew = _antihermitian(projected)
+        inner = add(inner, multiply(_over_differences(skew, gaps), _row(s)))
+        inner = _with_phases(inner, skew, s)
         if rows > rank:
             outside = _product(divide(subtract(of_u, _product(u, projected)), _row(s)), vh)
     if of_vh is not None:
         projected = _product(of_vh, _adjoint(vh))
-        turned = _over_differences(_antisymmetric(_adjoint(projected)), gaps)
-        inner = add(inner, multiply(_column(s), turned))
+        skew = _antihermitian(_adjoint(projected))
+        inner = add(inner, multiply(_column(s), _over_differences(skew, gaps)))
+        inner = _with_phases(inner, negative(skew), s)
         if columns > rank:
             outside = _product(u, divide(subtract(of_vh, _product(projected, vh)), _column(s)))
     found = _product(u, inner, vh)
     return {"tensor": found if outside is None else add(found, outside)}
+
+
+def _with_phases(inner: Tensor, skew: Tensor, s: Tensor) -> Tensor:
+    """Add half of what the phases of complex singular vectors contribute to the diagonal.
+
+    A change of the matrix determines the difference between the phases of a left and a right
+    vector. Each of the two gets half of it.
+    """
+    if not skew.dtype.is_complex:
+        return inner
+    halves = divide(skew, multiply(_row(s), 4.0))
+    return add(inner, mask_fill(halves, _off_diagonal(halves), 0.0))
 
 
 def _of_singular_values(grad: Tensor, input: Tensor) -> Tensor:
@@ -223,10 +255,34 @@ def _of_singular_values(grad: Tensor, input: Tensor) -> Tensor:
 rule(matrix_rows.SVDVALS, input=_of_singular_values)
 
 
-# -- Without gradients ----------------------------------------------------------------------------
+# -- General matrices -----------------------------------------------------------------------------
 
-never(
-    "it needs solutions of complex equations, which have no row; eigh has a gradient",
-    matrix_rows.EIG,
-    matrix_rows.EIGVALS,
-)
+
+def _of_general(x: TensorSpec, vectors: Tensor, inner: Tensor) -> Tensor:
+    """Return ``V⁻ᴴ inner Vᴴ``, for real matrices its real part."""
+    found = solve(_adjoint(vectors), _product(inner, _adjoint(vectors)))
+    return found if x.dtype.is_complex else real(found)
+
+
+@joint(matrix_rows.EIG, uses=("values", "vectors"))
+def _of_general_eigenvectors(call: PastCall) -> Gradients:
+    of_values, of_vectors = call.grads
+    values, vectors = call["values"], call["vectors"]
+    inner = None if of_values is None else _on_diagonal(of_values)
+    if of_vectors is not None:
+        projected = _product(_adjoint(vectors), of_vectors)
+        # The vectors keep the norm 1, so a change along them has no effect.
+        along = real(mask_fill(projected, _off_diagonal(projected), 0.0)).sum(axis=-2)
+        across = subtract(projected, multiply(_product(_adjoint(vectors), vectors), _row(along)))
+        differences = adjoint(subtract(_row(values), _column(values)))
+        turned = _over_differences(across, differences)
+        inner = turned if inner is None else add(inner, turned)
+    assert inner is not None
+    return {"tensor": _of_general(call.spec("tensor"), vectors, inner)}
+
+
+def _of_general_eigenvalues(grad: Tensor, input: Tensor) -> Tensor:
+    return _of_general(input.handle.spec, eig(input).eigenvectors, _on_diagonal(grad))
+
+
+rule(matrix_rows.EIGVALS, input=_of_general_eigenvalues)

@@ -60,7 +60,7 @@ class CompiledFunction(Generic[P, R]):
         self._function = function
         # The places of the tensor arguments that are leaves, which a call in ``no_grad`` may
         # update in place. If there are any, a call has a list of their gradients before the other
-        # arguments, and its result is a pair of the function's and their new elements.
+        # arguments, and its result is a pair: the function's result, and their new elements.
         self._updated = updated
         self._updating: dict[tuple[int, ...], CompiledFunction[P, Any]] = {}
         # ``None`` stands for a call with tracked tensors that cannot be recorded.

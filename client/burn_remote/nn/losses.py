@@ -1,12 +1,15 @@
 """Loss functions, with PyTorch's names and shapes.
 
 ``reduction`` is ``"mean"``, ``"sum"`` or ``"none"`` (no reduction). Unless stated otherwise, inputs
-and targets have the same shape and the same floating-point dtype.
+and targets have the same shape and the same floating-point dtype. If their shapes differ and both
+have several elements, binary cross-entropy raises ``ShapeMismatch``; the other losses broadcast and
+warn, as in PyTorch: inputs ``[n, 1]`` and targets ``[n]`` give the losses of all ``n * n`` pairs.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +28,7 @@ from burn_remote.functions.logic import equal, less, less_equal
 from burn_remote.functions.selection import clip, mask_fill, where
 from burn_remote.functions.statistics import max, mean, sum
 from burn_remote.functions.value import is_tensor
+from burn_remote.sessions.locations import caller_and_depth
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import layers
 
@@ -46,20 +50,56 @@ __all__ = [
     "poisson_nll_loss",
     "reduced",
     "smooth_l1_loss",
+    "warn_of_broadcast",
 ]
 
 CTC_LOSS: Final = Operator(layers.CTC_LOSS)
 
 
+def _differ(input: Tensor, target: Tensor) -> bool:
+    """Whether the shapes differ, so that inputs meet targets of other inputs.
+
+    One element, or a Python number, is meant for all.
+    """
+    if not (is_tensor(input) and is_tensor(target)) or input.shape == target.shape:
+        return False
+    return input.size != 1 and target.size != 1
+
+
+def warn_of_broadcast(input: Tensor, target: Tensor) -> None:
+    """Warn at the program's line if the target does not have the shape of the input."""
+    if _differ(input, target):
+        warnings.warn(
+            f"the input {input.handle.spec} and the target {target.handle.spec} broadcast, so "
+            "inputs meet the targets of other inputs; give both the same shape"
+            + _advice(input, target),
+            stacklevel=caller_and_depth(1)[2],
+        )
+
+
+def _check_shapes(input: Tensor, target: Tensor) -> None:
+    if _differ(input, target):
+        raise ShapeMismatch(
+            f"the target {target.handle.spec} must have the shape {list(input.shape)} of the "
+            f"input{_advice(input, target)}"
+        )
+
+
+def _advice(input: Tensor, target: Tensor) -> str:
+    return f": target.reshape({input.shape})" if target.size == input.size else ""
+
+
 @explained
 def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """Return the squared error ``(input - target) ** 2``."""
+    warn_of_broadcast(input, target)
     return reduced(square(subtract(input, target)), reduction)
 
 
 @explained
 def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """Return the absolute error ``|input - target|``."""
+    warn_of_broadcast(input, target)
     return reduced(abs(subtract(input, target)), reduction)
 
 
@@ -72,6 +112,7 @@ def huber_loss(
     With ``d = |input - target|``: ``d ** 2 / 2`` if ``d < delta``, otherwise
     ``delta * (d - delta / 2)``.
     """
+    warn_of_broadcast(input, target)
     difference = subtract(input, target)
     distance = abs(difference)
     straight = multiply(subtract(distance, delta / 2), delta)
@@ -95,6 +136,7 @@ def binary_cross_entropy(input: Tensor, target: Tensor, reduction: str = "mean")
 
     Inputs and targets are probabilities. Logarithms are limited to at least -100, as in PyTorch.
     """
+    _check_shapes(input, target)
     return reduced(_binary_cross_entropies(input, target), reduction)
 
 
@@ -137,6 +179,7 @@ def binary_cross_entropy_with_logits(
     ``weight`` multiplies each loss, and ``pos_weight`` the share of each positive target; both
     broadcast to the shape of ``input``.
     """
+    _check_shapes(input, target)
     if pos_weight is None:
         losses = subtract(softplus(input), multiply(input, target))
     else:
@@ -154,6 +197,7 @@ def kl_div(
     ``input`` holds log-probabilities, and so does ``target`` if ``log_target`` is true.
     ``reduction="batchmean"`` divides the sum by the size of the first axis.
     """
+    warn_of_broadcast(input, target)
     if log_target:
         loss = multiply(exp(target), subtract(target, input))
     else:
@@ -372,6 +416,7 @@ def poisson_nll_loss(
     The expected count is ``exp(input)``, or ``input`` if ``log_input`` is false. ``full`` adds
     Stirling's approximation of ``log(target!)``.
     """
+    warn_of_broadcast(input, target)
     if log_input:
         loss = subtract(exp(input), multiply(target, input))
     else:
@@ -398,6 +443,7 @@ def gaussian_nll_loss(
     ``input`` is the mean and ``var`` the variance, which broadcasts and is limited to at least
     ``eps``. ``full`` adds the constant ``log(2 * pi) / 2``.
     """
+    warn_of_broadcast(input, target)
     spread = clip(var, min=eps)
     loss = add(log(spread), divide(square(subtract(input, target)), spread))
     loss = multiply(loss, 0.5)

@@ -16,7 +16,7 @@ from burn_remote.functions.linear_algebra import vector_norm
 from burn_remote.functions.logic import greater
 from burn_remote.functions.selection import clip, minimum, where
 from burn_remote.functions.statistics import sum
-from burn_remote.nn.losses import reduced
+from burn_remote.nn.losses import reduced, warn_of_broadcast
 from burn_remote.nn.normalization import cosine_similarity
 
 if TYPE_CHECKING:
@@ -101,4 +101,5 @@ def triplet_margin_loss(
 @explained
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """Return ``log(1 + exp(-target * input))`` without overflow."""
+    warn_of_broadcast(input, target)
     return reduced(softplus(negative(multiply(target, input))), reduction)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
+from burn_remote.diagnostics.foreign_names import missing_from
 from burn_remote_protocol.errors import UsageError
 
 __all__ = [
@@ -26,6 +28,9 @@ __all__ = [
     "step",
     "warm_up",
 ]
+
+if not TYPE_CHECKING:  # hidden from type checkers, which must report missing names
+    __getattr__ = missing_from(__name__)
 
 Schedule = Callable[[int], float]
 

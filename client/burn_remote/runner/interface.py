@@ -54,9 +54,8 @@ class TensorHandle:
 class OwningHandle(TensorHandle):
     """A handle whose tensor is freed by the server when it is garbage-collected.
 
-    The innermost runner, and those that do its work, create the handle before they issue the
-    operation, and assign ``client`` last and without a further call. So no interrupt leaves a
-    tensor without a handle.
+    The handle exists before its tensor: the session assigns ``id`` before it queues the operation.
+    So a Ctrl-C at any instruction leaves no tensor without a handle.
     """
 
     __slots__ = ()
@@ -70,8 +69,8 @@ class OwningHandle(TensorHandle):
             self.client.drop_handle(self.id)
             raise
         except AttributeError:
-            # Without a client, Ctrl-C came before the operation was issued: there is no tensor.
-            if hasattr(self, "client"):
+            # Without an id, no operation was queued: there is no tensor.
+            if hasattr(self, "id"):
                 raise
 
 
@@ -185,7 +184,12 @@ class RunnerClient(Protocol):
 
 
 class Session(Protocol):
-    """A device's session over a connection; it uses tensor ids and has no handles."""
+    """A device's session over a connection. It uses tensor ids, and keeps no handles.
+
+    The methods that issue operations take the handles of the outputs, and assign their ids before
+    they queue the operation. After an interrupt, the handles free tensors that nobody received;
+    a server ignores drops of ids that were never used.
+    """
 
     @property
     def closed(self) -> bool:
@@ -211,8 +215,10 @@ class Session(Protocol):
         """Return whether the session's server executes a row of the table of operations."""
         ...
 
-    def execute(self, signature: Signature, inputs: list[int]) -> int:
-        """Issue an operation; return the id of its first output, the others follow it."""
+    def execute(
+        self, signature: Signature, inputs: list[int], outputs: Sequence[TensorHandle]
+    ) -> None:
+        """Issue an operation; assign consecutive ids to the handles of its outputs."""
         ...
 
     @property
@@ -220,8 +226,14 @@ class Session(Protocol):
         """The most steps of a graph that the server runs as one task; 0 if it runs none."""
         ...
 
-    def execute_graph(self, graph: Graph, inputs: list[int], numbers: list[Any]) -> int:
-        """Issue a graph; return the id of its first output, the others follow it."""
+    def execute_graph(
+        self,
+        graph: Graph,
+        inputs: list[int],
+        numbers: list[Any],
+        outputs: Sequence[TensorHandle],
+    ) -> None:
+        """Issue a graph; assign consecutive ids to the handles of its outputs."""
         ...
 
     def reserve(self) -> int:
@@ -258,8 +270,14 @@ class Session(Protocol):
         """Make the session a member of a group; return its number in this session."""
         ...
 
-    def collective(self, group: int, call: CollectiveCall, inputs: list[int]) -> int:
-        """Issue a collective; return the id of its first output, the others follow it."""
+    def collective(
+        self,
+        group: int,
+        call: CollectiveCall,
+        inputs: list[int],
+        outputs: Sequence[TensorHandle],
+    ) -> None:
+        """Issue a collective; assign consecutive ids to the handles of its outputs."""
         ...
 
     def leave_group(self, group: int) -> None:

@@ -79,14 +79,23 @@ class SessionRunner:
         owner = self._owner
         if len(outputs) == 1:
             out = _new(OwningHandle)
-            out.id = self._execute(signature, ids)
             out.spec = outputs[0]
             out.client = owner
-            return (out,)
-        first = self._execute(signature, ids)
-        return tuple(
-            [OwningHandle(owner, first + place, spec) for place, spec in enumerate(outputs)]
-        )
+            made: tuple[TensorHandle, ...] = (out,)
+        else:
+            made = self._without_ids(outputs)
+        self._execute(signature, ids, made)
+        return made
+
+    def _without_ids(self, specs: Sequence[TensorSpec]) -> tuple[TensorHandle, ...]:
+        """Return handles to which the session assigns ids."""
+        handles = []
+        for spec in specs:
+            out = _new(OwningHandle)
+            out.spec = spec
+            out.client = self._owner
+            handles.append(out)
+        return tuple(handles)
 
     def register_graph(
         self, graph: Graph, inputs: Sequence[TensorHandle], numbers: Sequence[Any]
@@ -101,23 +110,16 @@ class SessionRunner:
                 return graph.issue_each(self, inputs, numbers)
             if not graph.fits(most_steps):
                 return graph.issue_parts(self, inputs, numbers, most_steps)
-        owner, outputs = self._owner, graph.outputs
+        outputs = graph.outputs
         if len(outputs) == 1:
             out = _new(OwningHandle)
-            out.id = session.execute_graph(graph, [*map(_id_of, inputs)], [*numbers])
             out.spec = outputs[0]
-            out.client = owner
-            return (out,)
-        tensor = session.execute_graph(graph, [*map(_id_of, inputs)], [*numbers])
-        handles = []
-        for spec in outputs:
-            out = _new(OwningHandle)
-            out.id = tensor
-            out.spec = spec
-            out.client = owner
-            handles.append(out)
-            tensor += 1
-        return tuple(handles)
+            out.client = self._owner
+            made: tuple[TensorHandle, ...] = (out,)
+        else:
+            made = self._without_ids(outputs)
+        session.execute_graph(graph, [*map(_id_of, inputs)], [*numbers], made)
+        return made
 
     def register_tensor_data(self, data: TensorData) -> TensorHandle:
         """Send a tensor's elements; see ``RunnerClient.register_tensor_data``."""
@@ -188,9 +190,9 @@ class SessionRunner:
                     f"{call.describe()}: a tensor is on {handle.client.device}, but member {rank} "
                     f"of the group is {self.device}"
                 )
-        first = self.session.collective(group, call, [handle.id for handle in inputs])
-        owner = self._owner
-        return tuple([OwningHandle(owner, first + place, spec) for place, spec in enumerate(specs)])
+        made = self._without_ids(specs)
+        self.session.collective(group, call, [handle.id for handle in inputs], made)
+        return made
 
     def leave_group(self, group: int) -> None:
         """Leave a group; see ``RunnerClient.leave_group``."""

@@ -201,7 +201,7 @@ class RunnerStack:
     memory_cleanup: Callable[[], None]
     drop_handle: Callable[[int], None]
     # ``Session.execute``, if no runner is around the innermost one; else ``None``.
-    execute: Callable[[Signature, list[int]], int] | None
+    execute: Callable[[Signature, list[int], Sequence[TensorHandle]], None] | None
 
     def __init__(self, session: Session) -> None:
         self.session: Final = session

@@ -190,9 +190,9 @@ def _nothing() -> None:
 
 
 def settled_soon(flusher: Flusher, settle: Callable[[], Pending[None]]) -> Pending[None]:
-    """Call a session's ``settle`` in its flusher's thread; return what its result completes.
+    """Call a session's ``settle`` in its flusher's thread; return what its reply completes.
 
-    The caller does not block, whereas ``settle`` does while the server reads nothing.
+    The caller does not block. ``settle`` itself blocks while the server reads nothing.
     """
     settled: Pending[None] = Pending()
 

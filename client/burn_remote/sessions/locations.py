@@ -33,7 +33,6 @@ PACKAGES: Final[set[str]] = {
         for part in (
             "arguments",
             "autodiff",
-            "checkpoints",
             "devices",
             "diagnostics",
             "dispatch",
@@ -47,6 +46,7 @@ PACKAGES: Final[set[str]] = {
             "sessions",
             "sessions.burn",
             "sessions.native",
+            "tensor_files",
             "torch",
             "torch.aten",
             "torch.compiling",

@@ -10,6 +10,7 @@ session run in the order of their arrival, as in the original.
 
 from __future__ import annotations
 
+import marshal
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
@@ -36,7 +37,11 @@ from burn_remote_protocol.messages import (
     Task,
     Upload,
 )
-from burn_remote_protocol.operations.encoding import decode_operation, decode_tensor_data
+from burn_remote_protocol.operations.encoding import (
+    KEY_FORMAT,
+    decode_operation,
+    decode_tensor_data,
+)
 from burn_remote_protocol.operations.families.session import ALL_REDUCE
 from burn_remote_protocol.operations.releases import Vocabulary, check_dtype
 from burn_remote_protocol.operations.row import Operation
@@ -146,9 +151,9 @@ class FetchUnsupported(NamedTuple):
 class AllReduce(NamedTuple):
     """Combine a tensor with those of other sessions of the same client: one for each device.
 
-    ``devices`` are the client's numbers of the devices, which mean nothing to a server but how many
-    they are, and which collectives belong together. ``is_last``: this session does not use the
-    tensor afterwards.
+    ``devices`` are the client's numbers of the devices. A server uses only their count, and the
+    equality of two lists: collectives with equal lists belong together. ``is_last``: this session
+    does not use the tensor afterwards.
     """
 
     tensor: int
@@ -552,12 +557,35 @@ def _bindings(wire: Any) -> Bindings:
         if type(values) not in ARRAYS:
             raise unexpected("the bindings of a graph, arrays", values)
     pairs = tuple([(_wrapped(old, "a tensor"), _wrapped(new, "a tensor")) for old, new in tensors])
+    return Bindings(pairs, *_bound_values(sizes, scalars, slices))
+
+
+# The sizes, scalars and slices of a call. A program that repeats its steps sends equal ones in each
+# step, and decoding them takes a quarter of the time of a call's message. The keys are bytes, which
+# distinguish 0.0 from -0.0 and 1 from True. A full cache is cleared; it takes at most 3 MiB.
+_BoundValues = tuple[tuple[int, ...], tuple[Scalar, ...], tuple[Slice, ...]]
+_BOUND_VALUES: Final[dict[bytes, _BoundValues]] = {}
+BOUND_VALUES_KEPT: Final = 256
+LONGEST_BOUND_VALUES_BYTES: Final = 2048
+
+
+def _bound_values(sizes: Any, scalars: Any, slices: Any) -> _BoundValues:
+    try:
+        key = marshal.dumps((sizes, scalars, slices), KEY_FORMAT)
+    except ValueError:  # a type that MessagePack has and ``marshal`` has not
+        key = bytes(LONGEST_BOUND_VALUES_BYTES + 1)
+    found = _BOUND_VALUES.get(key)
+    if found is not None:
+        return found
     for size in sizes:
         if type(size) is not int or not 0 <= size <= MAX_ELEMENTS:
             raise unexpected("the size of a dimension", size)
-    return Bindings(
-        pairs, tuple(sizes), tuple(map(decode_scalar, scalars)), tuple(map(decode_slice, slices))
-    )
+    values = tuple(sizes), tuple(map(decode_scalar, scalars)), tuple(map(decode_slice, slices))
+    if len(key) <= LONGEST_BOUND_VALUES_BYTES:
+        if len(_BOUND_VALUES) >= BOUND_VALUES_KEPT:
+            _BOUND_VALUES.clear()
+        _BOUND_VALUES[key] = values
+    return values
 
 
 def _seed(wire: Any) -> tuple[Message, ...]:

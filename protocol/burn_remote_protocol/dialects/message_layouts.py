@@ -28,13 +28,16 @@ class Layout:
     ``mask`` was applied. ``read(message)`` then returns its numbers.
     """
 
-    __slots__ = ("length", "mask", "pattern", "read")
+    __slots__ = ("format", "length", "mask", "pattern", "read")
 
     def __init__(self, built: LayoutBuilder) -> None:
+        self.format: Final = built.format
         self.length: Final = len(built.pattern)
         self.mask: Final = int.from_bytes(built.mask, "big")
         self.pattern: Final = int.from_bytes(built.pattern, "big")
-        self.read: Final[Callable[[bytes], tuple[Any, ...]]] = struct.Struct(built.format).unpack
+        self.read: Final[Callable[[bytes | memoryview], tuple[Any, ...]]] = struct.Struct(
+            built.format
+        ).unpack
 
 
 class LayoutBuilder:
@@ -62,3 +65,9 @@ class LayoutBuilder:
         self.mask += b"\x80" if len(content) == 1 else bytes(count)
         self.pattern += bytes(count)
         self.format += code if is_read else f"{count}x"
+
+    def layout(self, other: Layout) -> None:
+        """Add all that another layout has."""
+        self.mask += other.mask.to_bytes(other.length, "big")
+        self.pattern += other.pattern.to_bytes(other.length, "big")
+        self.format += other.format.removeprefix(">")

@@ -260,6 +260,17 @@ class CheckedAsyncLink:
         except ProtocolViolation as error:
             raise _garbled(error) from error
 
+    def receive_nowait(self, longest: int | None = None) -> bytes | memoryview | None:
+        """Return the next frame if it has arrived and has at most ``longest`` bytes."""
+        return self._link.receive_nowait(longest) if self._opens_frames else None
+
+    def call_on_arrival(self, handler: Callable[[], None] | None) -> None:
+        """Call ``handler`` when frames arrive, as ``AsyncLink.call_on_arrival``.
+
+        It must not raise ``ProtocolViolation``, which ``receive`` would take for a garbled frame.
+        """
+        self._link.call_on_arrival(handler)
+
     async def frame_sender(self, check: Callable[[], None]) -> FrameSender:
         """Return a sender for one thread, as ``AsyncLink.frame_sender``."""
         return CheckedSender(await frame_sender(self._link, check), self._checks)
@@ -318,6 +329,9 @@ class CheckedSource:
 
     def wake(self) -> None:
         self._source.wake()
+
+    def has_ended(self) -> bool:
+        return self._source.has_ended()
 
 
 def bulk_link(link: object) -> BulkLink:

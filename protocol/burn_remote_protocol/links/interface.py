@@ -185,6 +185,13 @@ class BulkSource(Protocol):
         """Make the current ``wait`` return, or the next one. Any thread may call it."""
         ...
 
+    def has_ended(self) -> bool:
+        """Whether the other end sends no more; ``False`` where the system cannot say.
+
+        What it sent before may still be received.
+        """
+        ...
+
 
 class BulkLink(BlockingLink, Protocol):
     """A ``BlockingLink`` that can receive large messages into memory of the caller."""
@@ -205,9 +212,10 @@ class FrameSender(Protocol):
         ...
 
     def send_parts(self, head: bytes, payload: memoryview) -> None:
-        """Send one frame in two parts; ``payload`` may change once this returns.
+        """Send one frame in two parts, perhaps after this has returned.
 
-        Raises ``ConnectionLost``.
+        ``payload`` must not change any more. A later call reports a failure. Raises
+        ``ConnectionLost``.
         """
         ...
 
@@ -293,8 +301,17 @@ class AsyncLink(Protocol):
         """
         ...
 
-    def receive_nowait(self) -> bytes | None:
-        """Return the next frame if it has already arrived."""
+    def receive_nowait(self, longest: int | None = None) -> bytes | None:
+        """Return the next frame if it has already arrived and has at most ``longest`` bytes."""
+        ...
+
+    def call_on_arrival(self, handler: Callable[[], None] | None) -> None:
+        """Call ``handler`` when frames arrive while a task waits in ``receive``.
+
+        It takes frames by ``receive_nowait``, which saves waking the task, and must not take long.
+        The task wakes up only for frames that the handler leaves, and if the handler raises: then
+        ``receive`` raises the same. It is a hint: a link may ignore it.
+        """
         ...
 
     def open_frames(self, open_frame: Callable[[bytes], Any]) -> None:

@@ -64,8 +64,10 @@ def announces(announced: Mapping[str, Any], row: Row) -> bool:
 def check_announced(signature: Signature, announced: Mapping[str, Any], server: str) -> None:
     """Raise ``Unsupported`` for a row that a server did not announce."""
     if is_announced(signature) and signature.row.name not in announced.get(signature.kind, ()):
+        is_complex = KINDS[signature.kind].categories == COMPLEX
+        operation = f"{signature.row} of complex numbers" if is_complex else f"{signature.row}"
         raise Unsupported(
-            f"the server at {server} has no {signature.row}: it is older than this client; "
+            f"the server at {server} has no {operation}: it is older than this client; "
             "update the server"
         )
 

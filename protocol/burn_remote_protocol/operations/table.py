@@ -106,6 +106,12 @@ _COMPLEX_FLOAT: Final = frozenset(
     }
 )
 
+# The first servers with ``LinearAlgebra`` took complex matrices in Eig and Eigvals only. The other
+# rows have a kind of their own for complex matrices, so that these servers do not list them.
+_COMPLEX_MATRICES: Final = frozenset(
+    row.name for row in matrix_rows.ROWS if row.name not in ("Eig", "Eigvals")
+)
+
 KINDS: Final[Mapping[str, WireKind]] = MappingProxyType(
     {
         "BaseFloat": WireKind("Base", False, FLOATS | QUANTIZED),
@@ -129,6 +135,9 @@ KINDS: Final[Mapping[str, WireKind]] = MappingProxyType(
         "Complex": WireKind("Complex", False, ANY, EXTENSION),
         "Fourier": WireKind("Fourier", False, ANY, EXTENSION),
         "Elementwise": WireKind("Elementwise", False, ANY, EXTENSION),
+        "LinearAlgebraComplex": WireKind(
+            "LinearAlgebra", False, COMPLEX, EXTENSION, _COMPLEX_MATRICES
+        ),
         "LinearAlgebra": WireKind("LinearAlgebra", False, FLOATS | COMPLEX, EXTENSION),
         "Activation": WireKind("Activation", False, FLOATS, SINCE_BURN_0_22),
         "Search": WireKind("Search", False, ANY, EXTENSION),

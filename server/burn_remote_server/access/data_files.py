@@ -1,9 +1,9 @@
 """The files that clients may load into tensors: those in the directories that the operator allows.
 
 A name is a path below one of the directories. Each part is opened relative to the descriptor of the
-one before it, without following a symbolic link, so no name leads out of the directory, and no
-change of the tree between two system calls helps. Only regular files are opened. The version of a
-file is a hash of its identity, size and times; a file that is replaced or written has another one.
+one before it, without following a symbolic link. So no name leads out of the directory, even if the
+tree changes between two system calls. Only regular files are opened. The version of a file is a
+hash of its identity, size and times; a file that is replaced or written has another one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from burn_remote_protocol.errors import FileUnavailable, UsageError, shown
 
 __all__ = ["BLOCK_BYTES", "NO_FILES", "DataFiles", "FileFacts", "OpenFile"]
 
-# Bytes between two looks at whether the session has ended, and the memory for a file on its way to
-# a GPU. A larger block is not read faster.
+# Bytes that are read between two checks whether the session has ended; also the host memory for a
+# file on its way to a GPU. A larger block is not read faster.
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 
 # A path of more parts would only cost descriptors and time.

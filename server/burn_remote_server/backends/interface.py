@@ -232,6 +232,13 @@ class BackendSession(ABC):
         """Return an operation as a reduction over the last axis, or ``None`` if it is none."""
         return None
 
+    def returns_new_array(self, signature: Signature) -> bool:
+        """Whether an operation that is no ufunc returns one new array, which nothing references.
+
+        With up to two dimensions, that array is in C order.
+        """
+        return False
+
     # Whether ``capture`` is possible at all.
     captures_runs: bool = False
 
@@ -368,7 +375,7 @@ class Backend(ABC):
         raise Unsupported(f"the backend {self.name} has no communicators")
 
     def open_communicator(self, identifier: bytes, members: int, rank: int) -> Communicator:
-        """Join a communicator; returns once all members have, and may wait for ever.
+        """Join a communicator; returns once all members have, and may wait forever.
 
         Raises ``Unsupported``, and what its library raises.
         """

@@ -13,7 +13,7 @@ __all__ = ["CollectiveEngine", "GroupIsBroken", "Job", "Membership"]
 
 
 class GroupIsBroken(Exception):
-    """What a thread does for a group cannot be completed; the failure has been reported."""
+    """A thread cannot complete its work for a group; the failure has been reported."""
 
 
 @dataclass(slots=True, eq=False)

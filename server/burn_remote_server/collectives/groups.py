@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from burn_remote_protocol.collectives import EngineKind, GroupSpec, link_id, link_proof
 from burn_remote_protocol.errors import OperationFailed
@@ -18,14 +19,16 @@ from burn_remote_server.collectives.links import Incoming, MemoryPipe
 from burn_remote_server.collectives.member import Member
 from burn_remote_server.collectives.memory import MemoryEngine
 from burn_remote_server.collectives.nccl import NcclEngine
-from burn_remote_server.collectives.peer_links import Dialler
 from burn_remote_server.collectives.ring import RingEngine
 from burn_remote_server.collectives.scratch import Scratch
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import CounterRegistry
 from burn_remote_server.tensors.slots import InFlight, Lent
 
-__all__ = ["Groups", "SessionGroups", "group_engines"]
+__all__ = ["Dials", "Groups", "SessionGroups", "group_engines"]
+
+# Most links kept of members that ended before the next one had joined; each has up to 2 KiB.
+MAX_LEFT: Final = 1024
 
 _ENGINES: Final[Mapping[EngineKind, Callable[[Member], CollectiveEngine]]] = {
     EngineKind.RING: RingEngine,
@@ -40,12 +43,24 @@ def group_engines(settings: Settings, backend: Backend) -> Collection[EngineKind
     return [kind for kind in _ENGINES if kind is not EngineKind.NCCL or has_nccl]
 
 
+class Dials(Protocol):
+    """Opens the links from members on other servers."""
+
+    def join_seconds(self, spec: GroupSpec) -> float:
+        """Return how long members wait for their neighbours."""
+        ...
+
+    def dial(self, spec: GroupSpec, check: Callable[[], None]) -> Incoming:
+        """Return the link from the previous member. Raises ``BurnRemoteError``."""
+        ...
+
+
 class Groups:
     """The members of all groups in this process. Thread-safe."""
 
     def __init__(
         self,
-        dialler: Dialler,
+        dialler: Dials,
         is_own: Callable[[str], bool],
         counters: CounterRegistry,
         engines: Collection[EngineKind],
@@ -55,7 +70,6 @@ class Groups:
         self._dialler: Final = dialler
         self._is_own: Final = is_own
         self._counters: Final = counters
-        self._loop: Final = asyncio.get_running_loop()
         self._lock: Final = threading.Lock()
         # Members by the id of the link that starts at them.
         self._ranks: Final[dict[bytes, Member]] = {}
@@ -63,6 +77,9 @@ class Groups:
         self._sources: Final[dict[bytes, Member]] = {}
         self._awaited: Final[dict[bytes, list[asyncio.Future[Member]]]] = {}
         self._pipes: Final[dict[bytes, MemoryPipe]] = {}
+        # Links of members that ended before the next one had joined, oldest first, and until when
+        # they are kept: that one has to hear why the member ended.
+        self._left: Final[dict[bytes, float]] = {}
 
     def session(self, backend: Backend, host_memory: Quota, *, is_staged: bool) -> SessionGroups:
         """Return the groups of a new session.
@@ -126,13 +143,18 @@ class Groups:
             self._sources[identifier] = member
             awaited = self._awaited.pop(identifier, [])
         for future in awaited:
-            self._loop.call_soon_threadsafe(_resolve, future, member)
+            future.get_loop().call_soon_threadsafe(_resolve, future, member)
 
     def _dial(self, spec: GroupSpec, check: Callable[[], None]) -> Incoming:
         """Return the link from the previous member; called in a member's thread."""
         previous = (spec.rank - 1) % len(spec.addresses)
         if self._is_own(spec.addresses[previous]):
-            return self._pipe(link_id(spec.secret, spec.addresses, previous))
+            identifier = link_id(spec.secret, spec.addresses, previous)
+            with self._lock:
+                pipe = self._pipes.setdefault(identifier, MemoryPipe())
+                pipe.is_linked = True
+                self._left.pop(identifier, None)
+            return pipe
         return self._dialler.dial(spec, check)
 
     def _forget(self, spec: GroupSpec, member: Member) -> None:
@@ -142,8 +164,26 @@ class Groups:
             if self._ranks.get(own) is member:
                 del self._ranks[own]
                 self._sources.pop(own, None)
-                self._pipes.pop(own, None)
-                self._pipes.pop(before, None)
+                self._leave_pipe(own, time.monotonic() + spec.issue_seconds)
+                self._left.pop(before, None)
+                unread = self._pipes.pop(before, None)
+                if unread is not None:
+                    unread.is_linked = True  # the previous member need not keep it
+
+    def _leave_pipe(self, identifier: bytes, until: float) -> None:
+        """Keep the link of a member that has ended, if the next one may still join."""
+        pipe = self._pipes.get(identifier)
+        if pipe is None or pipe.is_linked:
+            self._pipes.pop(identifier, None)
+        else:
+            pipe.drop_pieces()
+            self._left[identifier] = until
+        now = time.monotonic()
+        late = [each for each, end in self._left.items() if end <= now]
+        too_many = [*self._left][: max(0, len(self._left) - MAX_LEFT)]
+        for each in {*late, *too_many}:
+            del self._left[each]
+            self._pipes.pop(each, None)
 
     def _pipe(self, identifier: bytes) -> MemoryPipe:
         with self._lock:
@@ -157,7 +197,7 @@ class Groups:
         with self._lock:
             member = self._sources.get(identifier)
             if member is None:
-                future: asyncio.Future[Member] = self._loop.create_future()
+                future: asyncio.Future[Member] = asyncio.get_running_loop().create_future()
                 self._awaited.setdefault(identifier, []).append(future)
         if member is None:
             try:

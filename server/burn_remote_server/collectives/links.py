@@ -58,6 +58,10 @@ class Incoming(Protocol):
         """Make ``wait`` return."""
         ...
 
+    def has_ended(self) -> bool:
+        """Whether the previous member sends no more; unread messages may be left."""
+        ...
+
     def tell(self, message: GroupBroken | None) -> None:
         """Send a message, or a heartbeat, to the previous member. Never raises."""
         ...
@@ -86,7 +90,8 @@ class Outgoing(Protocol):
 class MemoryPipe:
     """Both ends of a link between two members of one process: pieces are passed by reference.
 
-    Its memory does not change once it was sent. ``on_told`` receives what the next member tells.
+    The memory of a piece does not change after it was sent. ``on_told`` receives the messages of
+    the next member.
     """
 
     has_beats = False
@@ -95,6 +100,7 @@ class MemoryPipe:
         self._items: Final[TimedQueue[Any]] = TimedQueue()
         self._waiting: Any = None
         self._is_closed = False
+        self.is_linked = False  # the next member receives, or has left
         self._told: Callable[[GroupBroken], None] | None = None
         self._lock: Final = threading.Lock()
         self._untold: list[GroupBroken] = []
@@ -117,6 +123,16 @@ class MemoryPipe:
 
     def send_piece(self, piece: Piece) -> None:
         self._items.put(piece)
+
+    def drop_pieces(self) -> None:
+        """Keep only the messages, for a next member that links itself later.
+
+        Call this after ``close``, while nobody receives.
+        """
+        for _ in range(self._items.count):
+            item = self._items.get_nowait()
+            if not isinstance(item, Piece):
+                self._items.put(item)
 
     # -- the end that receives ----------------------------------------------------------------
 
@@ -150,6 +166,9 @@ class MemoryPipe:
 
     def wake(self) -> None:
         self._items.put(_WAKE)
+
+    def has_ended(self) -> bool:
+        return False  # the member says why it leaves by ``tell``, too
 
     def tell(self, message: GroupBroken | None) -> None:
         if message is None:

@@ -29,6 +29,7 @@ agreed by the time the inputs arrive.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -47,6 +48,7 @@ from burn_remote_protocol.messages import BeginCollective, GroupBroken
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.collectives.engine import CollectiveEngine, GroupIsBroken, Job
 from burn_remote_server.collectives.links import Incoming, Message, Outgoing, Piece, Place
+from burn_remote_server.collectives.schedule import CHUNK_BYTES
 from burn_remote_server.collectives.sending import SLICE_SECONDS, Sender
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.telemetry.logs import get_logger
@@ -61,6 +63,8 @@ BEATS_PER_BOUND: Final = 4
 MAX_REASON: Final = 900
 # A member that waits for an input receives a message of the previous one at this interval.
 INPUT_SLICE_SECONDS: Final = 0.05
+# The most elements of a member that left to keep until they are combined.
+MAX_KEPT_BYTES: Final = 32 * 2**20
 # The most announcements that wait for this member; each has up to 1 KiB.
 MAX_AHEAD: Final = 1024
 
@@ -119,6 +123,8 @@ class Member:
         # Announcements of the previous member for collectives that this one has not begun, and when
         # they arrived.
         self._begun: Final[deque[tuple[BeginCollective, float]]] = deque()
+        # Messages that came while this member was connecting, from a previous one that has left.
+        self._kept: Final[deque[BeginCollective | Piece]] = deque()
         self._announces = False
         # The collective that this member has begun, until the previous one has announced it too.
         self._unagreed: BeginCollective | None = None
@@ -360,6 +366,7 @@ class Member:
         while not self._sender.has_link and time.monotonic() < deadline:
             # The previous member may report why the next one cannot link itself, which then counts.
             self.serve_links(SLICE_SECONDS, lambda: self._sender.has_link)
+            self._hear_last_words()
         if not self._sender.has_link:
             self.lost(
                 self._next,
@@ -367,6 +374,22 @@ class Member:
                 "members or another secret",
             )
             raise GroupIsBroken
+
+    def _hear_last_words(self) -> None:
+        """Take the messages of a previous member that left; keep its elements for later.
+
+        Until the next member has linked itself, only the previous one can tell of a failure, and
+        its announcements and elements may come before the message.
+        """
+        incoming, size = self._incoming, 0
+        if incoming is None or not self._begun or self._kept or not incoming.has_ended():
+            return
+        with contextlib.suppress(ConnectionLost):
+            while size < MAX_KEPT_BYTES:  # what the buffers of the systems hold
+                message = self._receive_from(incoming, _new_piece)
+                if isinstance(message, BeginCollective | Piece):
+                    self._kept.append(message)
+                    size += len(message.elements) if isinstance(message, Piece) else 0
 
     def _next_job(self, engine: CollectiveEngine) -> Job | None:
         """Wait for the next collective; ``None`` if this member leaves."""
@@ -439,8 +462,18 @@ class Member:
 
     def _receive(self, place: Place) -> Message:
         """Receive one message; failures of members are reported. Raises ``GroupIsBroken``."""
+        if self._kept:
+            kept = self._kept.popleft()
+            if isinstance(kept, Piece):
+                room = place(kept.sequence, kept.offset, len(kept.elements))
+                room[:] = kept.elements
+                kept = kept._replace(elements=room)
+            return kept
         assert self._incoming is not None
-        message = self._incoming.receive(place, self._check_neighbour)
+        return self._receive_from(self._incoming, place)
+
+    def _receive_from(self, incoming: Incoming, place: Place) -> Message:
+        message = incoming.receive(place, self._check_neighbour)
         self._heard = time.monotonic()
         if message is None:
             self._check_late()
@@ -598,6 +631,12 @@ class Member:
     def _leave_notice(self) -> GroupBroken:
         # Without it, the end of a link would look like the failure of this member.
         return GroupBroken(self._done, self.spec.rank, "it left the group")
+
+
+def _new_piece(sequence: int, offset: int, size: int) -> memoryview:
+    if size > CHUNK_BYTES:
+        raise ProtocolViolation(f"a piece of {size:,} bytes; the most are {CHUNK_BYTES:,}")
+    return memoryview(bytearray(size))
 
 
 def _refuse_piece(sequence: int, offset: int, size: int) -> memoryview:

@@ -116,7 +116,7 @@ class _Exchange:
                 )
 
     def broadcast(self) -> None:
-        """Copy the tensors of the root, whose references are passed on as far as the last one."""
+        """Copy the tensors of the root; references to them are passed on up to the last member."""
         distance = (self._rank - self._call.root) % self._members
         found = self._inputs
         if distance:

@@ -41,7 +41,7 @@ START_DIGEST: Final = b"start of NCCL".ljust(DIGEST_BYTES, b"\0")
 # How long NCCL may take to connect members that are all there. It loads kernels the first time,
 # which takes seconds.
 START_SECONDS: Final = 60.0
-# How often a waiting thread looks whether the group is broken.
+# How often a waiting thread checks whether the group is broken.
 SLICE_SECONDS: Final = 0.05
 # Collectives that may be in flight: each holds its inputs and outputs.
 MAX_IN_FLIGHT: Final = 32
@@ -57,6 +57,8 @@ class NcclEngine:
         self._member: Final = member
         self._lock: Final = threading.Lock()
         self._is_finished = False
+        # Whether the member's worker waits for a collective that is in flight.
+        self._is_waiting = False
         # When collectives in flight started, by sequence.
         self._in_flight: Final[dict[int, float]] = {}
         self._communicator: Final = self._joined(self._agreed_identifier())
@@ -112,12 +114,18 @@ class NcclEngine:
             self._member.settle(job, arrays)
         with self._lock:
             self._in_flight.pop(job.sequence, None)
-        self._member.wake()
+        if self._is_waiting:  # else waking would only take time from other threads
+            self._member.wake()
 
     def _wait_until(self, holds: Callable[[], bool]) -> None:
-        while not holds():
-            self.examine()
-            self._member.serve_links(SLICE_SECONDS, holds)
+        # Set before ``holds`` is asked, so a collective that finishes after that wakes this thread.
+        self._is_waiting = True
+        try:
+            while not holds():
+                self.examine()
+                self._member.serve_links(SLICE_SECONDS, holds)
+        finally:
+            self._is_waiting = False
 
     def _agreed_identifier(self) -> bytes:
         """Return the identifier of member 0, once all members have it."""

@@ -55,7 +55,7 @@ __all__ = ["Dialler", "PeerIncoming", "PeerOutgoing", "accepts_join"]
 
 T = TypeVar("T")
 
-# How often a receiving thread looks whether the group is broken.
+# How often a receiving thread checks whether the group is broken.
 SILENCE_SECONDS: Final = 0.1
 _NOTHING: Final = memoryview(b"")
 _ALIVE: Final = encode_frame(Acknowledged(0))
@@ -110,6 +110,9 @@ class PeerIncoming:
 
     def wake(self) -> None:
         self._source.wake()
+
+    def has_ended(self) -> bool:
+        return self._source.has_ended()
 
     def tell(self, message: GroupBroken | None) -> None:
         with contextlib.suppress(BurnRemoteError):

@@ -17,7 +17,7 @@ from burn_remote_server.collectives.schedule import MAX_SCRATCH_BYTES
 
 __all__ = ["Sender", "SenderOwner"]
 
-# The longest wait before a thread looks whether the group is broken.
+# The longest wait before a thread checks whether the group is broken.
 SLICE_SECONDS: Final = 0.25
 
 _STOP: Final = object()
@@ -113,7 +113,7 @@ class Sender:
         self._unsent.put((item, scratch_bytes))
 
     def wake(self) -> None:
-        """Have waiting threads look whether the group is broken."""
+        """Have waiting threads check whether the group is broken."""
         with self._changed:
             self._changed.notify_all()
 

@@ -148,7 +148,9 @@ def command(
         list[str] | None, _flag("custom_operations", COMPUTING, "MODULE")
     ] = None,
     seed: Annotated[str | None, _flag("seed", COMPUTING, "NUMBER")] = None,
-    inline_cost_limit: Annotated[str | None, _flag("inline_cost_limit", COMPUTING, "COUNT")] = None,
+    inline_cost_limit: Annotated[
+        str | None, _flag("inline_cost_limit", COMPUTING, "NANOSECONDS")
+    ] = None,
     cuda_ipc: Annotated[str | None, _flag("cuda_ipc", MOVING, "true|false")] = None,
     transfer_checksum: Annotated[
         str | None, _flag("transfer_checksum", MOVING, "true|false")
@@ -176,7 +178,7 @@ def command(
         str | None, _flag("max_session_transfers", SESSION_LIMITS, "COUNT")
     ] = None,
     max_operation_cost: Annotated[
-        str | None, _flag("max_operation_cost", SESSION_LIMITS, "COUNT")
+        str | None, _flag("max_operation_cost", SESSION_LIMITS, "NANOSECONDS")
     ] = None,
     max_operation_seconds: Annotated[
         str | None, _flag("max_operation_seconds", SESSION_LIMITS, "SECONDS")

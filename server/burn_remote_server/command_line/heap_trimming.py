@@ -13,10 +13,10 @@ the size of all waiting frames: a server limited to 128 MiB grew by 199 MiB on a
 all threads share one heap (``share_one_heap``). They seldom wait for each other there, as nearly
 every allocation is made under Python's interpreter lock.
 
-By default, glibc also trims the end of a heap after a small part of this: from 128 KiB on, or twice
-the largest block that was mapped and freed. A program that repeats its steps then frees and maps
-the same pages in each of them. A training step of a small transformer had 5,000 page faults, and
-took 1.25 times as long as with ``keep_freed_memory``.
+By default, glibc itself trims the end of a heap much earlier: as soon as 128 KiB there are free, or
+twice the size of the largest block that was mapped and freed. A program that repeats its steps then
+frees and maps the same pages in each of them. A training step of a small transformer had 5,000 page
+faults, and took 1.25 times as long as with ``keep_freed_memory``.
 
 So the heaps are trimmed only when resident memory has grown much more than the memory that the
 limits count. This is examined after tensors were freed. Memory that trimming does not return, such

@@ -18,7 +18,7 @@ from burn_remote_protocol.dialects.native import (
 )
 from burn_remote_protocol.tensors import MAX_RANK
 from burn_remote_server.programs.graphs import GRAPH_STEP_COST, GraphPlan
-from burn_remote_server.tensors.plans import Plan
+from burn_remote_server.programs.plans import Plan
 
 __all__ = ["DEFINITION_BYTE_COST", "READ_COST", "TASK_COST", "batch_cost"]
 

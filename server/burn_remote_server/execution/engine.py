@@ -11,9 +11,8 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from burn_remote_protocol.collectives import GroupSpec
 from burn_remote_protocol.dialects.native import (
     DROP_TASK,
     INLINE_BYTES,
@@ -55,7 +54,6 @@ from burn_remote_protocol.messages import (
     LoadFile,
     QueryDType,
     Read,
-    ReplyValue,
     Seed,
     Sync,
     Task,
@@ -67,17 +65,22 @@ from burn_remote_server.access.data_files import BLOCK_BYTES, NO_FILES, DataFile
 from burn_remote_server.access.quota import OverheadAccount
 from burn_remote_server.backends.interface import Deliver
 from burn_remote_server.execution.costs import DEFINITION_BYTE_COST, DROPPED_COST, batch_cost
+from burn_remote_server.execution.engine_interfaces import Groups, Outbox
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.kept_tasks import KeptTasks
 from burn_remote_server.programs.graph_runner import Stopped
 from burn_remote_server.programs.graphs import GraphPlan
+from burn_remote_server.programs.plans import (
+    Plan,
+    as_failure,
+)
 from burn_remote_server.programs.stream_fusion import MAX_WINDOW_TASKS, Entry
+from burn_remote_server.tensors.allocations import memory_bytes
 from burn_remote_server.tensors.exposed import Exposed, ExposeLimits, Key, Transfers, transfer_key
 from burn_remote_server.tensors.kept_tensors import OwnKeptTensors
-from burn_remote_server.tensors.plans import Plan, as_failure, memory_bytes
 from burn_remote_server.tensors.slots import InFlight, Lent, Uploading
 
-__all__ = ["Engine", "Groups", "Outbox"]
+__all__ = ["Engine"]
 
 
 # Elements of a read up to this size are copied into the reply, whose bytes the outbox counts.
@@ -90,54 +93,8 @@ _INTEGER: Final = frozenset({int})
 EXPOSED_BYTES: Final = 2048
 
 
-class Outbox(Protocol):
-    """The engine's output. Its methods are called in the thread that runs the engine."""
-
-    def reply(self, request: int, value: ReplyValue) -> None:
-        """Respond to a request; a large ``TensorData`` may be sent later, in chunks."""
-        ...
-
-    def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
-        """Report a failed operation, unless it failed only because an input had failed."""
-        ...
-
-    def fetch(self, task: Fetch, slot: InFlight) -> None:
-        """Start a fetch, whose result or error is always delivered to ``slot``."""
-        ...
-
-
 def _not_asynchronous(deliver: Deliver) -> Deliver:
     raise AssertionError("set Engine.later to use a device that computes asynchronously")
-
-
-class Groups(Protocol):
-    """The groups of which a session is a member. Its methods never wait."""
-
-    def join(self, task: JoinGroup) -> None:
-        """Become a member of a group."""
-        ...
-
-    def spec(self, group: int) -> GroupSpec:
-        """Return the group with a number. Raises ``OperationFailed``."""
-        ...
-
-    def submit(
-        self, task: Collective, inputs: Sequence[InFlight | Lent], outputs: Sequence[InFlight]
-    ) -> None:
-        """Carry out a collective, whose outputs are always settled. Raises ``OperationFailed``."""
-        ...
-
-    def reject(self, task: Collective, reason: str) -> None:
-        """Tell the other members that this one cannot carry out a collective."""
-        ...
-
-    def leave(self, task: LeaveGroup) -> None:
-        """Leave a group once the collectives submitted before are done."""
-        ...
-
-    def end(self) -> None:
-        """Leave all groups."""
-        ...
 
 
 class Engine:
@@ -304,13 +261,19 @@ class Engine:
     def fail_interrupted(self, task: Sequence[Any]) -> bool:
         """Fail an operation that an interrupt stopped, unless it has stored its outputs.
 
-        An operation cannot be repeated, because it may have overwritten an input. Returns ``False``
-        for any other task; the caller must execute it again.
+        An operation cannot be repeated, because it may have overwritten an input, nor can a
+        collective, which may have begun: its group fails. Returns ``False`` for any other task; the
+        caller must execute it again.
         """
         plan = self._interpreter.numbered.get(task[0])
         if plan is not None:
             self._interpreter.fail_interrupted(plan, tuple(task[1:]))
-        return plan is not None
+            return True
+        decoded = decode_task(task)
+        if not isinstance(decoded, Collective):
+            return False
+        self._fail_collective(decoded, OperationFailed("it was interrupted"), ())
+        return True
 
     def handle(self, task: Task) -> None:
         """Execute one task."""
@@ -574,13 +537,19 @@ class Engine:
                 slots.append(slot)
             groups.submit(task, inputs, slots)
         except (OperationFailed, UsageError) as error:
-            reason = f"it could not begin {task.call.describe()}: {error}"
-            groups.reject(task, reason)
-            for slot in slots:
-                slot.fail(OperationFailed(reason))
-            for tensor in task.outputs:
-                failure = OperationFailed(str(error)) if isinstance(error, UsageError) else error
-                self._fail(tensor, failure, "Collective", task.call.describe())
+            failure = OperationFailed(str(error)) if isinstance(error, UsageError) else error
+            self._fail_collective(task, failure, slots)
+
+    def _fail_collective(
+        self, task: Collective, error: OperationFailed, slots: Sequence[InFlight]
+    ) -> None:
+        """Fail a collective, of which ``slots`` were begun, for all members."""
+        reason = f"it could not begin {task.call.describe()}: {error}"
+        self._own_groups().reject(task, reason)
+        for slot in slots:
+            slot.fail(OperationFailed(reason))
+        for tensor in task.outputs:
+            self._fail(tensor, error, "Collective", task.call.describe())
 
     def _lent(self, tensor: int, spec: TensorSpec) -> InFlight | Lent:
         """Return an input of a collective: what holds its array, or its slot."""

@@ -30,19 +30,19 @@ from burn_remote_server.fusion.backend import FusionBackend
 from burn_remote_server.fusion.counts import FusionCounts
 from burn_remote_server.programs.graph_runner import GraphRunner, Stopped
 from burn_remote_server.programs.graphs import GraphPlan
-from burn_remote_server.programs.program_capture import Captures
-from burn_remote_server.programs.stream_fusion import Entry, Progress, StreamFusion
-from burn_remote_server.tensors.ownership import HELD_HERE, held_once
-from burn_remote_server.tensors.plans import (
+from burn_remote_server.programs.plans import (
     PLAN_BYTES,
     Plan,
     as_failure,
-    memory_bytes,
     signature_bytes,
     timed,
     too_costly,
     within,
 )
+from burn_remote_server.programs.program_capture import Captures
+from burn_remote_server.programs.stream_fusion import Entry, Progress, StreamFusion
+from burn_remote_server.tensors.allocations import memory_bytes
+from burn_remote_server.tensors.ownership import HELD_HERE, held_once
 from burn_remote_server.tensors.tensor_table import TensorTable
 
 __all__ = ["Interpreter"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from burn_remote_protocol.contents import content_hash
 from burn_remote_protocol.errors import (
@@ -23,12 +23,10 @@ from burn_remote_protocol.messages import (
     Unpublish,
 )
 from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.execution.engine_interfaces import Outbox
+from burn_remote_server.execution.interpreter import Interpreter
+from burn_remote_server.tensors.allocations import memory_bytes
 from burn_remote_server.tensors.kept_tensors import KeptTensor, OwnKeptTensors
-from burn_remote_server.tensors.plans import memory_bytes
-
-if TYPE_CHECKING:
-    from burn_remote_server.execution.engine import Outbox
-    from burn_remote_server.execution.interpreter import Interpreter
 
 __all__ = ["KeptTasks"]
 

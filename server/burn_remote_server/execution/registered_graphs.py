@@ -28,6 +28,7 @@ from burn_remote_protocol.operations.row import Operation
 from burn_remote_server.access.quota import OverheadAccount
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.programs.graphs import GraphPlan
+from burn_remote_server.programs.plans import PLAN_BYTES
 from burn_remote_server.programs.relative_graphs import (
     Interface,
     RelativeGraph,
@@ -35,7 +36,6 @@ from burn_remote_server.programs.relative_graphs import (
     definition,
     graph_interface,
 )
-from burn_remote_server.tensors.plans import PLAN_BYTES
 
 __all__ = ["RegisteredGraphs"]
 

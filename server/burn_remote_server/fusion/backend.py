@@ -38,6 +38,10 @@ class FusionRuntime(ABC):
     def fusers(self, device: Backend) -> Sequence[OperationFuser]:
         """Return new fusers for a device, which one stream uses."""
 
+    def graph_fusers(self, device: Backend) -> Sequence[OperationFuser]:
+        """Return new fusers for the steps of a graph."""
+        return self.fusers(device)
+
     @abstractmethod
     def from_state(self, device: Backend, state: OptimizationState) -> Optimization:
         """Return the optimization of a state, for a device.
@@ -68,6 +72,11 @@ class FusionBackend(ABC):
         """Return new fusers for this device."""
         assert isinstance(self, Backend)
         return self.fusion_runtime.fusers(self)
+
+    def graph_fusers(self) -> Sequence[OperationFuser]:
+        """Return new fusers for the steps of a graph on this device."""
+        assert isinstance(self, Backend)
+        return self.fusion_runtime.graph_fusers(self)
 
     @property
     def full_precision_backend(self) -> FusionBackend:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_server.backends.interface import ElementwiseCall, RowReduction, Run
 
 __all__ = [
+    "DirectCall",
     "FuserProperties",
     "FuserStatus",
     "NumOperations",
@@ -90,6 +91,22 @@ class NumOperations(ABC):
 OptimizationState = dict[str, Any]
 
 
+class DirectCall(NamedTuple):
+    """An optimization as one function that a program calls in place of its operations.
+
+    ``run`` takes the inputs in any layout, and after them, if there is one output, optionally the
+    array of an input to write it into. It returns the output, or a tuple of several. ``compiled``
+    returns a faster ``run`` or ``None``, and whether that will not change any more. That function
+    gives outputs in C order if those of the operations are in C order. It raises no error but
+    ``MemoryError``, before it writes anything. ``makes_new_arrays``: nothing else references the
+    outputs of either function.
+    """
+
+    run: Run
+    compiled: Callable[[], tuple[Run | None, bool]]
+    makes_new_arrays: bool
+
+
 class Optimization(NumOperations):
     """One execution in place of several operations, with the same results."""
 
@@ -104,6 +121,11 @@ class Optimization(NumOperations):
     @abstractmethod
     def outputs(self) -> tuple[int, ...]:
         """The tensors that it makes; those that die inside are never made."""
+
+    @property
+    def direct_call(self) -> DirectCall | None:
+        """The optimization as one function, or ``None``: then only ``execute`` executes it."""
+        return None
 
     @property
     def is_settled(self) -> bool:

@@ -30,7 +30,8 @@ from burn_remote_server.collectives.groups import Groups, group_engines
 from burn_remote_server.collectives.peer_links import Dialler
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.execution.decoding_turns import DecodingTurns
-from burn_remote_server.execution.engine import Engine, Outbox
+from burn_remote_server.execution.engine import Engine
+from burn_remote_server.execution.engine_interfaces import Outbox
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.sessions import Session, Sessions
 from burn_remote_server.fusion.backend import FusionBackend

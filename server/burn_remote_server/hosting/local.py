@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextvars
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from burn_remote_protocol.collectives import EngineKind, GroupSpec
 from burn_remote_protocol.contents import MAX_PUBLISHED
 from burn_remote_protocol.dialects.native import (
+    MAX_GROUPS,
     SESSION_LIMITS,
     VERSIONS,
     Batch,
@@ -22,6 +25,7 @@ from burn_remote_protocol.dialects.native import (
 )
 from burn_remote_protocol.errors import (
     BurnRemoteError,
+    ConnectionFailed,
     ConnectionLost,
     ProtocolViolation,
     TransferFailed,
@@ -41,12 +45,15 @@ from burn_remote_protocol.operations.extensions import ANNOUNCED, EXTENSIONS_FIE
 from burn_remote_server.access.quota import Pool
 from burn_remote_server.backends import open_backends
 from burn_remote_server.backends.interface import Backend
+from burn_remote_server.collectives.groups import Groups, SessionGroups
+from burn_remote_server.collectives.links import Incoming
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.fusion.opening import with_fusion
 from burn_remote_server.hosting.host import hand_over, new_interpreter
 from burn_remote_server.settings.server_settings import Settings
+from burn_remote_server.telemetry.counters import CounterRegistry
 from burn_remote_server.tensors.exposed import Exposed, Key, Transfers
 from burn_remote_server.tensors.kept_tensors import KeptTensors, OwnKeptTensors
 from burn_remote_server.tensors.slots import InFlight
@@ -58,6 +65,32 @@ _transfers: Final = Transfers()
 # The named tensors of all local devices. There are no contents, as nothing is sent to the device.
 _kept: Final = KeptTensors(Pool(2**62), 0, 1.0)
 _backends: dict[str, Backend] = {}
+
+ADDRESS: Final = "the local device"
+
+
+class _NoPeers:
+    """Opens no links: members of a group of local devices are all in this process (``Dials``)."""
+
+    def join_seconds(self, spec: GroupSpec) -> float:
+        return spec.bound_seconds
+
+    def dial(self, spec: GroupSpec, check: Callable[[], None]) -> Incoming:
+        previous = spec.addresses[spec.rank - 1]
+        raise ConnectionFailed(f"a local device has no links to servers such as {previous}")
+
+
+# How members of groups exchange elements; the default is the second.
+_ENGINES: Final = (EngineKind.RING, EngineKind.MEMORY)
+_groups: Final = Groups(_NoPeers(), lambda address: address == ADDRESS, CounterRegistry(), _ENGINES)
+# Groups of links that were garbage-collected without ``close``. A finalizer may run in any thread,
+# even one that holds a member's lock, so the next link leaves them.
+_abandoned: Final[deque[SessionGroups]] = deque()
+
+
+def _leave_abandoned() -> None:
+    while _abandoned:
+        _abandoned.popleft().end()
 
 
 def open_numpy(custom_operations: Iterable[object] = ()) -> BlockingLink:
@@ -82,7 +115,7 @@ class LocalLink:
     ``KeyboardInterrupt`` can be raised at any point of the execution.
     """
 
-    address: Final = "the local device"
+    address: Final = ADDRESS
     detects_corruption: Final = True
 
     def __init__(
@@ -92,6 +125,10 @@ class LocalLink:
         self._settings = settings
         self._outbox = NativeOutbox(self._fetch)
         self._interpreter = new_interpreter(backend, settings, self._outbox, custom=custom)
+        quota = self._interpreter.quota
+        groups = _groups.session(backend, quota, is_staged=False)
+        _leave_abandoned()
+        weakref.finalize(self, _abandoned.append, groups).atexit = False
         self._engine = Engine(
             self._interpreter,
             _transfers,
@@ -99,7 +136,8 @@ class LocalLink:
             transfer_domain="local",
             # Bounds the wait for the expose; the tensor itself then arrives at once.
             fetch_timeout_seconds=settings.fetch_timeout_seconds,
-            kept=OwnKeptTensors(_kept, "", self._interpreter.quota.max_bytes),
+            groups=groups,
+            kept=OwnKeptTensors(_kept, "", quota.max_bytes),
         )
         self._frames: deque[bytes] = deque()
         # Frames that are not fully executed.
@@ -252,6 +290,8 @@ class LocalLink:
     def _open_session(self, hello: Hello) -> None:
         limits = {
             **SESSION_LIMITS,
+            "groups": MAX_GROUPS,
+            "group_engines": EngineKind.bits(_ENGINES),
             "published": MAX_PUBLISHED,
             "message_bytes": self._settings.max_message_bytes,
         }

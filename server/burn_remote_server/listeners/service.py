@@ -16,7 +16,7 @@ from burn_remote_protocol.links.transports import listen
 from burn_remote_server import backends
 from burn_remote_server.access.admission import token_in_path
 from burn_remote_server.custom import load_operations
-from burn_remote_server.dialects.burn.routes import burn_routes
+from burn_remote_server.dialects.burn_0_21.routes import burn_0_21_routes
 from burn_remote_server.dialects.burn_0_22.routes import burn_0_22_sessions
 from burn_remote_server.dialects.native.routes import native_routes
 from burn_remote_server.fusion.opening import with_fusion
@@ -88,7 +88,7 @@ class _Service:
         self._host = host
         self._routes: Final = {
             **native_routes(burn_0_22_sessions()),
-            **burn_routes(),
+            **burn_0_21_routes(),
         }
         self._running: dict[asyncio.Task[None], str] = {}
         settings = host.settings

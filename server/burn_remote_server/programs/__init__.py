@@ -1,1 +1,1 @@
-"""Operations that run together: graphs that a client defined, and runs fused from its stream."""
+"""Operations that are ready to run: single ones (plans), graphs and fused runs."""

@@ -12,7 +12,8 @@ from burn_remote_protocol.errors import ProtocolViolation, shown
 from burn_remote_protocol.messages import DefineGraph
 from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.tensors.plans import Plan, memory_bytes
+from burn_remote_server.programs.plans import Plan
+from burn_remote_server.tensors.allocations import memory_bytes
 
 __all__ = [
     "FREED_BYTES",

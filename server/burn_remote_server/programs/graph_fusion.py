@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from burn_remote_protocol.messages import DefineGraph
-from burn_remote_server.backends.interface import Backend, BackendSession
+from burn_remote_server.backends.interface import Backend, BackendSession, ElementwiseCall
 from burn_remote_server.fusion.backend import FusionBackend
 from burn_remote_server.fusion.fuser import StreamOperation
 from burn_remote_server.fusion.search import Block, optimized
-from burn_remote_server.tensors.plans import Plan
+from burn_remote_server.programs.plans import Plan
 
 __all__ = ["fused_steps"]
 
@@ -24,12 +24,16 @@ def fused_steps(
     """
     if not isinstance(backend, FusionBackend):
         return []
-    return optimized(_operations(task, plans, session), backend.fusers())
+    fusers = backend.graph_fusers()
+    takes_all = any(fuser.least_bytes == 0 for fuser in fusers)
+    return optimized(_operations(task, plans, session, takes_all=takes_all), fusers)
 
 
 def _operations(
-    task: DefineGraph, plans: Sequence[Plan], session: BackendSession
+    task: DefineGraph, plans: Sequence[Plan], session: BackendSession, *, takes_all: bool
 ) -> list[StreamOperation | None]:
+    """Return the steps as operations; ``takes_all``: also those too small for a stream's fusers."""
+    bound: dict[Plan, tuple[ElementwiseCall, ...]] = {}
     last_use: dict[int, int] = {}
     for place, step in enumerate(task.steps):
         last_use |= dict.fromkeys(step[1:], place)
@@ -41,9 +45,13 @@ def _operations(
         outputs = tuple(range(next_slot, next_slot + plan.output_count))
         next_slot += plan.output_count
         operations.append(None)
-        if plan.error is not None or not plan.joins_windows:
+        if plan.error is not None or not (plan.joins_windows or (takes_all and plan.gives_one)):
             continue
         calls = plan.calls
+        if not plan.joins_windows and place not in numbered:
+            if plan not in bound:
+                bound[plan] = session.bind_elementwise(plan.signature)
+            calls = bound[plan]
         if place in numbered:
             # Only if every number gives a call with one constant.
             calls = session.bind_elementwise(plan.signature, _numbers(task, plan, place))

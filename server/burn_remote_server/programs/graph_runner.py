@@ -16,8 +16,9 @@ from burn_remote_server.fusion.counts import FusionCounts
 from burn_remote_server.programs.graph_definitions import Step
 from burn_remote_server.programs.graphs import GraphPlan
 from burn_remote_server.programs.instructions import StepFailed
+from burn_remote_server.programs.plans import as_failure
+from burn_remote_server.tensors.allocations import memory_bytes
 from burn_remote_server.tensors.ownership import HELD_IN_LIST
-from burn_remote_server.tensors.plans import as_failure, memory_bytes
 from burn_remote_server.tensors.tensor_table import TensorTable
 
 __all__ = ["GraphRunner", "Stopped"]

@@ -32,17 +32,9 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.messages import DefineGraph
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.operations.wire_values import is_scalar_value
-from burn_remote_server.backends.interface import (
-    Backend,
-    BackendSession,
-    ElementwiseCall,
-    Run,
-)
+from burn_remote_server.backends.interface import Backend, BackendSession, Run
 from burn_remote_server.fusion.fuser import OverwrittenInputs
-from burn_remote_server.fusion.search import Block
 from burn_remote_server.programs.graph_definitions import (
-    FREED_BYTES,
-    Step,
     Steps,
     allocate_registers,
     definition_bytes,
@@ -56,6 +48,7 @@ from burn_remote_server.programs.graph_fusion import fused_steps
 from burn_remote_server.programs.instructions import (
     CHECK,
     CHECKED_FIRST,
+    CHECKED_MANY,
     CHECKED_SECOND,
     FAILED,
     FREE,
@@ -64,41 +57,36 @@ from burn_remote_server.programs.instructions import (
     INTO_ONLY,
     INTO_SECOND,
     MANY_INPUTS,
-    MANY_OUTPUTS,
-    MAY_REUSE,
     NO_INPUT,
     NUMBERED,
     ONE_INPUT,
     REUSING,
     TWO_INPUTS,
+    UNPACKED,
     Instruction,
     StepFailed,
 )
+from burn_remote_server.programs.plans import Plan
 from burn_remote_server.programs.program_capture import (
     Captures,
     Program,
     ProgramCapture,
     number_key,
 )
+from burn_remote_server.programs.program_compiler import ProgramCompiler, step_cost
+from burn_remote_server.tensors.allocations import memory_bytes
 from burn_remote_server.tensors.ownership import held_by_a_call, held_only_here
-from burn_remote_server.tensors.plans import Plan, memory_bytes
 
 __all__ = ["GRAPH_STEP_COST", "GraphPlan"]
 
 # The time to check and compile a step, in nanoseconds: 18 to 23 µs (measured, with fusion).
 GRAPH_STEP_COST: Final = 25_000
 
-# Estimated time, in nanoseconds, between two checks of whether the session has ended.
-STOP_COST: Final = 10_000_000
-
-# Calling a kernel from the loop, in nanoseconds, and preparing a step again for new numbers.
-CALL_COST: Final = 300
-PREPARE_COST: Final = 30_000
+# The call of a graph from which on its functions are compiled. LLVM takes some 20 ms for each, in a
+# thread of its own, and saves up to a few µs a call.
+COMPILED_AT: Final = 32
 
 _INTEGER: Final = frozenset({int})
-
-# The forms that overwrite an operand of two, and those that first check its order.
-_CHECKED: Final = {INTO_FIRST: CHECKED_FIRST, INTO_SECOND: CHECKED_SECOND}
 
 
 class GraphPlan:
@@ -147,31 +135,31 @@ class GraphPlan:
         self._owns_memory = backend.owns_memory
         self._session = session
         self._prepare = prepare
-        self._limited = limited
-        self._check = check
-        steps, self._outputs, self._registers = allocate_registers(task, plans, len(specs))
+        steps, self._outputs, registers = allocate_registers(task, plans, len(specs))
         self.steps: Final = Steps(steps)
         self.peak_bytes = peak_bytes(steps)
-        self.cost = sum(map(_cost, steps))
-        # Registers whose values follow from the numbers of a call, and the steps that take them.
-        self._number_registers: list[tuple[int, int]] = []
-        # These registers by the identity of the plan, which ``steps`` keeps alive, and the numbers.
-        self._shared_registers: dict[tuple[int, Any], int] = {}
+        self.cost = sum(map(step_cost, steps))
         self._last_numbers: tuple[Any, ...] = ()
+        blocks = fused_steps(task, plans, backend, session)
+        compiled = ProgramCompiler(
+            steps, task.input_count, registers, blocks, session, limited, check
+        ).compiled()
+        self._program, self._checked = compiled.instructions, compiled.checked
+        self._assumed = compiled.assumed
+        self._kernels, self._places = compiled.kernels, compiled.places
+        self._registers = compiled.registers
+        self._number_registers = compiled.number_registers
         # Inputs whose memory a result may take if they die.
-        self.reusable_inputs: set[int] = set()
+        self.reusable_inputs: Final = compiled.reusable_inputs
         # Steps whose instruction overwrites an input, so that it cannot be repeated.
-        self.overwriting: set[int] = set()
+        self.overwriting: Final = compiled.overwriting
         # The runs of steps that are fused, by the place of their first step.
-        self.blocks: dict[int, Block] = {
-            block.start: block for block in fused_steps(task, plans, backend, session)
-        }
+        self.blocks: Final = compiled.blocks
         self.fused_count = sum(block.end - block.start for block in self.blocks.values())
         self.nbytes = definition_bytes(task, self.fused_count)
-        # The inputs that ``_program`` takes to be in C order.
-        self._assumed: tuple[int, ...] = ()
-        self._program, self._kernels, self._places = self._compiled(steps)
-        self._checked = tuple([(_CHECKED.get(form, form), *rest) for form, *rest in self._program])
+        # The functions among the kernels that are not compiled yet, by their places.
+        self._uncompiled = compiled.direct_calls
+        self._calls = 0
         # For each step with numbers: the last ones, and the plan for them.
         self._prepared: dict[int, tuple[tuple[Any, ...], Plan]] = {}
         self._capture = None if captures is None else self._captured_by(captures)
@@ -191,6 +179,8 @@ class GraphPlan:
             self._capture.run(r, numbers)
             return self.outputs(r)
         self._set_numbers(inputs, numbers)
+        if self._uncompiled:
+            self._take_compiled()
         r = [*inputs, *self._registers]
         program = self._program
         for register in self._assumed:
@@ -253,6 +243,18 @@ class GraphPlan:
                     into = r[j]
                     out = (into,) if into.flags.c_contiguous else ()
                     r[target] = kernels[k](r[i], into, *out)
+                elif form == UNPACKED:
+                    results = kernels[k](*[r[register] for register in i])
+                    for register, result in zip(target, results):  # noqa: B905 - equal lengths
+                        r[register] = result
+                elif form == CHECKED_MANY:
+                    operands = [r[register] for register in i]
+                    for register in j[0]:
+                        if not r[register].flags.c_contiguous:
+                            r[target] = kernels[k + 1](*operands[: j[1]])
+                            break
+                    else:
+                        r[target] = kernels[k](*operands)
                 elif form == FUSED:
                     self._run_fused(r, kernels[k], i, j, target, inputs, dying)
                 elif form == FAILED:
@@ -268,6 +270,18 @@ class GraphPlan:
                 failure = OperationFailed(str(error))
                 failed.lost = {registers[lost]: failure for lost in error.places}
             raise failed from error
+
+    def _take_compiled(self) -> None:
+        """Replace functions by those that are compiled; have them compiled once they repeat."""
+        self._calls += 1
+        if self._calls < COMPILED_AT:
+            return
+        for place, direct in [*self._uncompiled.items()]:
+            run, is_settled = direct.compiled()
+            if run is not None:
+                self._kernels[place] = run
+            if is_settled:
+                del self._uncompiled[place]
 
     def _set_numbers(self, inputs: Sequence[Any], numbers: tuple[Any, ...]) -> None:
         """Write the numbers of a call into their registers, unless they are there.
@@ -420,53 +434,7 @@ class GraphPlan:
             )
         return arguments[: self.input_count], arguments[self.input_count :], numbers
 
-    # -- compilation --------------------------------------------------------------------------
-
-    def _compiled(
-        self, all_steps: Sequence[Step]
-    ) -> tuple[tuple[Instruction, ...], tuple[Any, ...], list[int]]:
-        """Return the instructions, the kernels that they name, and the step of each instruction."""
-        program: list[Instruction] = []
-        kernels = _Kernels()
-        places: list[int] = []
-        unread = {*range(self.input_count)}  # registers that still have inputs
-        # Registers of results that nothing else can reference: ufuncs return new arrays and keep no
-        # reference. Any other kernel may return a view of an input.
-        private: set[int] = set()
-        orders = _MemoryOrders(self.input_count)
-        # The calls of plans, bound once: each binding may make new functions.
-        bound: dict[Plan, tuple[ElementwiseCall, ...]] = {}
-        place = cost = 0
-        while place < len(all_steps):
-            block = self.blocks.get(place)
-            end = place + 1 if block is None else block.end
-            steps = all_steps[place:end]
-            found = None if block else self._elementwise(place, steps[0], private, orders, bound)
-            if found is None:
-                found = self._fused(steps, place, block) if block else _instruction(place, steps[0])
-                for step in steps:
-                    private.difference_update(step.inputs, step.outputs)
-                    orders.note(step, is_ufunc=False)
-            form, kernel, i, j, target = found
-            if form in MAY_REUSE:
-                self.reusable_inputs.update(unread.intersection(j))
-            cost += sum(_cost(step) for step in steps)
-            if cost > STOP_COST and place:
-                program.append((CHECK, kernels.place(self._check), 0, 0, 0))
-                places.append(place)
-                cost = 0
-            k = place if form == NUMBERED else kernels.place(kernel)
-            program.append((form, k, i, j, target))
-            for step in steps:
-                unread.difference_update(step.outputs)
-            places.append(place)
-            large = self._large_dead(steps)
-            if large:
-                program.append((FREE, 0, 0, 0, large))
-                places.append(place)
-            place = end
-        self._assumed = tuple(orders.assumed)
-        return tuple(program), tuple(kernels.found), places
+    # -- capture ------------------------------------------------------------------------------
 
     def _captured_by(self, captures: Captures) -> ProgramCapture | None:
         """Return the program as one that is captured, or ``None`` if no part of it can be."""
@@ -509,210 +477,3 @@ class GraphPlan:
         )
         capture = ProgramCapture(program, captures)
         return capture if capture.is_useful else None
-
-    def _large_dead(self, steps: Sequence[Step]) -> tuple[int, ...]:
-        """Return the registers whose values, at least as large as ``FREED_BYTES``, die here."""
-        dead: dict[int, int] = {}
-        for step in steps:
-            sizes = self._sizes(step)
-            dead |= {register: sizes[register] for register in step.released}
-            for register in step.outputs:
-                dead.pop(register, None)
-            dead |= {register: sizes[register] for register in step.unused}
-        return tuple(register for register, size in dead.items() if size >= FREED_BYTES)
-
-    def _fused(self, steps: Sequence[Step], place: int, block: Block) -> tuple[Any, ...]:
-        """Return the form, kernel and operands for steps that one optimization executes."""
-        register: dict[int, int] = {}
-        targets: dict[int, int] = {}
-        operations = block.execution.operations
-        for offset, (step, operation) in enumerate(zip(steps, operations, strict=True)):
-            for slot, place_of_slot in zip(operation.inputs, step.inputs, strict=True):
-                register.setdefault(slot, place_of_slot)
-            targets |= zip(operation.outputs, step.outputs, strict=True)
-            for number in operation.numbers:
-                register[number] = self._number_register(place + offset, operation.calls[0])
-        optimization = block.execution.optimization
-        execute = block.execution.execute_optimization
-        run = self._limited(execute, [step.plan for step in steps])
-        inputs = tuple(register[slot] for slot in optimization.inputs)
-        outputs = tuple(targets[slot] for slot in optimization.outputs)
-        # A register is first released by the last step that uses its value from before the block.
-        released = {register for step in steps for register in step.released}
-        dying = tuple(sorted(released.intersection(inputs)))
-        # With limits, an execution may fail after everything was written.
-        if not dying or run != execute:
-            return (MANY_OUTPUTS, run, inputs, 0, outputs)
-        return (FUSED, run, inputs, dying, outputs)
-
-    def _number_register(self, place: int, call: ElementwiseCall) -> int:
-        """Return a register for the constant of a call.
-
-        Steps with the same plan and numbers share one: an update of 100 parameters binds each
-        number once for each shape, not once for each parameter, which took longer than the kernels.
-        """
-        step = self.steps[place]
-        register = self.input_count + len(self._registers)
-        if step.numbers:
-            known = self._shared_registers.setdefault((id(step.plan), step.numbers), register)
-            if known != register:
-                return known
-            self._number_registers.append((register, place))
-        self._registers.append(call.constants[0])
-        return register
-
-    def _elementwise(
-        self,
-        place: int,
-        step: Step,
-        private: set[int],
-        orders: _MemoryOrders,
-        bound: dict[Plan, tuple[ElementwiseCall, ...]],
-    ) -> tuple[Any, ...] | None:
-        """Return form, kernel and operands of a step that is one elementwise call of two operands.
-
-        A call from the loop without a function of Python between them takes half the time. If an
-        operand in ``private`` dies, the result takes its memory: 0.87 times the time for small
-        arrays, and half of it at 64 KiB. One that is not in C order keeps its memory if there are
-        two operands: the result may have another order. Updates ``private``, ``orders`` and
-        ``bound``.
-        """
-        plan = step.plan
-        if plan.error is not None or not plan.is_bare:
-            return None
-        if step.numbers:
-            fields, arguments = plan.signature.row.fields, plan.signature.arguments
-            values = {fields[field].name: arguments[field].value for field, _ in step.numbers}
-            calls = self._session.bind_elementwise(plan.signature, values)
-        else:
-            if plan not in bound:
-                bound[plan] = self._session.bind_elementwise(plan.signature)
-            calls = bound[plan]
-        if len(calls) != 1 or len(step.inputs) + len(calls[0].constants) not in (1, 2):
-            return None
-        function, constants, into = calls[0]
-        if step.numbers and not constants:
-            return None
-        is_ufunc = into is function
-        dying = private.intersection(step.released, _inputs_like_output(step)) if is_ufunc else ()
-        if not dying and _reusable_inputs(step):
-            return None
-        operands = [*step.inputs]
-        if constants:
-            operands.append(self._number_register(place, calls[0]))
-        form = ONE_INPUT if len(operands) == 1 else TWO_INPUTS
-        if dying:
-            self.overwriting.add(place)
-            form = _overwriting_form(operands, dying, orders)
-        orders.note(step, is_ufunc=is_ufunc)
-        if is_ufunc:
-            private.difference_update(step.released)
-            private.update(step.outputs)
-        else:
-            private.difference_update(step.inputs, step.outputs)
-        return (form, function, *[*operands, 0][:2], step.outputs[0])
-
-    def _sizes(self, step: Step) -> dict[int, int]:
-        uses = step.plan.signature.input_uses
-        sizes = {
-            register: memory_bytes(use.spec)
-            for register, use in zip(step.inputs, uses, strict=True)
-        }
-        specs = step.plan.signature.outputs
-        return sizes | {
-            register: memory_bytes(spec) for register, spec in zip(step.outputs, specs, strict=True)
-        }
-
-
-class _MemoryOrders:
-    """The registers whose arrays are in C order if the inputs in ``assumed`` are.
-
-    A ufunc's result is in C order if an operand of its shape is: NumPy prefers C order where the
-    orders of operands differ. Other kernels may return arrays in any order.
-    """
-
-    def __init__(self, input_count: int) -> None:
-        self.assumed: set[int] = set()
-        self._inputs = {*range(input_count)}
-        self._known = {*self._inputs}
-
-    def __contains__(self, register: int) -> bool:
-        return register in self._known
-
-    def note(self, step: Step, *, is_ufunc: bool) -> None:
-        """Note the order of a step's results."""
-        sources = self._known.intersection(_inputs_like_output(step)) if is_ufunc else set()
-        if sources and sources <= self._inputs:
-            self.assumed.add(min(sources))
-        self._inputs.difference_update(step.outputs)
-        self._known.difference_update(step.outputs)
-        if sources:
-            self._known.update(step.outputs)
-
-
-class _Kernels:
-    """The kernels of a program; each occurs once in ``found``, at its ``place``."""
-
-    def __init__(self) -> None:
-        self.found: list[Any] = []
-        # By identity: a kernel may define its own equality. ``found`` keeps them alive.
-        self._places: dict[int, int] = {}
-
-    def place(self, kernel: Any) -> int:
-        """Return the place of a kernel, which is added if it is new."""
-        place = self._places.setdefault(id(kernel), len(self.found))
-        if place == len(self.found):
-            self.found.append(kernel)
-        return place
-
-
-def _overwriting_form(
-    operands: Sequence[int], dying: Collection[int], orders: _MemoryOrders
-) -> int:
-    """Return the form of a step whose result takes the memory of an operand in ``dying``."""
-    if len(operands) == 1:
-        return INTO_ONLY
-    form = INTO_FIRST if operands[0] in dying else INTO_SECOND
-    into = operands[form == INTO_SECOND]
-    return form if into in orders else _CHECKED[form]
-
-
-def _instruction(place: int, step: Step) -> tuple[Any, ...]:
-    """Return form, kernel and operands of a step."""
-    plan, inputs = step.plan, step.inputs
-    target: Any = step.outputs[0] if plan.gives_one else step.outputs
-    if step.numbers:
-        return (NUMBERED, None, inputs, _reusable_inputs(step), target)
-    if plan.error is not None:
-        return (FAILED, plan, 0, 0, 0)
-    run = plan.run
-    if not plan.gives_one:
-        return (MANY_OUTPUTS, run, inputs, 0, target)
-    candidates = _reusable_inputs(step)
-    if candidates:
-        return (REUSING, plan, inputs, candidates, target)
-    if len(inputs) == 2:
-        return (TWO_INPUTS, run, *inputs, target)
-    if len(inputs) == 1:
-        return (ONE_INPUT, run, inputs[0], 0, target)
-    return (MANY_INPUTS if inputs else NO_INPUT, run, inputs, 0, target)
-
-
-def _cost(step: Step) -> int:
-    return step.plan.cost + CALL_COST + PREPARE_COST * len(step.numbers)
-
-
-def _reusable_inputs(step: Step) -> tuple[int, ...]:
-    """Return the registers of the inputs whose memory the result of a step may take."""
-    return tuple(
-        step.inputs[position]
-        for position in step.plan.reusable
-        if step.inputs[position] in step.released and step.inputs.count(step.inputs[position]) == 1
-    )
-
-
-def _inputs_like_output(step: Step) -> list[int]:
-    """Return the registers of the inputs that have the shape and dtype of the only output."""
-    (out,) = step.plan.signature.outputs
-    uses = step.plan.signature.input_uses
-    return [register for register, use in zip(step.inputs, uses, strict=True) if use.spec == out]

@@ -15,6 +15,7 @@ from burn_remote_protocol.errors import OperationFailed
 __all__ = [
     "CHECK",
     "CHECKED_FIRST",
+    "CHECKED_MANY",
     "CHECKED_SECOND",
     "FAILED",
     "FREE",
@@ -30,6 +31,7 @@ __all__ = [
     "ONE_INPUT",
     "REUSING",
     "TWO_INPUTS",
+    "UNPACKED",
     "Instruction",
     "Segment",
     "StepFailed",
@@ -41,11 +43,14 @@ __all__ = [
 Instruction = tuple[Any, ...]
 
 # How the loop runs an instruction: by the number of its inputs, or one of the other forms. A result
-# takes the memory of a ``CHECKED`` operand only if that is in C order.
+# takes the memory of a ``CHECKED`` operand only if that is in C order. ``CHECKED_MANY`` is
+# ``MANY_INPUTS``, but if a register in ``j[0]`` is in another order, the next kernel takes the
+# first ``j[1]`` operands. ``UNPACKED`` has several results, all of them present.
 (
     NO_INPUT, ONE_INPUT, TWO_INPUTS, INTO_ONLY, INTO_FIRST, INTO_SECOND, MANY_INPUTS,
     MANY_OUTPUTS, REUSING, FUSED, NUMBERED, FREE, CHECK, FAILED, CHECKED_FIRST, CHECKED_SECOND,
-) = range(16)  # fmt: skip
+    CHECKED_MANY, UNPACKED,
+) = range(18)  # fmt: skip
 
 # The forms whose fourth element has the registers that their results may take.
 MAY_REUSE: Final = frozenset({REUSING, FUSED, NUMBERED})

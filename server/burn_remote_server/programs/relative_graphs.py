@@ -17,7 +17,7 @@ from burn_remote_protocol.messages import DefineGraph
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.operations.wire_values import Scalar, TensorUse
 from burn_remote_protocol.tensors import Slice, TensorSpec, TensorStatus, checked_shape
-from burn_remote_server.tensors.plans import signature_bytes
+from burn_remote_server.programs.plans import signature_bytes
 
 __all__ = [
     "Interface",

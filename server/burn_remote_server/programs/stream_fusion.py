@@ -21,8 +21,8 @@ from burn_remote_server.fusion.counts import FusionCounts
 from burn_remote_server.fusion.fuser import OverwrittenInputs, StreamOperation
 from burn_remote_server.fusion.plan_store import ExecutionPlanStore
 from burn_remote_server.fusion.search import Block, optimized
+from burn_remote_server.programs.plans import Plan
 from burn_remote_server.tensors.ownership import held_once
-from burn_remote_server.tensors.plans import Plan
 from burn_remote_server.tensors.tensor_table import TensorTable
 
 __all__ = ["MAX_WINDOW_TASKS", "Entry", "Progress", "StreamFusion"]

@@ -1,1 +1,1 @@
-"""A session's tensors: their table, slots and memory, and the plans of operations on them."""
+"""A session's tensors: their table, their slots and their memory."""

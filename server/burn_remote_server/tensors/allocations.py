@@ -24,9 +24,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from burn_remote_protocol.errors import QuotaExceeded
+from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.quota import Quota
 
-__all__ = ["Allocations", "hold_while_alive"]
+__all__ = ["Allocations", "hold_while_alive", "memory_bytes"]
+
+
+def memory_bytes(spec: TensorSpec) -> int:
+    """Return a tensor's bytes on a device, where a bool always takes one byte."""
+    return spec.size if spec.dtype.is_bool else spec.nbytes
 
 
 # An allocation that only tensors of the table reference: the array that owns it, its size, the sum

@@ -21,7 +21,7 @@ from burn_remote_protocol.errors import OperationFailed, QuotaExceeded, Transfer
 from burn_remote_protocol.ids import is_secret
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.interface import Backend, Loan
-from burn_remote_server.tensors.plans import memory_bytes
+from burn_remote_server.tensors.allocations import memory_bytes
 
 __all__ = ["BURN", "ExposeLimits", "Exposed", "Key", "Transfers", "burn_domain", "transfer_key"]
 

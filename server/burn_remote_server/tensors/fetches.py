@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from burn_remote_protocol.errors import QuotaExceeded
 from burn_remote_server.access.quota import Quota
-from burn_remote_server.tensors.plans import memory_bytes
+from burn_remote_server.tensors.allocations import memory_bytes
 from burn_remote_server.tensors.slots import InFlight
 
 __all__ = ["Fetches"]
@@ -15,8 +16,8 @@ __all__ = ["Fetches"]
 class Fetches:
     """A session's running fetches, with the bytes reserved for each. Not thread-safe.
 
-    A tensor that was dropped still takes memory while it arrives, so its bytes stay reserved until
-    the fetch ends.
+    A tensor that was dropped still takes memory while it arrives, so its bytes count as held until
+    the fetch ends, whatever the session does meanwhile.
     """
 
     def __init__(self, quota: Quota, allowed: int | None) -> None:
@@ -40,9 +41,15 @@ class Fetches:
 
     def drop(self, slot: InFlight) -> None:
         """Discard a tensor that was dropped, or that is now stored as an array."""
-        if slot.arrived():
+        size, quota = slot.reserved, self._quota
+        if slot.arrived() or size is None:
             self._free(slot)
-        slot.drop()
+            slot.drop()
+            return
+        slot.reserved = None
+        quota.retain(size)
+        quota.give_back(size, 1)
+        slot.drop(partial(quota.release, size))
 
     def end(self) -> None:
         """Return all reserved bytes, at the end of the session."""
@@ -62,14 +69,8 @@ class Fetches:
         slot.reserved = size
 
     def remove_ended(self) -> None:
-        """Remove ended fetches; return the reserved bytes of those that were dropped."""
-        begun = []
-        for slot in self._begun:
-            if not slot.arrived():
-                begun.append(slot)
-            elif slot.is_dropped:
-                self._free(slot)
-        self._begun = begun
+        """Remove ended fetches."""
+        self._begun = begun = [slot for slot in self._begun if not slot.arrived()]
         # The next check waits until the number has doubled, so the average cost is constant.
         self._check_at = 2 * len(begun) + 64
         if self._allowed is not None:

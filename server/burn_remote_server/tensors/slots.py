@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from burn_remote_protocol.errors import OperationFailed, TransferFailed
@@ -39,8 +40,8 @@ class InFlight:
     """
 
     __slots__ = (
-        "_arrived", "_error", "_is_lent", "_lock", "_timeout_seconds", "_value", "is_dropped",
-        "reserved", "sign", "spec",
+        "_arrived", "_error", "_is_lent", "_lock", "_on_end", "_timeout_seconds", "_value",
+        "is_dropped", "reserved", "sign", "spec",
     )  # fmt: skip
 
     def __init__(self, spec: TensorSpec | None, timeout_seconds: float | None = None) -> None:
@@ -48,7 +49,7 @@ class InFlight:
         self._timeout_seconds = timeout_seconds
         # The latest sign of its source; ``None`` for a tensor of another session of this process.
         self.sign: Sign | None = None
-        # Bytes reserved for it in the quota: until it is dropped, and at least until it arrives.
+        # Bytes reserved for it in the quota while it is not dropped.
         self.reserved: int | None = None
         self.is_dropped = False
         self._is_lent = False
@@ -56,6 +57,8 @@ class InFlight:
         self._arrived = threading.Event()
         self._value: Any = None
         self._error: OperationFailed | None = None
+        # Called once if it arrives or fails after it was dropped.
+        self._on_end: Callable[[], None] | None = None
 
     def note_sign(self, hops: int) -> None:
         """Note that the work before the tensor makes progress."""
@@ -67,6 +70,8 @@ class InFlight:
             if not self._arrived.is_set():
                 self._value = None if self.is_dropped and not self._is_lent else array
                 self._arrived.set()
+        del array  # its memory is free before ``_end`` says so
+        self._end()
 
     def fail(self, error: OperationFailed) -> None:
         """Deliver an error instead of the array."""
@@ -74,18 +79,31 @@ class InFlight:
             if not self._arrived.is_set():
                 self._error = error
                 self._arrived.set()
+        self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end()
 
     def lend(self) -> None:
         """Keep the array as long as the slot is referred to, also after ``drop``."""
         with self._lock:
             self._is_lent = True
 
-    def drop(self) -> None:
-        """Discard the array, now or when it arrives, unless the slot is lent."""
+    def drop(self, on_end: Callable[[], None] | None = None) -> None:
+        """Discard the array, now or when it arrives, unless the slot is lent.
+
+        ``on_end`` is called, in any thread, when the array or an error has been delivered.
+        """
         with self._lock:
             self.is_dropped = True
             if not self._is_lent:
                 self._value = None
+            self._on_end = on_end
+        if self.arrived():
+            self._end()
 
     def arrived(self) -> bool:
         """Whether the array or an error was delivered."""

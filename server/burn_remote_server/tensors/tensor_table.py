@@ -17,10 +17,9 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend, BackendSession, array_shape
-from burn_remote_server.tensors.allocations import Allocations, hold_while_alive
+from burn_remote_server.tensors.allocations import Allocations, hold_while_alive, memory_bytes
 from burn_remote_server.tensors.failures import Failures
 from burn_remote_server.tensors.fetches import Fetches
-from burn_remote_server.tensors.plans import memory_bytes
 from burn_remote_server.tensors.slots import InFlight, Slot, Uploading
 
 __all__ = ["TensorTable"]

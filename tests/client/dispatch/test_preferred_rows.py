@@ -51,6 +51,8 @@ FLOAT_FUNCTIONS: Final[dict[str, Callable[[br.Tensor], Any]]] = {
     "expm1": br.expm1,
     "log2": lambda x: br.log2(abs(x)),
     "log10": lambda x: br.log10(abs(x)),
+    "floor_divide": lambda x: x // (0.7 - x),
+    "floor_divide_number": lambda x: x // 0.1,
     "relu": F.relu,
     "leaky_relu": F.leaky_relu,
     "prelu": lambda x: F.prelu(x, br.full((9,), 0.3, dtype=x.dtype, device=x.device)),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import burn_remote as br
 from burn_remote import functional as F
+from burn_remote.distributed import Group
 from burn_remote.runner.forwarding import ForwardingRunner
 from burn_remote.runner.interface import RunnerClient, TensorHandle
 from burn_remote_protocol.operations.row import Signature
@@ -155,7 +156,8 @@ def test_gradients_accumulated_without_sync_are_added_to_those_of_the_next_backw
 
 
 def test_no_sync_moves_no_gradient(devices: Devices) -> None:
-    trainer = br.DataParallel(loss_of, PARAMS, devices[:2])
+    group = Group(devices[:2], engine="moves")  # whose moves a recorder sees
+    trainer = br.DataParallel(loss_of, PARAMS, group)
     batch = trainer.split(X, Y)
     with Recording(devices[1]) as recorder, trainer.no_sync():
         trainer.backward(batch)
@@ -203,7 +205,8 @@ class Recording:
 
 
 def test_a_bucket_leaves_while_the_backward_pass_goes_on(devices: Devices) -> None:
-    trainer = br.DataParallel(loss_of, PARAMS, devices[:2], bucket_bytes=1)
+    group = Group(devices[:2], engine="moves")
+    trainer = br.DataParallel(loss_of, PARAMS, group, bucket_bytes=1)
     batch = trainer.split(X, Y)
     with Recording(devices[0]) as recorder:
         trainer.backward(batch)

@@ -124,11 +124,11 @@ def test_a_group_of_other_than_different_devices_is_refused(
 
 
 def test_an_engine_that_the_devices_do_not_have_is_refused(devices: Devices) -> None:
-    with pytest.raises(br.UsageError, match="the engine 'ring' needs native servers: "):
-        Group(devices[:2], engine="ring")
+    with pytest.raises(br.UsageError, match="the engine 'nccl' needs GPUs of native servers"):
+        Group(devices[:2], engine="nccl")
     with pytest.raises(br.ArgumentMismatch, match="'nccl' or 'moves', not 'gloo'"):
         Group(devices[:2], engine="gloo")
-    assert Group(devices[:2]).engine == "moves"
+    assert Group(devices[:2]).engine == "memory"
 
 
 def test_a_group_of_one_returns_what_it_is_given(devices: Devices) -> None:

@@ -1,4 +1,4 @@
-"""The names of Burn's distributed backend, with semantics in which no device waits for ever."""
+"""The names of Burn's distributed backend, with semantics in which no device waits forever."""
 
 from __future__ import annotations
 

@@ -29,6 +29,13 @@ def test_a_vector_on_the_right_gives_a_vector(device: br.Device) -> None:
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10, strict=True)
 
 
+def test_a_complex_matrix_may_meet_a_real_one(device: br.Device) -> None:
+    random = np.random.default_rng(5)
+    left, right = random.normal(size=(3, 3)) + 1j, random.normal(size=(3, 2))
+    found = br.linalg.solve(br.tensor(left, device=device), br.tensor(right, device=device))
+    np.testing.assert_allclose(found.numpy(), np.linalg.solve(left, right), rtol=1e-10)
+
+
 @pytest.mark.parametrize(
     "function, message",
     [
@@ -84,6 +91,18 @@ def test_the_gradients_of_symmetric_matrices_are_symmetric(device: br.Device) ->
         (function(x) ** 2).sum().backward()
         assert x.grad is not None
         np.testing.assert_allclose(x.grad.numpy(), x.grad.numpy().T, atol=1e-12)
+
+
+def test_the_gradient_of_a_complex_pseudoinverse_is_that_of_the_inverse(device: br.Device) -> None:
+    random = np.random.default_rng(6)
+    array = random.normal(size=(3, 3)) + 1j * random.normal(size=(3, 3))
+    grads = []
+    for function in (br.linalg.inv, br.linalg.pinv):
+        x = br.tensor(array, device=device).requires_grad_()
+        br.abs(function(x)).sum().backward()
+        assert x.grad is not None
+        grads.append(x.grad.numpy())
+    np.testing.assert_allclose(grads[1], grads[0], rtol=1e-8)
 
 
 def test_equal_eigenvalues_make_the_gradient_of_eigenvectors_visibly_undefined(

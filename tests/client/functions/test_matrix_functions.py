@@ -38,6 +38,55 @@ def test_pseudoinverses_and_ranks_are_those_of_numpy(array: Array, device: br.De
     np.testing.assert_allclose(br.linalg.pinv(x).numpy(), expected, atol=1e-12, strict=True)
 
 
+@pytest.mark.parametrize("array", MATRICES, ids=lambda array: str(array.shape))
+def test_pseudoinverses_and_ranks_of_complex_matrices_are_those_of_numpy(
+    array: Array, device: br.Device
+) -> None:
+    array = array * (1 + 2j) + 1j * array[..., ::-1]
+    x = br.tensor(array, device=device)
+    if array.size:
+        expected_ranks = np.linalg.matrix_rank(array)
+        np.testing.assert_array_equal(br.linalg.matrix_rank(x).numpy(), expected_ranks)
+    expected = np.linalg.pinv(array, rtol=max(array.shape[-2:]) * 2.0**-52)
+    np.testing.assert_allclose(br.linalg.pinv(x).numpy(), expected, atol=1e-12, strict=True)
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_complex_equations_of_least_squares_are_solved_as_in_numpy(
+    dtype: Any, device: br.Device
+) -> None:
+    random = np.random.default_rng(12)
+    drawn = random.normal(size=(2, 5, 5)) + 1j * random.normal(size=(2, 5, 5))
+    left, right = drawn[0, :, :3].astype(dtype), drawn[1, :, :2].astype(dtype)
+    found = br.linalg.lstsq(br.tensor(left, device=device), br.tensor(right, device=device))
+    expected = np.linalg.lstsq(left, right, rcond=None)
+    bound = 1e-4 if dtype is np.complex64 else 1e-12
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours.numpy(), theirs, atol=bound)
+    real = np.zeros(0, dtype).real.dtype
+    assert (found.residuals.numpy().dtype, found.singular_values.numpy().dtype) == (real, real)
+
+
+@pytest.mark.parametrize("order", ["fro", "nuc", 1, -1, 2, -2, math.inf, -math.inf])
+def test_norms_of_complex_matrices_are_real_and_those_of_numpy(
+    order: Any, device: br.Device
+) -> None:
+    random = np.random.default_rng(2)
+    array = (random.normal(size=(2, 3, 4)) + 1j * random.normal(size=(2, 3, 4))).astype("complex64")
+    found = br.linalg.matrix_norm(br.tensor(array, device=device), ord=order)
+    expected = np.linalg.matrix_norm(array, ord=order)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, strict=True)
+    assert br.linalg.norm(br.tensor(array, device=device)).dtype == br.float32
+
+
+@pytest.mark.parametrize("power", [0, 3, -2])
+def test_powers_of_complex_matrices_are_those_of_numpy(power: int, device: br.Device) -> None:
+    random = np.random.default_rng(3)
+    array = random.normal(size=(2, 3, 3)) + 1j * random.normal(size=(2, 3, 3))
+    found = br.linalg.matrix_power(br.tensor(array, device=device), power)
+    np.testing.assert_allclose(found.numpy(), np.linalg.matrix_power(array, power), rtol=1e-9)
+
+
 @pytest.mark.parametrize("rtol", [0.1, 0.9])
 def test_a_tolerance_counts_small_singular_values_as_zero(rtol: float, device: br.Device) -> None:
     array = np.stack([np.diag([1.0, 0.5, 0.05]), np.eye(3)])

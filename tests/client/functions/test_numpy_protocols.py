@@ -18,6 +18,18 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
     "all": lambda x: np.all(x > 0),
     "arctan2": lambda x: np.arctan2(x, x + 1),
     "argmax": lambda x: np.argmax(x, axis=0),
+    "array_split": lambda x: np.array_split(x, 2, axis=1)[0],
+    "column_stack": lambda x: np.column_stack([x, x]),
+    "corrcoef": lambda x: np.corrcoef(x),
+    "cov": lambda x: np.cov(x, ddof=0),
+    "cov of two": lambda x: np.cov(x[0], x[1]),
+    "dstack": lambda x: np.dstack([x, x]),
+    "flipud": lambda x: np.flipud(x),
+    "hsplit": lambda x: np.hsplit(x, 3)[1],
+    "interp": lambda x: np.interp(x, [0, 3, 9], [1, 2, 0]),
+    "isclose": lambda x: np.isclose(x, x + 1e-3, atol=1e-2),
+    "polyval": lambda x: np.polyval([1, 2, 3], x),
+    "rot90": lambda x: np.rot90(x),
     "broadcast_to": lambda x: np.broadcast_to(x, (2, 2, 3)),
     "clip": lambda x: np.clip(x, 2, 3),
     "concatenate": lambda x: np.concatenate((x, x), axis=1),
@@ -88,11 +100,14 @@ REFUSED: dict[str, tuple[Callable[[br.Tensor], object], str]] = {
     "a reduction of a ufunc": (lambda x: np.add.reduce(x), r"numpy\.add\.reduce is not computed"),
     "an output": (lambda x: np.add(x, x, out=np.zeros(2)), "out= is not computed on the device"),
     "a ufunc without a row": (lambda x: np.spacing(x), r"numpy\.spacing is not computed"),
-    "an array compared": (
-        lambda x: np.ones(2) < x,
+    "a large array compared": (
+        lambda x: np.ones((8193, 2), np.float32) < x,
         r"burn_remote\.tensor\(array, device=x\.device",
     ),
-    "an array": (lambda x: np.ones(2) * x, r"burn_remote\.tensor\(array, device=x\.device\)"),
+    "a large array": (
+        lambda x: np.ones((4097, 2)) * x,
+        r"array of 65,552 bytes .* up to 65,536.*burn_remote\.tensor\(array, device=x\.device\)",
+    ),
 }
 
 
@@ -104,6 +119,45 @@ def test_other_functions_of_numpy_are_refused(device: br.LocalDevice, name: str)
     with pytest.raises(TypeError, match=text):
         call(x)
     assert device.traffic.requests == requests
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x, y: x + y, lambda x, y: y - x, lambda x, y: x * y, lambda x, y: y / x,
+        lambda x, y: x // y, lambda x, y: y % x, lambda x, y: abs(x) ** y, lambda x, y: y**2 + x,
+        lambda x, y: x @ y.T, lambda x, y: y.T @ x, lambda x, y: x == y, lambda x, y: y != x,
+        lambda x, y: x < y, lambda x, y: y >= x, lambda x, y: (x > 0) & (y > 0),
+        lambda x, y: (y > 0) | (x > 1), lambda x, y: np.maximum(x, y), lambda x, y: np.hypot(y, x),
+        lambda x, y: np.where(x > 2, x, y), lambda x, y: np.logical_xor(y, x > 1),
+        lambda x, y: np.arctan2(x, y), lambda x, y: np.array(2.0) * x,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_a_small_array_is_an_operand(
+    compute: Callable[[Any, Any], Any], dtype: Any, device: br.Device
+) -> None:
+    x = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
+    y = (np.arange(6).reshape(2, 3) + 1).astype(dtype)
+    found = compute(br.tensor(x, device=device), y)
+    expected = compute(x, y)
+    assert isinstance(found, br.Tensor)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
+    if dtype != "int32":  # integers take the dtype of the floats, as in PyTorch and JAX
+        assert found.numpy().dtype == expected.dtype
+
+
+def test_an_array_may_change_after_it_was_an_operand(device: br.Device) -> None:
+    array = np.ones(3, np.float32)
+    total = br.zeros(3, device=device) + array
+    array[:] = 9
+    np.testing.assert_array_equal(total.numpy(), [1, 1, 1])
+
+
+def test_a_compiled_function_refuses_an_array_as_an_operand(device: br.Device) -> None:
+    array = np.ones(3, np.float32)
+    with pytest.raises(br.UsageError, match=r"uploads a tensor.*pass it as an argument"):
+        br.compile(lambda x: x + array)(br.zeros(3, device=device))
 
 
 def test_comparing_whole_arrays_reads_one_bool(device: br.LocalDevice) -> None:

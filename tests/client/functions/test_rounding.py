@@ -14,6 +14,7 @@ import burn_remote as br
 from support.elements import assert_same
 from support.exact_rounding import exact_cast, nearest
 from support.kernels import BFLOAT16
+from support.runners import RecordingDevice
 from support.values import same
 
 FLOATS = [np.dtype(np.float16), BFLOAT16, np.dtype(np.float32), np.dtype(np.float64)]
@@ -48,6 +49,17 @@ def test_floor_divide_of_floats_matches_numpy(device: br.Device, dtype: Any) -> 
     for number in map(float, b[: len(SPECIAL)]):
         alike(br.tensor(a, device=device) // number, floor_divided(a, dtype.type(number), dtype))
         alike(number // br.tensor(b, device=device), floor_divided(dtype.type(number), b, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_floor_divide_of_floats_is_one_operation(dtype: str) -> None:
+    recorded = RecordingDevice()
+    x = br.ones((3,), dtype=dtype, device=recorded)
+    made = len(recorded.runner.names)
+    (x // x), (x // 3), (x // 0.5)
+    assert recorded.runner.names[made:] == [
+        "Elementwise.FloorDivide", "Elementwise.FloorDivideScalar", "Elementwise.FloorDivideScalar",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,53 @@ def test_eigenvalues_of_a_rotation_are_complex() -> None:
     np.testing.assert_allclose(np.sort_complex(values.numpy()), [-1j, 1j])
     half = br.linalg.eigvals(br.tensor(rotation, dtype=br.float16, device="local"))
     assert half.dtype == br.complex64
-    with pytest.raises(br.UsageError, match="eigh has a gradient"):
-        x = br.tensor(rotation, device="local").requires_grad_()
-        abs(br.linalg.eigvals(x)).sum().backward()
+    x = br.tensor(rotation, device="local").requires_grad_()
+    abs(br.linalg.eigvals(x)).sum().backward()
+    assert x.grad is not None
+    np.testing.assert_allclose(x.grad.numpy(), rotation, atol=1e-12)
+
+
+def test_complex_numbers_that_are_not_zero_are_found() -> None:
+    array = np.array([[0, 1j, -0.0], [2, 0, np.nan]])
+    x = br.tensor(array, device="local")
+    np.testing.assert_array_equal(br.argwhere(x).numpy(), np.argwhere(array))
+    for ours, theirs in zip(br.nonzero(x), np.nonzero(array), strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs)
+
+
+def test_complex_tensors_are_padded_with_complex_numbers() -> None:
+    array = np.array([[1j, 2]])
+    found = br.functional.pad(br.tensor(array, device="local"), (1, 2), value=3 - 1j)
+    expected = np.pad(array, ((0, 0), (1, 2)), constant_values=3 - 1j)
+    np.testing.assert_array_equal(found.numpy(), expected)
+
+
+def test_the_sign_of_complex_zeros_is_a_positive_zero() -> None:
+    zeros = np.array([complex(0, 0), complex(-0.0, 0.0), complex(0.0, -0.0), complex(-0.0, -0.0)])
+    signs = br.sign(br.tensor(zeros, device="local")).numpy()
+    assert not np.signbit(signs.real).any()
+    assert not np.signbit(signs.imag).any()
+
+
+@pytest.mark.parametrize(
+    "z, expected",
+    [
+        (complex(math.inf, 0), complex(math.inf, 0)),
+        (complex(-math.inf, math.inf), complex(-1, 0)),
+        (complex(math.inf, math.inf), complex(math.inf, math.nan)),
+        (complex(-math.inf, math.nan), complex(-1, 0)),
+        (complex(math.nan, 0), complex(math.nan, 0)),
+        (complex(1e-12, 1e-12), complex(1e-12, 1e-12 + 1e-24)),
+    ],
+)
+def test_complex_expm1_has_the_special_values_of_the_standard(
+    z: complex, expected: complex
+) -> None:
+    found = br.expm1(br.tensor(np.array(z), device="local")).item()
+    np.testing.assert_allclose([found.real, found.imag], [expected.real, expected.imag], rtol=1e-11)
+
+
+def test_a_diagonal_far_outside_of_a_matrix_is_empty() -> None:
+    for k in (2**63, -(2**63), 5, -4):
+        assert not br.eye(3, 5, k=k, device="local").any().item()
+    np.testing.assert_array_equal(br.eye(3, 5, k=4, device="local").numpy(), np.eye(3, 5, 4))

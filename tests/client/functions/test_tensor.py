@@ -111,8 +111,7 @@ def test_numpy_asarray_waits_and_converts(device: RecordingDevice) -> None:
 def test_numpy_operations_never_read_a_tensor(device: RecordingDevice) -> None:
     x = br.zeros((2,), device=device)
     assert isinstance(np.float32(2) * x, br.Tensor)
-    with pytest.raises(TypeError, match=r"burn_remote\.tensor"):
-        np.ones(2) * x
+    assert isinstance(np.ones(2) * x, br.Tensor)
     assert isinstance(np.exp(x), br.Tensor)
     assert device.runner.reads == []
 
@@ -291,10 +290,8 @@ def test_comparison_with_other_objects_is_unequal(device: RecordingDevice) -> No
     assert {x: 1}[x] == 1
 
 
-@pytest.mark.parametrize("other", [np.zeros(2), [0.0, 0.0], (0.0, 0.0)], ids=repr)
-def test_comparison_with_arrays_and_lists_is_refused(
-    device: RecordingDevice, other: object
-) -> None:
+@pytest.mark.parametrize("other", [[0.0, 0.0], (0.0, 0.0)], ids=repr)
+def test_comparison_with_lists_is_refused(device: RecordingDevice, other: object) -> None:
     x = br.zeros((2,), device=device)
     with pytest.raises(br.ArgumentMismatch):
         x == other  # noqa: B015

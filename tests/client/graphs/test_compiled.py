@@ -489,3 +489,39 @@ def test_a_progression_follows_a_number_among_the_arguments(device: br.Device) -
 
     for count in (3, 5, 3, 700):
         assert function(x, count).item() == count * (count - 1) // 2
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_a_large_integer_inside_an_option_is_exact(device: br.Device, dtype: str) -> None:
+    padded = br.compile(lambda x, number: br.functional.pad(x, (1, 0), value=number))
+    x = br.tensor(np.array([1, 2], dtype), device=device)
+    for number in (5, 2**62 + 1, 2**62 + 3):
+        assert padded(x, number).tolist() == [number, 1, 2]
+
+
+def test_a_single_complex_product_has_the_bits_of_the_eager_one(device: br.Device) -> None:
+    random = np.random.default_rng(3)
+    function = br.compile(lambda x, y: (x * y) * (y * x) * y)
+    for _ in range(20):
+        arrays = random.normal(size=(2, 1)) + 1j * random.normal(size=(2, 1))
+        x, y = (br.tensor(one, device=device) for one in arrays)
+        assert function(x, y).item() == ((x * y) * (y * x) * y).item()
+
+
+@pytest.mark.parametrize(
+    "function, way",
+    [
+        (
+            lambda x: x[x > 0],
+            r"the shape of x\[mask\] depends on elements; write where\(mask, x, 0",
+        ),
+        (lambda x: br.nonzero(x), r"the shape of nonzero\(x\) depends .* pass size=count"),
+        (lambda x: br.unique_values(x), "the shape of the distinct elements of x depends"),
+        (lambda x: br.bincount(x), "pass length="),
+    ],
+)
+def test_a_result_whose_shape_depends_on_elements_is_refused_with_the_way(
+    function: Any, way: str, device: br.Device
+) -> None:
+    with pytest.raises(br.UsageError, match=rf"test_compiled\.py:\d+: a compiled function .*{way}"):
+        br.compile(function)(br.arange(4, device=device))

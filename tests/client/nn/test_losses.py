@@ -105,3 +105,38 @@ def test_weights_of_positive_targets_weight_their_share_of_the_loss(device: br.D
     same(extreme, np.float32(3 * np.log1p(np.exp(-20.0))), 1e-6)
     assert x.grad is not None
     same(x.grad, np.array([0, 0, -3 / (1 + np.exp(20.0))], np.float32), 1e-6)
+
+
+COLUMN, ROW = np.array([[0.1], [0.4], [0.8]], np.float32), np.array([0.0, 1.0, 1.0], np.float32)
+
+
+@pytest.mark.parametrize(
+    "loss_of",
+    [F.mse_loss, F.l1_loss, F.huber_loss, F.smooth_l1_loss, F.kl_div, F.soft_margin_loss],
+)
+def test_a_loss_that_broadcasts_its_target_warns_at_the_line_of_the_program(
+    loss_of: Any, device: br.Device
+) -> None:
+    x, y = br.tensor(COLUMN, device=device), br.tensor(ROW, device=device)
+    with pytest.warns(UserWarning, match=r"target\.reshape\(\(3, 1\)\)") as warned:
+        loss_of(x, y)
+    assert [one.filename for one in warned] == [__file__]
+    assert loss_of(x, y.reshape((3, 1)), reduction="none").shape == (3, 1)
+
+
+@pytest.mark.parametrize("loss_of", [F.binary_cross_entropy, F.binary_cross_entropy_with_logits])
+def test_binary_cross_entropy_refuses_a_target_of_another_shape(
+    loss_of: Any, device: br.Device
+) -> None:
+    x, y = br.tensor(COLUMN, device=device), br.tensor(ROW, device=device)
+    with pytest.raises(br.ShapeMismatch, match=r"target\.reshape\(\(3, 1\)\)"):
+        loss_of(x, y)
+    with pytest.raises(br.ShapeMismatch, match=r"must have the shape \[3, 1\] of the input"):
+        loss_of(x, y[:2])
+    assert loss_of(x, y.reshape((3, 1)), reduction="none").shape == (3, 1)
+
+
+def test_a_target_of_one_element_is_meant_for_all_inputs(device: br.Device) -> None:
+    x, one = br.tensor(COLUMN, device=device), br.tensor([1.0], device=device)
+    same(F.mse_loss(x, one), ((COLUMN - 1) ** 2).mean(), 1e-6)
+    same(F.binary_cross_entropy(x, one), -np.log(COLUMN).mean(), 1e-6)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import CodeType
 from typing import Any
 
 import pytest
 
-from burn_remote.runner.interface import OwningHandle
+from burn_remote.runner.interface import OwningHandle, TensorHandle
 from burn_remote.runner.stack import RunnerStack
 from burn_remote.sessions import lifetime
 from burn_remote.sessions.lifetime import BATCH_TASKS, DROP_BYTES
@@ -65,6 +65,25 @@ def opened(end: NativeEnd) -> NativeSession:
     return NativeSession(end.dial, token=None, timeout_seconds=PATIENCE_SECONDS)
 
 
+def handles(specs: Sequence[TensorSpec]) -> list[TensorHandle]:
+    """Return handles without finalizers."""
+    nobody: Any = None
+    return [TensorHandle(nobody, 0, spec) for spec in specs]
+
+
+def issued(session: NativeSession, signed: Signature, inputs: list[int]) -> int:
+    outputs = handles(signed.outputs)
+    session.execute(signed, inputs, outputs)
+    assert [one.id for one in outputs] == [*range(outputs[0].id, outputs[0].id + len(outputs))]
+    return outputs[0].id
+
+
+def collected(session: NativeSession, group: int, call: CollectiveCall, inputs: list[int]) -> int:
+    outputs = handles(call.output_specs(*session.group_size(group)))
+    session.collective(group, call, inputs, outputs)
+    return outputs[0].id
+
+
 @pytest.fixture
 def end() -> NativeEnd:
     return NativeEnd()
@@ -86,7 +105,7 @@ def test_operations_are_sent_in_order_with_ids_that_are_never_reused(
     session: NativeSession, end: NativeEnd
 ) -> None:
     first, second = zeros(1), zeros(2)
-    ids = [session.execute(each, []) for each in (first, second, first)]
+    ids = [issued(session, each, []) for each in (first, second, first)]
     assert len(set(ids)) == 3
     synced(session)
     assert end.tasks[:3] == [(first, (ids[0],)), (second, (ids[1],)), (first, (ids[2],))]
@@ -98,10 +117,10 @@ def test_an_extension_row_that_the_server_does_not_announce_is_refused_and_not_s
 ) -> None:
     x = session.reserve()
     with pytest.raises(Unsupported, match=r"has no Float\.Hypot.*update the server"):
-        session.execute(signature("Float.Hypot", f32(2), f32(2)), [x, x])
+        issued(session, signature("Float.Hypot", f32(2), f32(2)), [x, x])
     z = TensorSpec((2,), C64)
     with pytest.raises(Unsupported, match=r"has no Numeric\.Add.*update the server"):
-        session.execute(signature("Numeric.Add", z, z), [x, x])
+        issued(session, signature("Numeric.Add", z, z), [x, x])
     with pytest.raises(Unsupported, match=r"has no complex64.*update the server"):
         session.upload(x, TensorData(bytes(16), (2,), C64))
     with pytest.raises(Unsupported, match=r"has no complex64.*update the server"):
@@ -113,7 +132,7 @@ def test_an_extension_row_that_the_server_does_not_announce_is_refused_and_not_s
 def test_several_outputs_have_consecutive_ids(session: NativeSession, end: NativeEnd) -> None:
     signed = signature("Numeric.MaxDimWithIndices", f32(2, 3), dim=0)
     x = session.reserve()
-    first = session.execute(signed, [x])
+    first = issued(session, signed, [x])
     after = session.reserve()
     assert after == first + 2
     synced(session)
@@ -125,7 +144,7 @@ def test_a_signature_too_long_for_a_number_is_sent_in_full(
 ) -> None:
     joined = signature("Base.Cat", tuple(f32(1) for _ in range(500)), dim=0)
     inputs = [session.reserve() for _ in range(500)]
-    output = session.execute(joined, inputs)
+    output = issued(session, joined, inputs)
     synced(session)
     sent = end.tasks[0]
     assert isinstance(sent, Execute)
@@ -139,14 +158,14 @@ def test_a_full_batch_is_sent_without_a_flush(
     before = session.traffic.frames_sent
     signed = zeros(1)
     for _ in range(BATCH_TASKS):
-        session.execute(signed, [])
+        issued(session, signed, [])
     assert session.traffic.frames_sent > before
 
 
 def test_a_dropped_tensor_is_freed_with_the_next_batch(
     session: NativeSession, end: NativeEnd
 ) -> None:
-    x = session.execute(zeros(1), [])
+    x = issued(session, zeros(1), [])
     session.drop(x)
     synced(session)
     assert end.dropped == {x}
@@ -156,9 +175,9 @@ def test_large_tensors_are_freed_before_further_operations(
     session: NativeSession, end: NativeEnd
 ) -> None:
     signed = zeros(DROP_BYTES)
-    x = session.execute(signed, [])
+    x = issued(session, signed, [])
     session.drop(x)
-    y = session.execute(signed, [])
+    y = issued(session, signed, [])
     synced(session)
     kinds = [task for task in end.tasks if not isinstance(task, Sync)]
     assert [kinds[0], kinds[-1]] == [(signed, (x,)), (signed, (y,))]
@@ -178,9 +197,9 @@ def test_large_outputs_of_collectives_are_freed_before_further_collectives(
 ) -> None:
     group = grouped(session)
     call = CollectiveCall(CollectiveKind.ALL_REDUCE, (TensorSpec((DROP_BYTES,), F32),))
-    x = session.collective(group, call, [1])
+    x = collected(session, group, call, [1])
     session.drop(x)
-    y = session.collective(group, call, [1])
+    y = collected(session, group, call, [1])
     synced(session)
     assert end.dropped == {x}
     assert [task for task in end.tasks if isinstance(task, Collective | Drop)] == [
@@ -207,8 +226,8 @@ def test_the_sequence_of_a_group_that_was_joined_again_begins_at_0(
     barrier = CollectiveCall(CollectiveKind.BARRIER)
     for _ in range(2):
         group = grouped(session)
-        session.collective(group, barrier, [])
-        session.collective(group, barrier, [])
+        collected(session, group, barrier, [])
+        collected(session, group, barrier, [])
         session.leave_group(group)
     synced(session)
     issued = [task.sequence for task in end.tasks if isinstance(task, Collective)]
@@ -235,7 +254,7 @@ def test_a_small_upload_is_one_task_and_a_large_one_is_chunks(
 
 
 def test_each_request_gets_its_own_reply(session: NativeSession, end: NativeEnd) -> None:
-    x = session.execute(zeros(2), [])
+    x = issued(session, zeros(2), [])
     read = session.read(x, f32(2))
     usage = session.dtype_usage(F32)
     assert read.result(PATIENCE_SECONDS) == TensorData(bytes(8), (2,), F32)
@@ -275,10 +294,10 @@ def test_tasks_lost_by_a_broken_link_are_sent_again_and_executed_once(
     signed = zeros(1)
     ids = []
     for _ in range(5):
-        ids.append(session.execute(signed, []))
+        ids.append(issued(session, signed, []))
         session.flush()
         end.hang_up()
-        ids.append(session.execute(signed, []))
+        ids.append(issued(session, signed, []))
     synced(session)
     assert end.resumes >= 1
     assert [task[1][0] for task in end.tasks if isinstance(task, tuple)] == ids
@@ -299,7 +318,7 @@ def test_without_a_lease_a_broken_link_ends_the_session() -> None:
 def test_work_is_discarded_over_a_new_link_whose_first_frame_is_closing(
     session: NativeSession, end: NativeEnd
 ) -> None:
-    session.execute(zeros(1), [])
+    issued(session, zeros(1), [])
     session.close(discards=True)
     assert end.was_discarded.wait(PATIENCE_SECONDS)
     assert session.closed
@@ -310,7 +329,7 @@ def test_a_closed_session_refuses_every_use(session: NativeSession) -> None:
     session.close()
     assert session.closed
     for use in (
-        lambda: session.execute(zeros(1), []),
+        lambda: issued(session, zeros(1), []),
         session.reserve,
         session.sync,
         lambda: session.read(x, f32(1)),
@@ -329,7 +348,7 @@ async def test_in_a_forked_child_every_use_raises_and_the_parent_gets_its_replie
     end: NativeEnd, is_awaited: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = opened(end)
-    x = session.execute(zeros(2), [])
+    x = issued(session, zeros(2), [])
     pending = session.read(x, f32(2))
     session._connection.receiver.close()  # a fork copies no thread
     session.flush()
@@ -345,7 +364,7 @@ async def test_in_a_forked_child_every_use_raises_and_the_parent_gets_its_replie
             else:
                 pending.result(PATIENCE_SECONDS)
         for use in (
-            lambda: session.execute(zeros(1), []),
+            lambda: issued(session, zeros(1), []),
             session.reserve,
             session.sync,
             lambda: session.expose(x, f32(2), b"t" * 32, 30.0),
@@ -397,6 +416,8 @@ class Program:
 
     def __init__(self, session: NativeSession) -> None:
         self.session = session
+        self.stack = RunnerStack(session)
+        self.handles: list[TensorHandle] = []
         self.signatures = [zeros(size) for size in (1, 2, 3)]
         self.held: dict[int, Signature] = {}
         self.freed: set[int] = set()
@@ -404,7 +425,9 @@ class Program:
 
     def execute(self) -> None:
         for signed in self.signatures:
-            self.held[self.session.execute(signed, [])] = signed
+            (handle,) = self.stack.register_op(signed, [])
+            self.handles.append(handle)
+            self.held[handle.id] = signed
 
     def drop(self) -> None:
         for tensor in [*self.held][:2]:
@@ -497,10 +520,10 @@ def test_a_bug_in_the_flush_thread_ends_the_session_instead_of_keeping_its_tasks
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(session._connection, "send", send)
-    session.execute(zeros(1), [])
+    issued(session, zeros(1), [])
     session.flush_waiting()
 
     with pytest.raises(SessionLost, match="failed with RuntimeError: can't start new thread"):
-        session.execute(zeros(1), [])
+        issued(session, zeros(1), [])
     assert "sending queued tasks failed unexpectedly" in caplog.text
     session.close()

@@ -1,4 +1,4 @@
-//! What ends a process whose peer never answers? The 0.21 client waits for ever when its socket breaks.
+//! What ends a process whose peer never answers? The 0.21 client waits forever when its socket breaks.
 
 use std::sync::Mutex;
 use std::time::Duration;

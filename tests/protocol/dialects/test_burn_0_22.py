@@ -9,6 +9,7 @@ import msgpack
 import pytest
 
 from burn_remote_protocol.collectives import Reduction
+from burn_remote_protocol.dialects import burn_0_22
 from burn_remote_protocol.dialects.bounded_unpacking import MAX_VALUE_BYTES
 from burn_remote_protocol.dialects.burn_0_22 import (
     Alias,
@@ -331,3 +332,44 @@ def test_an_all_reduce_has_its_devices_and_its_reduction() -> None:
 
 def test_waiting_for_collectives_is_no_task() -> None:
     assert decoded({"RegisterOperation": [S, {"Distributed": "SyncCollective"}]}) == []
+
+
+@pytest.mark.parametrize("first", [0.0, 1.0, float("nan")])
+def test_equal_numbers_of_other_types_or_signs_in_calls_of_graphs_stay_different(
+    first: float,
+) -> None:
+    def bound(scalar: Any, size: int) -> Any:
+        bindings = [[[[7], [8]]], [size], [scalar], []]
+        packed = msgpack.packb([{"Task": {"ExecuteGraph": [[0], 1, bindings]}}])
+        (message,) = burn_0_22.decode_messages(packed)
+        assert isinstance(message, burn_0_22.RunGraph)
+        return repr(message.bindings[1:])
+
+    scalars = [{"Float": first}, {"Float": -first}, {"Int": 1}, {"UInt": 1}, {"Bool": True}]
+    alone = []
+    for scalar in scalars:
+        burn_0_22._BOUND_VALUES.clear()
+        alone.append(bound(scalar, 3))
+    assert [bound(scalar, 3) for scalar in scalars * 2] == alone * 2
+    assert bound(scalars[0], 4) != alone[0]
+
+
+def test_bound_values_that_are_refused_are_refused_each_time() -> None:
+    bindings = [[], [-1], [], []]
+    packed = msgpack.packb([{"Task": {"ExecuteGraph": [[0], 1, bindings]}}])
+    for _ in range(2):
+        (found,) = burn_0_22.decode_messages(packed)
+        assert isinstance(found, ProtocolViolation)
+
+
+def test_a_bounded_number_of_bound_values_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(burn_0_22, "BOUND_VALUES_KEPT", 4)
+    burn_0_22._BOUND_VALUES.clear()
+    for size in range(20):
+        bindings = [[], [size], [], []]
+        burn_0_22.decode_messages(msgpack.packb([{"Task": {"ExecuteGraph": [[0], 1, bindings]}}]))
+    long = [[], [1] * 4096, [], []]
+    burn_0_22.decode_messages(msgpack.packb([{"Task": {"ExecuteGraph": [[0], 1, long]}}]))
+
+    assert len(burn_0_22._BOUND_VALUES) <= 4
+    assert all(len(key) <= burn_0_22.LONGEST_BOUND_VALUES_BYTES for key in burn_0_22._BOUND_VALUES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -199,3 +200,109 @@ def test_the_recognizer_keeps_a_bounded_number_of_messages_and_layouts(
     assert len(burn_0_22_recognition._KNOWN) <= 8
     assert len(recognizer._layouts) <= 8
     assert len(recognizer._successors) <= 9
+
+
+def repeated_frames(count: int) -> list[bytes]:
+    """Frames of four messages of a program whose steps have five."""
+    messages = [
+        message
+        for number in range(1000, 1000 + count)
+        for message in (
+            add(number, 1, number + 1), drop(number), read(number, 1), drop(7), sync(number)
+        )
+    ]  # fmt: skip
+    return [frame(*messages[place : place + 4]) for place in range(0, len(messages), 4)]
+
+
+def test_frames_that_a_program_repeats_are_recognized_undivided() -> None:
+    recognizer = MessageRecognizer()
+    undivided = 0
+    for each in repeated_frames(100):
+        known = recognizer.recognize(each)
+        if known is None:
+            recognizer.decode(each)
+        else:
+            undivided += 1
+            assert known.messages() == decode_messages(each)
+            assert [*known] == known.messages()
+            assert known[1:3] == known.messages()[1:3]
+
+    # The frames repeat after four steps, and each must come twice before it is expected.
+    assert undivided >= 110
+
+
+def test_an_undivided_frame_has_the_drop_that_follows_a_last_read() -> None:
+    recognizer = MessageRecognizer()
+    written = frame(read(5, 6, "ReadWrite"), sync(7))
+    for _ in range(3):
+        recognizer.decode(written)
+
+    known = recognizer.recognize(written)
+
+    assert known is not None
+    assert known.messages() == [Read(5, 6, f32(2)), Drop((6,)), Sync(7)]
+    assert len(known) == 2
+
+
+def test_a_frame_that_differs_in_one_bit_is_no_other_frame_undivided() -> None:
+    written = frame(add(300, 301, 302), drop(300), read(70_000, 302), sync(3))
+    recognizer = MessageRecognizer()
+    for _ in range(3):
+        recognizer.decode(written)
+    assert recognizer.recognize(written) is not None
+    for place in range(8 * len(written)):
+        changed = bytearray(written)
+        changed[place // 8] ^= 1 << place % 8
+        known = recognizer.recognize(bytes(changed))
+        if known is not None:
+            assert known.messages() == decode_messages(bytes(changed))
+    assert recognizer.recognize(written[:-1]) is None
+    assert recognizer.recognize(written + b"\0") is None
+
+
+def test_recorded_sessions_that_are_repeated_give_equal_messages_undivided() -> None:
+    for session in sessions(recordings_0_22()[0]):
+        recognizer = MessageRecognizer()
+        frames = [
+            each["payload"]
+            for each in session["frames"]
+            if each["dir"] == "c2s" and each["op"] == 2 and b"Init\x94" not in each["payload"]
+        ]
+        for each in frames * 3:
+            known = recognizer.recognize(each)
+            if known is None:
+                outcome(recognizer.decode, each)
+            else:
+                assert outcome(lambda _: known.messages(), each) == outcome(decode_messages, each)  # noqa: B023
+
+
+def test_the_recognizer_keeps_a_bounded_number_of_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(burn_0_22_recognition, "FRAMES_KEPT", 8)
+    recognizer = MessageRecognizer()
+    for size in range(30):
+        for _ in range(3):
+            recognizer.decode(frame(add(1, 2, 3, size), sync(4)))
+
+    assert len(recognizer._frames) <= 8
+    assert len(recognizer._next_frames) <= 8
+
+
+def test_a_session_keeps_at_most_six_mebibytes_of_long_frames_that_came_twice() -> None:
+    messages = [add(1, 2, 3, size) for size in range(30)]
+    rng = random.Random(0)
+    recognizer = MessageRecognizer()
+    tracemalloc.start()
+    try:
+        for message in messages:
+            recognizer.decode(frame(message))
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(2_000):
+            written = frame(*rng.sample(messages, 14))
+            recognizer.decode(written)
+            recognizer.decode(written)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert recognizer._next_frames  # frames are kept
+    assert after - before <= 6 * 2**20

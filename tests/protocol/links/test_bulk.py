@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import trustme
 
 from burn_remote_protocol.errors import ConnectionLost, GarbledBytes, LimitExceeded
 from burn_remote_protocol.links.checked import (
@@ -31,8 +33,9 @@ def nothing() -> None:
 class Source:
     """A server whose only connection is sent to by the test's thread."""
 
-    def __init__(self, *, is_checked: bool) -> None:
+    def __init__(self, *, is_checked: bool, tls: ssl.SSLContext | None = None) -> None:
         self._is_checked = is_checked
+        self._tls = tls
         self._ready = threading.Event()
         self._found: list[Any] = []
         self._stop: asyncio.Event
@@ -55,8 +58,9 @@ class Source:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        async with listen("ws", "127.0.0.1", 0, self._handle) as listener:
-            self.address = f"ws://127.0.0.1:{listener.port}"
+        scheme = "ws" if self._tls is None else "wss"
+        async with listen(scheme, "127.0.0.1", 0, self._handle, tls=self._tls) as listener:
+            self.address = f"{scheme}://127.0.0.1:{listener.port}"
             self._ready.set()
             await self._stop.wait()
 
@@ -68,12 +72,26 @@ class Source:
             await link.receive()
 
 
-@pytest.fixture(params=[False, True], ids=["plain", "checked"])
-def ends(request: pytest.FixtureRequest) -> Iterator[tuple[FrameSender, Any, Any]]:
+@pytest.fixture(scope="module")
+def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """The TLS contexts of a server and of a client that trusts it."""
+    authority = trustme.CA()
+    serving, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(serving)
+    authority.configure_trust(trusting)
+    return serving, trusting
+
+
+@pytest.fixture(params=["plain", "checked", "tls"])
+def ends(
+    request: pytest.FixtureRequest, contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> Iterator[tuple[FrameSender, Any, Any]]:
     """A sender, and the link and the source that receive from it."""
-    with Source(is_checked=request.param) as source:
-        plain = connect(source.address)
-        link = CheckedLink(plain) if request.param else plain
+    is_checked = request.param == "checked"
+    serving, trusting = contexts if request.param == "tls" else (None, None)
+    with Source(is_checked=is_checked, tls=serving) as source:
+        plain = connect(source.address, tls=trusting)
+        link = CheckedLink(plain) if is_checked else plain
         sender = source.sender()
         yield sender, link, bulk_link(link).bulk_reader(0.05)
         sender.close()
@@ -103,6 +121,26 @@ def test_the_rest_of_a_message_is_stored_where_the_receiver_wants(ends: Any, siz
         assert len(rest) == size
         assert bytes(memory) == payload[:size]
     sending.join(PATIENCE_SECONDS)
+
+
+def test_small_and_large_messages_keep_their_order(ends: Any) -> None:
+    sender, _, source = ends
+    payload = memoryview(bytes(200_000))
+
+    def send() -> None:
+        for place in range(20):
+            sender.send_parts(b"%05d" % (2 * place), payload)
+            sender.send(b"%05d" % (2 * place + 1))
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    received = [
+        source.receive(HEAD, lambda _, size: memoryview(bytearray(size)), nothing)
+        for _ in range(40)
+    ]
+    sending.join(PATIENCE_SECONDS)
+    assert [head for head, _ in received] == [b"%05d" % place for place in range(40)]
+    assert [len(rest) for _, rest in received] == 20 * [200_000, 0]
 
 
 def test_small_messages_that_arrive_together_are_separate(ends: Any) -> None:

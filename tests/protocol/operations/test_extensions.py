@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from burn_remote_protocol.dtypes import C64
 from burn_remote_protocol.errors import Unsupported
 from burn_remote_protocol.operations.extensions import (
     ANNOUNCED,
@@ -13,12 +14,12 @@ from burn_remote_protocol.operations.extensions import (
     check_announced,
     is_announced,
 )
-from burn_remote_protocol.operations.families import floats, numeric
+from burn_remote_protocol.operations.families import floats, matrix_rows, numeric
 from burn_remote_protocol.operations.releases import EXTENSION
 from burn_remote_protocol.operations.row import Row, Signature
 from burn_remote_protocol.operations.table import KINDS, TABLE, sign
 from burn_remote_protocol.operations.wire_values import TensorUse
-from burn_remote_protocol.tensors import TensorStatus
+from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from support.specs import f32
 
 SINC = replace(floats.ARC_TAN2, name="Sinc", lifetime=EXTENSION)
@@ -64,6 +65,18 @@ def test_an_extension_row_that_a_server_does_not_announce_is_refused_by_name(
 ) -> None:
     with pytest.raises(Unsupported, match=r"ws://box has no Float\.Hypot.*update the server"):
         check_announced(signed(floats.HYPOT), announced, "ws://box")
+
+
+def test_a_server_that_announces_real_matrices_only_is_refused_by_name() -> None:
+    old = {"LinearAlgebra": ["Inv", "Eigvals"]}
+    matrix = TensorUse(TensorSpec((2, 2), C64), TensorStatus.READ_ONLY)
+    out = TensorUse(TensorSpec((2, 2), C64), TensorStatus.NOT_INIT)
+    values = TensorUse(TensorSpec((2,), C64), TensorStatus.NOT_INIT)
+    message = r"ws://box has no LinearAlgebra\.Inv of complex numbers.*update the server"
+
+    with pytest.raises(Unsupported, match=message):
+        check_announced(sign(matrix_rows.INV, matrix, out), old, "ws://box")
+    check_announced(sign(matrix_rows.EIGVALS, matrix, values), old, "ws://box")
 
 
 def test_an_announced_row_and_burns_rows_are_sent() -> None:

@@ -95,6 +95,19 @@ for _every, _loss in ((np.float16, 2e-3), (np.float32, 1e-6), (np.float64, 1e-14
     compare("Elementwise.Log2", np.log2, _positive, tolerance=_loss)
     compare("Elementwise.Log10", np.log10, _positive, tolerance=_loss)
     compare("Elementwise.Expm1", np.expm1, _positive[:4], tolerance=_loss)
+# NumPy computes this function exactly where quotient and remainder are representable.
+for _every, _loss in ((np.float16, 2e-3), (np.float32, 0), (np.float64, 0)):
+    _dividends = np.array([1, -1, 7.5, -7.5, 0.0, -0.0, np.inf, np.nan, 30, 3], _every)[:, None]
+    _divisors = np.array([0.1, -0.1, 3, -3, np.inf, -np.inf, np.nan, 1e-3, 2.5], _every)
+    compare("Elementwise.FloorDivide", np.floor_divide, _dividends, _divisors, tolerance=_loss)
+    for _number in (3.0, -2.5, 0.0):
+        compare(
+            "Elementwise.FloorDivideScalar",
+            lambda x, rhs: np.floor_divide(x, rhs),
+            _dividends,
+            tolerance=_loss,
+            rhs=_number,
+        )
 # The next numbers are those of the dtype, not of double precision.
 for _every, _step in ((np.float16, 2.0**-10), (np.float32, 2.0**-23), (np.float64, 2.0**-52)):
     compare(
@@ -194,6 +207,45 @@ for _size in (0, 1, 4):
 def complexes(*shape: int, dtype: Any = np.complex64) -> Array:
     return np.asarray(RANDOM.normal(size=shape) + 1j * RANDOM.normal(size=shape)).astype(dtype)
 
+
+def hermitian(*shape: int, dtype: Any = np.complex64) -> Array:
+    """Return positive definite matrices."""
+    factor = complexes(*shape, dtype=np.complex128)
+    product = factor @ np.swapaxes(factor, -1, -2).conj() / max(1, shape[-1])
+    return np.asarray(product + np.eye(shape[-1])).astype(dtype)
+
+
+for _precision, _bound in ((np.complex64, 1e-4), (np.complex128, 1e-10)):
+    for _shape in _SQUARES:
+        for _matrix in (
+            hermitian(*_shape, dtype=_precision),
+            of_columns(hermitian(*_shape, dtype=_precision)),
+        ):
+            compare(f"{_L}.Det", np.linalg.det, _matrix, tolerance=_bound)
+            compare(f"{_L}.Slogdet", np.linalg.slogdet, _matrix, tolerance=_bound)
+            compare(f"{_L}.Inv", np.linalg.inv, _matrix, tolerance=_bound)
+            compare(f"{_L}.Eigvalsh", np.linalg.eigvalsh, _matrix, tolerance=_bound)
+            for _upper in (False, True):
+                compare(
+                    f"{_L}.Cholesky", np.linalg.cholesky, _matrix, upper=_upper, tolerance=_bound
+                )
+            _right = complexes(*_shape[:-1], 2, dtype=_precision)
+            compare(f"{_L}.Solve", np.linalg.solve, _matrix, _right, tolerance=_bound)
+    for _shape in _MATRICES:
+        _matrix = complexes(*_shape, dtype=_precision)
+        compare(f"{_L}.Svdvals", np.linalg.svdvals, _matrix, tolerance=_bound)
+for _shape in _SQUARES:
+    compare(f"{_L}.Eigh", np.linalg.eigh, hermitian(*_shape, dtype=np.complex128))
+for _shape in _MATRICES:
+    _matrix = complexes(*_shape, dtype=np.complex128)
+    for _is_larger in (False, True):
+        compare(f"{_L}.Svd", np.linalg.svd, _matrix, full_matrices=_is_larger)
+        compare(
+            f"{_L}.Qr",
+            lambda array, complete: np.linalg.qr(array, "complete" if complete else "reduced"),
+            _matrix,
+            complete=_is_larger,
+        )
 
 for _real, _dtype in ((np.float32, np.complex64), (np.float64, np.complex128)):
     _tolerance = 1e-5 if _dtype is np.complex64 else 1e-12
@@ -413,6 +465,22 @@ def doubled(array: Array) -> Array:
     return array if array.dtype.kind in "iub" else array.astype(np.float64)
 
 
+def determined(name: str, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return the parts of a factorization that the matrix determines.
+
+    The last columns of square factors of other matrices can be any orthonormal ones, which
+    ``test_factors_have_orthonormal_vectors`` checks.
+    """
+    if name == "LinearAlgebra.Svd":
+        u, values, vh = arrays
+        rank = values.shape[-1]
+        return u[..., :rank], values, vh[..., :rank, :]
+    if name == "LinearAlgebra.Qr":
+        q, r = arrays
+        return q[..., : min(r.shape[-2:])], r
+    return arrays
+
+
 @pytest.mark.parametrize("name, case", CASES)
 def test_the_kernel_agrees_with_numpy(name: str, case: Comparison) -> None:
     tensors = [[*case.tensors]] if name == "Base.Cat" else case.tensors
@@ -423,9 +491,31 @@ def test_the_kernel_agrees_with_numpy(name: str, case: Comparison) -> None:
     found, expected = (one if isinstance(one, tuple) else (one,) for one in (found, expected))
     for seen, right in zip(found, expected, strict=True):
         assert seen.shape == right.shape
+    pairs = zip(determined(name, found), determined(name, expected), strict=True)
+    for seen, right in pairs:
         if name in UP_TO_SIGNS:
             seen, right = np.abs(seen), np.abs(right)
         np.testing.assert_allclose(doubled(seen), right, rtol=case.tolerance, atol=case.tolerance)
+
+
+FACTORS: Final = [
+    pytest.param(*case.values, id=case.id)
+    for case in CASES
+    if case.values[0] in ("LinearAlgebra.Svd", "LinearAlgebra.Qr")
+]
+
+
+@pytest.mark.parametrize("name, case", FACTORS)
+def test_factors_have_orthonormal_vectors(name: str, case: Comparison) -> None:
+    found = compute(name, *case.tensors, out=case.out, **case.parameters)
+    assert isinstance(found, tuple)
+    columns = [found[0]]
+    if name == "LinearAlgebra.Svd":
+        columns.append(np.conj(np.swapaxes(found[2], -1, -2)))
+    for vectors in map(doubled, columns):
+        products = np.conj(np.swapaxes(vectors, -1, -2)) @ vectors
+        unit = np.broadcast_to(np.eye(vectors.shape[-1]), products.shape)
+        np.testing.assert_allclose(products, unit, rtol=case.tolerance, atol=case.tolerance)
 
 
 def test_every_extension_row_is_compared() -> None:

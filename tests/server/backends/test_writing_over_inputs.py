@@ -23,7 +23,7 @@ from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.interpreter import Interpreter
-from burn_remote_server.tensors.plans import Plan
+from burn_remote_server.programs.plans import Plan
 from support.elements import assert_same
 from support.kernels import Array, signature
 from support.memory_reuse import forced_reuse
@@ -144,7 +144,9 @@ def test_only_elementwise_rows_reuse_memory() -> None:
 
     assert {"Base.MaskFill", "Numeric.Clamp", "Float.Erf", "Numeric.Add"} <= names
     dtypes = {case.dtype for found in REUSING.values() for case, _, _ in found}
-    assert len({array_dtype(dtype) for dtype in dtypes}) == 15
+    assert len({array_dtype(dtype) for dtype in dtypes}) == 13
+    # The last bits of a complex product in place may differ from those of one in new memory.
+    assert not any(dtype.is_complex for dtype in dtypes)
 
 
 def test_every_recorded_operation_that_reuses_memory_is_covered() -> None:

@@ -1,7 +1,7 @@
 """The engine ``nccl`` with a fake communicator: starts, failures in flight, aborts and the end.
 
 The fake does what NCCL documents: it waits for all members to join, a collective waits for all of
-them for ever, and an abort ends what is in flight and leaves anything in its outputs.
+them forever, and an abort ends what is in flight and leaves anything in its outputs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Fabric:
         self.given: list[list[Any]] = []
         self.communicators: list[FakeCommunicator] = []
         self.error: Exception | None = None
-        self.is_stuck = False  # collectives go on for ever
+        self.is_stuck = False  # collectives go on forever
 
 
 class FakeCommunicator:

@@ -382,7 +382,10 @@ def test_closing_frees_tensors_uploads_fetches_and_exposed_tensors(session: Engi
     session.engine.close()
     assert len(session.tensors) == 0
     assert len(session.transfers) == 0
-    assert (session.quota.bytes, session.quota.tensors, session.quota.held) == (0, 0, 0)
+    ((_, slot),) = session.outbox.fetches
+    assert (session.quota.bytes, session.quota.tensors, session.quota.held) == (0, 0, 8)
+    slot.fail(OperationFailed("the session ended"))
+    assert session.quota.held == 0
 
 
 def test_closing_costs_time_for_the_steps_of_graphs(session: EngineSession) -> None:

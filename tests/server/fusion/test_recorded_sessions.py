@@ -16,7 +16,7 @@ from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.operations.wire_values import decode_tensor
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.dialects.burn.task_runner import TaskRunner
+from burn_remote_server.dialects.burn_0_21.task_runner import TaskRunner
 from burn_remote_server.fusion.opening import with_fusion
 from support.compiled_kernels import compiled_at_once
 from support.engines import EngineSession

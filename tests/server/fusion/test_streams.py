@@ -15,7 +15,7 @@ from burn_remote_protocol.operations.table import sign
 from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorStatus
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.dialects.burn.task_runner import BurnTask, TaskRunner
+from burn_remote_server.dialects.burn_0_21.task_runner import BurnTask, TaskRunner
 from burn_remote_server.fusion.opening import with_fusion
 from support.compiled_kernels import compiled_at_once
 from support.engines import EngineSession

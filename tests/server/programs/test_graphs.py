@@ -32,7 +32,8 @@ from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.programs.graph_runner import GraphRunner
-from burn_remote_server.programs.graphs import STOP_COST, GraphPlan
+from burn_remote_server.programs.graphs import GraphPlan
+from burn_remote_server.programs.program_compiler import STOP_COST
 from support.engines import EngineSession, floats, vector
 from support.fused_sessions import ADD as FUSED_ADD
 from support.fused_sessions import TWICE, fused_session
@@ -441,6 +442,28 @@ def test_elementwise_steps_overwrite_only_results_that_nothing_else_uses(
     session: EngineSession, steps: Any, outputs: Any, overwriting: set[int]
 ) -> None:
     session.run(DefineGraph(GRAPH, 2, steps, outputs))
+    assert session.interpreter.numbered[GRAPH].overwriting == overwriting
+
+
+@pytest.mark.parametrize(
+    ("shape", "steps", "outputs", "overwriting"),
+    [
+        ((3, 3), ((0, 0, 1), (1, 2, 1)), (3,), {1}),
+        ((3, 3), ((0, 0, 1), (1, 2, 1)), (2, 3), set()),  # an output of the graph
+        ((3, 3), ((1, 0, 1), (0, 2, 1), (1, 2, 3)), (4,), {2}),  # operands of a product stay
+        ((3, 1), ((0, 0, 1), (1, 0, 2)), (3,), {1}),  # the other operand is repeated
+    ],
+)
+def test_steps_after_a_product_take_its_memory(
+    shape: tuple[int, int], steps: Any, outputs: Any, overwriting: set[int]
+) -> None:
+    left, right = TensorSpec(shape, F32), TensorSpec((shape[1], 3), F32)
+    session = EngineSession()
+    session.run(
+        Define(0, signature("Float.Matmul", left, right)),
+        Define(1, signature("Numeric.Add", left, TensorSpec((3, 3), F32))),
+        DefineGraph(GRAPH, 2, steps, outputs),
+    )
     assert session.interpreter.numbered[GRAPH].overwriting == overwriting
 
 

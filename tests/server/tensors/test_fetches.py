@@ -8,9 +8,9 @@ import weakref
 import pytest
 
 from burn_remote_protocol.dtypes import F32
-from burn_remote_protocol.errors import QuotaExceeded
+from burn_remote_protocol.errors import OperationFailed, QuotaExceeded
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.access.quota import Quota
+from burn_remote_server.access.quota import Pool, Quota
 from burn_remote_server.tensors.fetches import Fetches
 from burn_remote_server.tensors.slots import InFlight
 
@@ -49,10 +49,29 @@ def test_a_tensor_dropped_in_flight_keeps_its_reservation_until_it_arrives() -> 
     slot = in_flight(20)
     fetches.begin(slot)
     fetches.drop(slot)
-    assert quota.bytes == 80
+    assert quota.total_bytes == 80
+    with pytest.raises(QuotaExceeded, match="session bytes: 120"):
+        quota.take(40, 1)
     slot.complete("array")
-    fetches.begin(in_flight(25))
-    assert quota.bytes == 100
+    assert quota.total_bytes == quota.tensors == 0
+    quota.take(100, 1)
+
+
+def test_a_tensor_dropped_in_flight_counts_for_other_sessions_until_it_arrives_or_fails() -> None:
+    pool = Pool(100)
+    quota = Quota(100, 9, pool=pool)
+    fetches = Fetches(quota, None)
+    slots = [in_flight(10), in_flight(15)]
+    for slot in slots:
+        fetches.begin(slot)
+        fetches.drop(slot)
+    quota.end()
+    assert pool.taken == 100
+    slots[0].complete("array")
+    slots[0].fail(OperationFailed("late"))
+    assert pool.taken == 60
+    slots[1].fail(OperationFailed("the source has gone"))
+    assert pool.taken == 0
 
 
 def test_a_dropped_tensor_is_not_kept_whichever_comes_first() -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.operation_graph import CodePosition, Graph
 from burn_remote.runner.pending import Pending, completed
 from burn_remote.sessions.burn.burn_connection import BurnConnection, DialRoute
@@ -120,29 +121,31 @@ class BurnSession:
         """Return whether the release of Burn has a row."""
         return row.lifetime.includes(self._release.vocabulary)
 
-    def execute_graph(self, graph: Graph, inputs: list[int], numbers: list[Any]) -> int:
+    def execute_graph(
+        self,
+        graph: Graph,
+        inputs: list[int],
+        numbers: list[Any],
+        outputs: Sequence[TensorHandle],
+    ) -> None:
         """Raise ``Unsupported``; see ``graph_steps``."""
         raise Unsupported("Burn's protocol has no graphs")
 
-    def execute(self, signature: Signature, inputs: list[int]) -> int:
+    def execute(
+        self, signature: Signature, inputs: list[int], outputs: Sequence[TensorHandle]
+    ) -> None:
         """Issue one operation; see ``Session.execute``."""
-        outputs = signature.outputs
         with self._policy.lock:
             self._connection.raise_error()
             first = self._next_tensor
             self._next_tensor = end = first + len(outputs)
+            for tensor, out in enumerate(outputs, first):
+                out.id = tensor
             self._outgoing.operation(signature, [*inputs, *range(first, end)])
             self._locations.note(first, 3)
             self._last_operation = signature, first
             self._connection.traffic.operations += 1
-            try:
-                self._policy.added(sum([spec.nbytes for spec in outputs]))
-            except BaseException:
-                # Ctrl-C during a send: nobody will hold the outputs.
-                for tensor in range(first, end):
-                    self._outgoing.drop(tensor)
-                raise
-        return first
+            self._policy.added(sum([spec.nbytes for spec in signature.outputs]))
 
     def reserve(self) -> int:
         """Return a new tensor id; see ``Session.reserve``."""
@@ -284,7 +287,13 @@ class BurnSession:
             "Burn's protocol has no groups of servers; connect with the native dialect"
         )
 
-    def collective(self, group: int, call: CollectiveCall, inputs: list[int]) -> int:
+    def collective(
+        self,
+        group: int,
+        call: CollectiveCall,
+        inputs: list[int],
+        outputs: Sequence[TensorHandle],
+    ) -> None:
         """Raise ``UsageError``: no session of this dialect is a member of a group."""
         raise UsageError(f"this session is no member of group {group}")
 

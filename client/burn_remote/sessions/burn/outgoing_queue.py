@@ -87,11 +87,12 @@ class Outgoing:
         """Add an operation: the ids of its inputs, then those of its outputs."""
         found = self._templates.get(id(signature)) or self._prepare(signature)
         invocation = _Invocation(found[0], tensors, self._next_position())
-        self._waiting.append(invocation)
         count = len(signature.input_uses)
+        # Before the operation is queued: a drop of a tensor that is not live is ignored.
+        self._live.update(tensors[count:])
+        self._waiting.append(invocation)
         for index in range(count):
             self._last_uses[tensors[index]] = (invocation, index)
-        self._live.update(tensors[count:])
 
     def add_request(self, ask: Callable[[int], Read | Expose]) -> int:
         """Add a task that uses a tensor and needs a request id; return the id."""
@@ -104,9 +105,9 @@ class Outgoing:
     def task(self, task: Task, request: int | None = None, *, made: int | None = None) -> None:
         """Add any other task; ``made`` is the tensor that it creates."""
         request = self.next_request() if request is None else request
-        self._waiting.append(self._release.encode_task([task], request))
         if made is not None:
             self._live.add(made)
+        self._waiting.append(self._release.encode_task([task], request))
 
     def upload(self, tensor: int, data: TensorData) -> None:
         """Add an upload. Raises ``UsageError`` if its message would end the session."""

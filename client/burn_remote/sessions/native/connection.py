@@ -78,6 +78,10 @@ def _nothing() -> None:
     """Do nothing."""
 
 
+# What a program can do about a lost session.
+OPEN_AGAIN: Final = "its tensors are gone: open the device again, and make or load them again"
+
+
 class SpeaksBurn(HandshakeRefused):
     """The server answered the handshake as those built with Burn 0.22 or later do."""
 
@@ -334,15 +338,15 @@ class Connection:
         """Return the error that ends the session after a failed resume; ``None`` to try again."""
         now = time.monotonic()
         if isinstance(error, SessionLost):
-            return SessionLost(f"{error}; the connection was lost before: {cause}")
+            return SessionLost(f"{error}; the connection was lost before: {cause}; {OPEN_AGAIN}")
         if not isinstance(error, ConnectionFailed | ConnectionLost | GarbledBytes):
-            return SessionLost(f"{cause}; the server refuses to resume: {error}")
+            return SessionLost(f"{cause}; the server refuses to resume: {error}; {OPEN_AGAIN}")
         if refused_since is not None and now - refused_since >= REFUSED_SECONDS:
-            return ConnectionLost(f"{cause}; nothing listens there any more")
+            return ConnectionLost(f"{cause}; nothing listens there any more; {OPEN_AGAIN}")
         if now >= deadline:
             return SessionLost(
                 f"{cause}; it did not come back within its lease of "
-                f"{self.welcome.lease_seconds:g} seconds"
+                f"{self.welcome.lease_seconds:g} seconds; {OPEN_AGAIN}"
             )
         return None
 

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.lifetime import BATCH_BYTES, BATCH_TASKS, DROP_BYTES, DROP_TENSORS
@@ -127,7 +128,9 @@ class FollowingSession(NativeSession):
     # -- operations ---------------------------------------------------------------------------
 
     # One method, because each further call costs a tenth of what following an operation does.
-    def execute(self, signature: Signature, inputs: list[int]) -> int:  # noqa: C901
+    def execute(  # noqa: C901
+        self, signature: Signature, inputs: list[int], outputs: Sequence[TensorHandle]
+    ) -> None:
         """Issue one operation, or only note that it was the expected one."""
         first = end = 0
         try:
@@ -162,13 +165,16 @@ class FollowingSession(NativeSession):
                     if self._connection.error is not None:
                         self.check_open()
                     first = self._next_tensor
-                    after, following = first + step.count, step.next
+                    after, following, out = first + step.count, step.next, outputs[0]
                     # A single statement without a call: an interrupt cannot come in the middle.
-                    self._expected, self._next_tensor, end = following, after, after
-                    return first
-                return super().execute(signature, inputs)
+                    self._expected, self._next_tensor, out.id, end = following, after, first, after
+                    if step.count != 1:
+                        for tensor, out in enumerate(outputs, first):
+                            out.id = tensor
+                else:
+                    super().execute(signature, inputs, outputs)
         except BaseException:
-            # Ctrl-C: nobody will hold the outputs.
+            # Ctrl-C may have come before all handles of several outputs had ids.
             self._dropped.extend(range(first, end))
             raise
 
@@ -504,11 +510,17 @@ class FollowingSession(NativeSession):
 
     # -- what ends a sequence -----------------------------------------------------------------
 
-    def execute_graph(self, graph: Graph, inputs: list[int], numbers: list[Any]) -> int:
+    def execute_graph(
+        self,
+        graph: Graph,
+        inputs: list[int],
+        numbers: list[Any],
+        outputs: Sequence[TensorHandle],
+    ) -> None:
         """Issue a graph; see ``Session.execute_graph``."""
         with self._lock:
             self._end_segment()
-            return super().execute_graph(graph, inputs, numbers)
+            super().execute_graph(graph, inputs, numbers, outputs)
 
     def reserve(self, count: int = 1) -> int:
         """Return a new tensor id; see ``Session.reserve``."""
@@ -539,11 +551,17 @@ class FollowingSession(NativeSession):
             self._end_segment()
             return super().join_group(spec)
 
-    def collective(self, group: int, call: CollectiveCall, inputs: list[int]) -> int:
+    def collective(
+        self,
+        group: int,
+        call: CollectiveCall,
+        inputs: list[int],
+        outputs: Sequence[TensorHandle],
+    ) -> None:
         """Issue this member's part of a collective; see ``Session.collective``."""
         with self._lock:
             self._end_segment()
-            return super().collective(group, call, inputs)
+            super().collective(group, call, inputs, outputs)
 
     def leave_group(self, group: int) -> None:
         """Leave a group once the collectives issued so far are done."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgpack
 
+from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.operation_graph import CodePosition, Graph
 from burn_remote.runner.pending import Pending, completed
 from burn_remote.sessions.lifetime import (
@@ -174,54 +175,54 @@ class NativeSession:
 
     # -- operations ---------------------------------------------------------------------------
 
-    def execute(self, signature: Signature, inputs: list[int]) -> int:
+    def execute(
+        self, signature: Signature, inputs: list[int], outputs: Sequence[TensorHandle]
+    ) -> None:
         """Issue one operation; see ``Session.execute``."""
-        first = end = 0
-        try:
-            with self._lock:
-                if self._connection.error is not None:
-                    self.check_open()
-                number, _, count, size = self._numbered.get(id(signature)) or self._number(
-                    signature
-                )
-                first = self._next_tensor
-                self._next_tensor = end = first + count
-                if count == 1:
-                    task = [number, *inputs, first]
-                else:
-                    task = [number, *inputs, *range(first, end)]
-                if number == IN_FULL:
-                    encoded = encode_task(Execute(Operation(signature, tuple(task[1:]))))
-                else:
-                    encoded = self._pack(task)
-                # ``Locations.note`` written out, from the caller's caller on: the caller is part of
-                # this package.
-                frame = _frame(2)
-                while frame.f_globals.get("__package__") in PACKAGES and frame.f_back is not None:
-                    frame = frame.f_back
-                self._positions[first % RING_LENGTH] = (first, frame.f_code, frame.f_lasti)
-                self._traffic.operations += 1
-                dropped = self._dropped
-                self._undropped_bytes += size
-                if dropped and (
-                    self._undropped_bytes >= DROP_BYTES or len(dropped) >= DROP_TENSORS
-                ):
-                    self._append_drops()
-                    self._undropped_bytes = size
-                # ``_append`` written out: a call takes a fiftieth of an operation.
-                tasks = self._tasks
-                tasks.append(encoded)
-                self._task_bytes += len(encoded)
-                if len(tasks) >= BATCH_TASKS or self._task_bytes >= BATCH_BYTES:
-                    self._flush()
-                elif self._flusher.armed is None:
-                    self._flusher.schedule(self)
-            return first
-        except BaseException:
-            # Ctrl-C: nobody will hold the outputs.
-            if end:
-                self._dropped.extend(range(first, end))
-            raise
+        with self._lock:
+            if self._connection.error is not None:
+                self.check_open()
+            number, _, count, size = self._numbered.get(id(signature)) or self._number(signature)
+            first = self._next_tensor
+            # ``_assign_ids`` written out for one output.
+            if count == 1:
+                self._next_tensor = first + 1
+                outputs[0].id = first
+                task = [number, *inputs, first]
+            else:
+                task = [number, *inputs, *self._assign_ids(outputs)]
+            if number == IN_FULL:
+                encoded = encode_task(Execute(Operation(signature, tuple(task[1:]))))
+            else:
+                encoded = self._pack(task)
+            # ``Locations.note`` written out, from the caller's caller on: the caller is part of
+            # this package.
+            frame = _frame(2)
+            while frame.f_globals.get("__package__") in PACKAGES and frame.f_back is not None:
+                frame = frame.f_back
+            self._positions[first % RING_LENGTH] = (first, frame.f_code, frame.f_lasti)
+            self._traffic.operations += 1
+            dropped = self._dropped
+            self._undropped_bytes += size
+            if dropped and (self._undropped_bytes >= DROP_BYTES or len(dropped) >= DROP_TENSORS):
+                self._append_drops()
+                self._undropped_bytes = size
+            # ``_append`` written out: a call takes a fiftieth of an operation.
+            tasks = self._tasks
+            tasks.append(encoded)
+            self._task_bytes += len(encoded)
+            if len(tasks) >= BATCH_TASKS or self._task_bytes >= BATCH_BYTES:
+                self._flush()
+            elif self._flusher.armed is None:
+                self._flusher.schedule(self)
+
+    def _assign_ids(self, outputs: Sequence[TensorHandle]) -> range:
+        """Assign new ids to the handles of outputs. The ids first: none is given out twice."""
+        first = self._next_tensor
+        self._next_tensor = end = first + len(outputs)
+        for tensor, out in enumerate(outputs, first):
+            out.id = tensor
+        return range(first, end)
 
     def has_row(self, row: Row) -> bool:
         """Return whether the server has a row of the table of operations."""
@@ -238,45 +239,44 @@ class NativeSession:
             self._signature_table.keep(numbered)
         return numbered
 
-    def execute_graph(self, graph: Graph, inputs: list[int], numbers: list[Any]) -> int:
+    def execute_graph(
+        self,
+        graph: Graph,
+        inputs: list[int],
+        numbers: list[Any],
+        outputs: Sequence[TensorHandle],
+    ) -> None:
         """Issue a graph; see ``Session.execute_graph``."""
-        outputs = graph.outputs
         connection = self._connection
-        first = end = 0
-        try:
-            with self._lock:
-                if connection.error is not None:
-                    self.check_open()
-                number = self._graphs.known.get(id(graph)) or self._define_graph(graph)
-                first = self._next_tensor
-                self._next_tensor = end = first + len(outputs)
+        with self._lock:
+            if connection.error is not None:
+                self.check_open()
+            number = self._graphs.known.get(id(graph)) or self._define_graph(graph)
+            first = self._next_tensor
+            # ``_assign_ids`` written out for one output.
+            if len(outputs) == 1:
+                self._next_tensor = first + 1
+                outputs[0].id = first
                 task: list[Any] = [number, *inputs, first]
-                if len(outputs) != 1:
-                    task[-1:] = range(first, end)
-                if numbers:
-                    task.append(numbers)
-                self._positions[first % RING_LENGTH] = (first, graph)
-                connection.traffic.operations += len(graph.steps)
-                undropped = self._undropped_bytes + graph.nbytes
-                if self._dropped and (
-                    undropped >= DROP_BYTES or len(self._dropped) >= DROP_TENSORS
-                ):
-                    self._append_drops()
-                self._undropped_bytes += graph.nbytes
-                encoded = self._pack(task)
-                # ``_append`` written out, as in ``execute``.
-                tasks = self._tasks
-                tasks.append(encoded)
-                self._task_bytes += len(encoded)
-                if len(tasks) >= BATCH_TASKS or self._task_bytes >= BATCH_BYTES:
-                    self._flush()
-                elif self._flusher.armed is None:
-                    self._flusher.schedule(self)
-            return first
-        except BaseException:
-            # Ctrl-C: nobody will hold the outputs.
-            self._dropped.extend(range(first, end))
-            raise
+            else:
+                task = [number, *inputs, *self._assign_ids(outputs)]
+            if numbers:
+                task.append(numbers)
+            self._positions[first % RING_LENGTH] = (first, graph)
+            connection.traffic.operations += len(graph.steps)
+            undropped = self._undropped_bytes + graph.nbytes
+            if self._dropped and (undropped >= DROP_BYTES or len(self._dropped) >= DROP_TENSORS):
+                self._append_drops()
+            self._undropped_bytes += graph.nbytes
+            encoded = self._pack(task)
+            # ``_append`` written out, as in ``execute``.
+            tasks = self._tasks
+            tasks.append(encoded)
+            self._task_bytes += len(encoded)
+            if len(tasks) >= BATCH_TASKS or self._task_bytes >= BATCH_BYTES:
+                self._flush()
+            elif self._flusher.armed is None:
+                self._flusher.schedule(self)
 
     def _define_graph(self, graph: Graph) -> int:
         signatures = {id(step.signature): step.signature for step in graph.steps}
@@ -510,31 +510,32 @@ class NativeSession:
             raise UsageError(f"this session is no member of group {group}")
         return len(spec.addresses), spec.rank
 
-    def collective(self, group: int, call: CollectiveCall, inputs: list[int]) -> int:
+    def collective(
+        self,
+        group: int,
+        call: CollectiveCall,
+        inputs: list[int],
+        outputs: Sequence[TensorHandle],
+    ) -> None:
         """Issue this member's part of a collective; see ``Session.collective``."""
-        specs = call.output_specs(*self.group_size(group))
-        first = end = 0
-        try:
-            with self._lock:
-                self.check_open()
-                sequence = self._sequences[group]
-                first = self._next_tensor
-                self._next_tensor = end = first + len(specs)
-                self._locations.note(first, 4)
-                size = sum([spec.nbytes for spec in specs])
-                if self._dropped and (
-                    self._undropped_bytes + size >= DROP_BYTES or len(self._dropped) >= DROP_TENSORS
-                ):
-                    self._append_drops()
-                self._undropped_bytes += size
-                outputs = tuple(range(first, end))
-                self._sequences[group] = sequence + 1
-                self._append(encode_task(Collective(group, sequence, call, tuple(inputs), outputs)))
-            return first
-        except BaseException:
-            # Ctrl-C: nobody will hold the outputs.
-            self._dropped.extend(range(first, end))
-            raise
+        size = sum([handle.spec.nbytes for handle in outputs])
+        with self._lock:
+            self.check_open()
+            sequence = self._sequences[group]
+            made = self._assign_ids(outputs)
+            self._locations.note(made.start, 4)
+            if self._dropped and (
+                self._undropped_bytes + size >= DROP_BYTES or len(self._dropped) >= DROP_TENSORS
+            ):
+                self._append_drops()
+            self._undropped_bytes += size
+            task = Collective(group, sequence, call, tuple(inputs), tuple(made))
+            self._sequences[group] = sequence + 1
+            self._append(encode_task(task))
+            if self.transfer_domain == "local":
+                # A local device executes in the thread that sends. Another member's thread must not
+                # wait for this collective while the same thread still has to send it.
+                self._flush()
 
     def leave_group(self, group: int) -> None:
         """Leave a group once the collectives issued so far are done."""

@@ -6,8 +6,9 @@ server's time for a small message, and avoids copies of large ones.
 
 How it works: the event loop calls ``data_received``. It passes bytes to the library up to the end
 of the HTTP headers, and later bytes to the parser. Parsed messages are queued for
-``receive_message``; whole control frames go to the library. After a protocol violation, all bytes
-go to the library, which discards them.
+``receive_message``, or for ``on_arrival``, which the connection calls itself: waking the task that
+receives takes another iteration of the event loop. Whole control frames go to the library. After a
+protocol violation, all bytes go to the library, which discards them.
 
 One read of the socket may hold 40,000 tiny frames, so each iteration of the event loop parses a
 bounded number of them. Until the rest is parsed, reading is paused. Only the last ping of each
@@ -121,6 +122,9 @@ class DirectConnection(Connection):
         self._failed = False  # after a violation; the library discards further bytes
         self._closing = False  # this end called ``close``
         self._receiver: asyncio.Future[None] | None = None
+        # Called when messages have arrived for ``receive_message``, which waits; see
+        # ``AsyncLink.call_on_arrival``.
+        self.on_arrival: Callable[[], None] | None = None
         self.reading_paused = False  # the receive queue is full
         # Receives the rest of a long payload in place of this connection.
         self._payload_reader: _PayloadReader | None = None
@@ -169,9 +173,11 @@ class DirectConnection(Connection):
         assert message is not None  # the loop above ended
         return message
 
-    def take_message(self) -> bytes | None:
-        """Return the next message if one is queued."""
+    def take_message(self, longest: int | None = None) -> bytes | None:
+        """Return the next message if one is queued that has at most ``longest`` bytes."""
         if not self._messages:
+            return None
+        if longest is not None and len(self._messages[0]) > longest:
             return None
         message = self._messages.popleft()
         self._count_taken(message)
@@ -385,12 +391,30 @@ class DirectConnection(Connection):
                 self._respond_to_ping()
         except ProtocolViolation as error:
             self._refuse(error)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Pass queued messages to those who receive them; pause reading if many are left."""
         if self._closing:
             self._clear_messages()
-        elif len(self._messages) > RECEIVE_QUEUE_LENGTH and not self.reading_paused:
+        elif self._messages and self.on_arrival is not None:
+            self._call_on_arrival(self.on_arrival)
+        if len(self._messages) > RECEIVE_QUEUE_LENGTH and not self.reading_paused:
             self.reading_paused = True
             self.transport.pause_reading()
-        self._wake_receiver()
+        if self._messages or self._violation or self.protocol.state is not State.OPEN:
+            self._wake_receiver()
+
+    def _call_on_arrival(self, handler: Callable[[], None]) -> None:
+        if self._receiver is None or self._receiver.done():
+            return  # the task that receives is busy with earlier messages
+        try:
+            handler()
+        except Exception as error:
+            if not self._receiver.done():
+                self._receiver.set_exception(error)
+        if not self._messages:
+            self._count_taken(b"")
 
     def _open(self, message: bytes) -> None:
         """Queue a message. A checksum is compared here, while the message is in the cache."""

@@ -159,8 +159,11 @@ class WebSocketLink:
         except ConnectionClosed as error:
             self._raise_lost(error)
 
-    def receive_nowait(self) -> bytes | None:
-        return self._connection.take_message()
+    def receive_nowait(self, longest: int | None = None) -> bytes | None:
+        return self._connection.take_message(longest)
+
+    def call_on_arrival(self, handler: Callable[[], None] | None) -> None:
+        self._connection.on_arrival = handler
 
     def open_frames(self, open_frame: Callable[[bytes], Any]) -> None:
         self._connection.open_messages(open_frame)

@@ -53,6 +53,10 @@ class BulkReader:
         """Make the current ``wait`` return, or the next one."""
         self._stream.wake()
 
+    def has_ended(self) -> bool:
+        """Whether the other end sends no more; see ``BulkSource``."""
+        return self._stream.has_ended()
+
     def receive(
         self, head_bytes: int, place: Place, check: Callable[[], None]
     ) -> tuple[bytes, memoryview]:

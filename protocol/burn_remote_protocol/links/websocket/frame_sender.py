@@ -1,17 +1,18 @@
 """Sending the frames of an event loop's connection from a thread.
 
 Over TCP, the thread writes to the socket itself, so that bulk data neither pass through the event
-loop nor wait for it. Over TLS, the event loop encrypts, and the thread waits for it.
+loop nor wait for it. Over TLS, the event loop encrypts, a block at a time, what the thread queues.
 """
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import os
 import select
 import socket
+import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -22,6 +23,10 @@ from burn_remote_protocol.links.websocket.frames import BINARY, FINAL_BIT, frame
 __all__ = ["LoopSender", "SocketSender"]
 
 _EMPTY: Final = memoryview(b"")
+
+# Frames that may be queued: the event loop encrypts one, and the next one need not come from the
+# thread first. They are not counted as scratch memory.
+QUEUED_FRAMES: Final = 2
 
 
 class SocketSender:
@@ -76,32 +81,83 @@ class LoopSender:
         self._link: Final = link
         self._loop: Final = loop
         self._check: Final = check
+        self._changed: Final = threading.Condition()
+        # Frames that were not passed to the link yet. Guarded by ``_changed``, as all below.
+        self._unsent: Final[deque[tuple[bytes, memoryview]]] = deque()
+        self._is_sending = False
+        self._is_closing = False
+        self._error: ConnectionLost | None = None
 
     def send(self, frame: bytes) -> None:
-        self.send_parts(frame, _EMPTY)
+        self._put(frame, _EMPTY)
+        self._await(0)  # others may close the connection after the last frame
 
     def send_parts(self, head: bytes, payload: memoryview) -> None:
-        # A copy: the transport may refer to the bytes after this has returned.
-        sending = self._link.send_parts(head, memoryview(bytes(payload)))
-        try:
-            sent = asyncio.run_coroutine_threadsafe(sending, self._loop)
-        except RuntimeError:  # the loop has closed
-            sending.close()
-            raise ConnectionLost("the server has stopped") from None
-        while True:
-            try:
-                return sent.result(SEND_SLICE_SECONDS)
-            except concurrent.futures.CancelledError:
-                raise ConnectionLost("the server has stopped") from None
-            except TimeoutError:
-                if sent.done():
-                    continue
-                try:
-                    self._check()
-                except BaseException:
-                    sent.cancel()
-                    raise
+        self._await(QUEUED_FRAMES - 1)
+        self._put(head, payload)
 
     def close(self) -> None:
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._link.close()))
+        with self._changed:
+            self._is_closing = True
+            with contextlib.suppress(ConnectionLost):
+                self._start()
+
+    def _put(self, head: bytes, payload: memoryview) -> None:
+        with self._changed:
+            self._unsent.append((head, payload))
+            self._start()
+
+    def _start(self) -> None:
+        """Have the event loop send what is queued. Raises ``ConnectionLost``."""
+        if self._error is not None:
+            raise ConnectionLost(str(self._error))
+        if self._is_sending:
+            return
+        self._is_sending = True
+        sending = self._send_queued()
+        try:
+            asyncio.run_coroutine_threadsafe(sending, self._loop)
+        except RuntimeError:  # the loop has closed
+            sending.close()
+            self._error = ConnectionLost("the server has stopped")
+            raise self._error from None
+
+    def _await(self, frames: int) -> None:
+        """Wait until at most so many frames are queued. Raises ``ConnectionLost``."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: len(self._unsent) <= frames or self._error is not None,
+                    SEND_SLICE_SECONDS,
+                )
+                if self._error is not None:
+                    raise ConnectionLost(str(self._error))
+                if len(self._unsent) <= frames:
+                    return
+            self._check()
+
+    async def _send_queued(self) -> None:
+        """Send the queued frames, then end the link if the sender was closed."""
+        error = ConnectionLost("the server has stopped")  # if this is cancelled
+        is_done = False
+        try:
+            while not is_done:
+                with self._changed:
+                    frame = self._unsent[0] if self._unsent else None
+                    if frame is None:
+                        self._is_sending, is_done = False, True
+                        break
+                await self._link.send_parts(*frame)
+                with self._changed:
+                    self._unsent.popleft()
+                    self._changed.notify_all()
+            if self._is_closing:
+                await self._link.close()
+        except ConnectionLost as lost:
+            error = lost
+        finally:
+            if not is_done:
+                with self._changed:
+                    self._error = error
+                    self._unsent.clear()
+                    self._changed.notify_all()

@@ -18,6 +18,11 @@ __all__ = ["GROWING_BYTES", "GrowingBuffer"]
 # memory of the system takes 20 times as long as a later one.
 GROWING_BYTES: Final = 2**20
 
+# A message may reserve this many times the bytes that have arrived, and ``GROWING_BYTES`` for its
+# header. Larger: a claim reserves more. Smaller: more bytes are copied when memory for the whole
+# message is allocated, now at most an eighth.
+TRUSTED_FACTOR: Final = 8
+
 # The most address space that is reserved for bytes that were only announced. A mapping that grows
 # further may move to an address where its huge pages have to be divided.
 MAX_RESERVED_BYTES: Final = 256 * 2**20
@@ -41,8 +46,8 @@ class GrowingBuffer:
     ) -> None:
         """Begin with some bytes; ``expected_bytes`` is the peer's claim of how many there will be.
 
-        When more than ``GROWING_BYTES`` have arrived, memory for the whole claim is taken from
-        ``allocate``, if given.
+        Memory for the whole claim is taken from ``allocate``, if given, when more than
+        ``GROWING_BYTES`` and an eighth of the claim have arrived.
         """
         self._expected = expected_bytes
         self._allocate = allocate
@@ -88,14 +93,20 @@ class GrowingBuffer:
         if size <= len(self._memory):
             return
         self._room.release()  # a mapping to which a view refers cannot grow
-        capacity = max(size, 2 * len(self._memory), min(self._expected, MAX_RESERVED_BYTES))
-        if isinstance(self._memory, mmap.mmap):
-            with contextlib.suppress(SystemError):  # only Linux can
-                self._memory.resize(capacity)
-                return
-        if self._allocate is not None and size <= self._expected:
-            larger: mmap.mmap | memoryview = self._allocate(self._expected)
+        expected = self._expected
+        trusted = TRUSTED_FACTOR * size + GROWING_BYTES
+        if self._allocate is not None and size <= expected <= trusted:
+            larger: mmap.mmap | memoryview = self._allocate(expected)
         else:
+            capacity = max(size, 2 * len(self._memory), min(expected, trusted, MAX_RESERVED_BYTES))
+            if size <= expected:
+                # With ``allocate``, only what arrives before the whole claim is trusted.
+                most = expected if self._allocate is None else expected // TRUSTED_FACTOR
+                capacity = max(size, min(capacity, most))
+            if isinstance(self._memory, mmap.mmap):
+                with contextlib.suppress(SystemError):  # only Linux can
+                    self._memory.resize(capacity)
+                    return
             larger = _mapped(capacity)
         larger[: self._size] = self._memory[: self._size]
         self._memory = larger

@@ -30,6 +30,8 @@ __all__ = ["PlainStream", "SocketStream", "TlsStream", "WatchResult"]
 _MORE: Final[int] = getattr(socket, "MSG_MORE", 0)
 _DONT_WAIT: Final[int] = getattr(socket, "MSG_DONTWAIT", 0)
 _WHOLE: Final[int] = getattr(socket, "MSG_WAITALL", 0)
+# An event that only Linux has: the other end has shut its side down, perhaps behind unread bytes.
+_PEER_ENDED: Final[int] = getattr(select, "POLLRDHUP", 0)
 
 # The most bytes to request in a read that may return fewer; most of a larger buffer would stay
 # unused.
@@ -80,6 +82,10 @@ class SocketStream(Protocol):
 
     def wake(self) -> None:
         """Make the current ``watch`` return, or the next one."""
+        ...
+
+    def has_ended(self) -> bool:
+        """Whether the other end has shut its side down; ``False`` where the system cannot say."""
         ...
 
     def write(self, buffer: OutgoingBuffer, timeout_seconds: float | None = None) -> bool:
@@ -181,6 +187,9 @@ class PlainStream:
     def wake(self) -> None:
         self._waker.wake()
 
+    def has_ended(self) -> bool:
+        return bool(_PEER_ENDED) and _ready_for(self._socket, _PEER_ENDED, 0)
+
     def write(self, buffer: OutgoingBuffer, timeout_seconds: float | None = None) -> bool:
         flags = _MORE if buffer.more else 0
         if timeout_seconds is not None:
@@ -238,16 +247,25 @@ class TlsStream:
                 return False
 
     def read_into(self, buffer: memoryview, *, whole: bool) -> int | None:
+        at, size = 0, len(buffer)
         while True:
             try:
                 with self._lock:
-                    return self._socket.recv_into(buffer)
+                    # ``read`` is what ``recv_into`` calls; a record holds at most 16 KiB.
+                    while at < size:
+                        count: int = self._socket.read(size - at, buffer[at:])  # type: ignore[assignment]
+                        at += count
+                        if not (count and whole):
+                            break
+                return at
             except ssl.SSLWantReadError:
                 event = select.POLLIN
             except ssl.SSLWantWriteError:
                 event = select.POLLOUT
+            if at and not whole:
+                return at
             if not _ready_for(self._socket, event, self._silence_seconds):
-                return None
+                return at or None
 
     def bound_silence(self, seconds: float) -> None:
         self._silence_seconds = seconds
@@ -264,6 +282,9 @@ class TlsStream:
 
     def wake(self) -> None:
         self._waker.wake()
+
+    def has_ended(self) -> bool:
+        return bool(_PEER_ENDED) and _ready_for(self._socket, _PEER_ENDED, 0)
 
     def write(self, buffer: OutgoingBuffer, timeout_seconds: float | None = None) -> bool:
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds

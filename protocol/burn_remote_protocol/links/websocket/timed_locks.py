@@ -1,4 +1,4 @@
-"""Calls under a lock that must be free within a timeout, which Ctrl-C cannot leave taken."""
+"""Calls under a lock that is waited for with a timeout; Ctrl-C never leaves the lock taken."""
 
 from __future__ import annotations
 

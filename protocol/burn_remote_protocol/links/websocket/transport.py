@@ -9,8 +9,8 @@ from typing import Any
 from burn_remote_protocol.links.addresses import Address
 from burn_remote_protocol.links.interface import AsyncLink, BlockingLink, Handle, Listener
 
-# Not imported by the first connection: if another thread forks the process during an import, the
-# child waits for the end of that import forever.
+# Imported with this module, not when the first connection opens: if another thread forks the
+# process during an import, the child waits for the end of that import forever.
 from burn_remote_protocol.links.websocket import blocking_link
 
 __all__ = ["WebSocketTransport"]

@@ -9,7 +9,7 @@ from burn_remote_protocol.operations.releases import EXTENSION
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.rules.checks import FLOATS
 from burn_remote_protocol.operations.rules.elementwise_rules import broadcast, same
-from burn_remote_protocol.operations.shared_fields import BINARY, UNARY
+from burn_remote_protocol.operations.shared_fields import BINARY, SCALAR, UNARY
 
 _FAMILY: Final = "Elementwise"
 
@@ -17,6 +17,17 @@ COPYSIGN: Final = Row(
     _FAMILY, "CopySign", BINARY, broadcast(FLOATS), estimates.elementwise(4), EXTENSION
 )
 EXPM1: Final = Row(_FAMILY, "Expm1", UNARY, same(FLOATS), estimates.elementwise(15), EXTENSION)
+FLOOR_DIVIDE: Final = Row(
+    _FAMILY, "FloorDivide", BINARY, broadcast(FLOATS), estimates.elementwise(40), EXTENSION
+)
+FLOOR_DIVIDE_SCALAR: Final = Row(
+    _FAMILY,
+    "FloorDivideScalar",
+    SCALAR,
+    same(FLOATS),
+    estimates.elementwise(40, converts=True),
+    EXTENSION,
+)
 LOG10: Final = Row(_FAMILY, "Log10", UNARY, same(FLOATS), estimates.elementwise(15), EXTENSION)
 LOG2: Final = Row(_FAMILY, "Log2", UNARY, same(FLOATS), estimates.elementwise(15), EXTENSION)
 LOG_ADD_EXP: Final = Row(
@@ -26,4 +37,6 @@ NEXT_AFTER: Final = Row(
     _FAMILY, "NextAfter", BINARY, broadcast(FLOATS), estimates.elementwise(8), EXTENSION
 )
 
-ROWS: Final = (COPYSIGN, EXPM1, LOG10, LOG2, LOG_ADD_EXP, NEXT_AFTER)
+ROWS: Final = (
+    COPYSIGN, EXPM1, FLOOR_DIVIDE, FLOOR_DIVIDE_SCALAR, LOG10, LOG2, LOG_ADD_EXP, NEXT_AFTER,
+)  # fmt: skip

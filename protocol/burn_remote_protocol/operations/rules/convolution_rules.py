@@ -231,7 +231,10 @@ def _spread(size: int, kernel: int, stride: int, padding: int, extra: int, dilat
         )
     spread = (size - 1) * stride + dilation * (kernel - 1) + 1 + extra - 2 * padding
     if spread < 0:
-        refuse_shape(f"padding {padding} takes more than there is: {spread + 2 * padding}")
+        refuse_shape(
+            f"padding {padding} removes {2 * padding} elements of an output axis, which has "
+            f"{spread + 2 * padding}"
+        )
     return spread
 
 

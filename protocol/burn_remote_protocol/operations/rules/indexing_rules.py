@@ -43,7 +43,7 @@ def select(call: Call) -> Outputs:
 
 def _check_update(tensor: TensorSpec, update: str | None) -> None:
     if update in ("Min", "Max") and tensor.dtype.is_complex:
-        raise DTypeMismatch(f"{tensor} has no order, so it has no update {update}")
+        raise DTypeMismatch(f"{tensor} has no order, so the update {update} is not defined for it")
 
 
 def select_assign(call: Call) -> Outputs:

@@ -1,13 +1,15 @@
 """Shapes and dtypes of matrix factorizations, equations, determinants and inverses.
 
-A matrix is the last two axes ``[…, rows, columns]``; leading axes are a batch of matrices.
+A matrix is the last two axes ``[…, rows, columns]``; leading axes are a batch of matrices. Its
+elements are floating-point or complex. Singular values, eigenvalues of Hermitian matrices and
+logarithms of absolute values are real.
 """
 
 from __future__ import annotations
 
+from burn_remote_protocol.dtypes import REAL_DTYPES, DType
 from burn_remote_protocol.operations.row import Call
 from burn_remote_protocol.operations.rules.checks import (
-    FLOATS,
     INEXACT,
     broadcast_shapes,
     check_category,
@@ -36,10 +38,14 @@ Outputs = tuple[TensorSpec, ...]
 
 
 def _matrix(argument: str, spec: TensorSpec) -> TensorSpec:
-    check_category(argument, spec, FLOATS)
+    check_category(argument, spec, INEXACT)
     if len(spec.shape) < 2:
         refuse_shape(f"{argument} is {spec}, but a matrix has at least 2 dimensions")
     return spec
+
+
+def _real_dtype(spec: TensorSpec) -> DType:
+    return REAL_DTYPES.get(spec.dtype, spec.dtype)
 
 
 def _square(argument: str, spec: TensorSpec) -> TensorSpec:
@@ -61,17 +67,15 @@ def determinant(call: Call) -> Outputs:
 
 
 def signed_determinant(call: Call) -> Outputs:
-    """Return a sign and a logarithm for each square matrix."""
+    """Return a sign and a real logarithm for each square matrix."""
     spec = _square("tensor", call.inputs[0])
-    return (result(spec.shape[:-2], spec.dtype),) * 2
+    batch = spec.shape[:-2]
+    return (result(batch, spec.dtype), result(batch, _real_dtype(spec)))
 
 
 def eigenvalues(call: Call) -> Outputs:
     """Return ``n`` complex eigenvalues for each ``[n, n]`` matrix, real or complex."""
-    (spec,) = call.inputs
-    check_category("tensor", spec, INEXACT)
-    if len(spec.shape) < 2 or spec.shape[-1] != spec.shape[-2]:
-        refuse_shape(f"tensor is {spec}, but a square matrix is required")
+    spec = _square("tensor", call.inputs[0])
     dtype = spec.dtype if spec.dtype.is_complex else complex_dtype("tensor", spec)
     return (result(spec.shape[:-1], dtype),)
 
@@ -83,9 +87,9 @@ def eigenvectors(call: Call) -> Outputs:
 
 
 def eigenvalues_symmetric(call: Call) -> Outputs:
-    """Return ``n`` eigenvalues for each symmetric ``[n, n]`` matrix."""
+    """Return ``n`` real eigenvalues for each Hermitian ``[n, n]`` matrix."""
     spec = _square("tensor", call.inputs[0])
-    return (result(spec.shape[:-1], spec.dtype),)
+    return (result(spec.shape[:-1], _real_dtype(spec)),)
 
 
 def eigenvectors_symmetric(call: Call) -> Outputs:
@@ -108,9 +112,9 @@ def orthogonal_triangular(call: Call) -> Outputs:
 
 
 def singular_values(call: Call) -> Outputs:
-    """Return ``min(rows, columns)`` numbers for each matrix."""
+    """Return ``min(rows, columns)`` real numbers for each matrix."""
     spec = _matrix("tensor", call.inputs[0])
-    return (result((*spec.shape[:-2], min(spec.shape[-2:])), spec.dtype),)
+    return (result((*spec.shape[:-2], min(spec.shape[-2:])), _real_dtype(spec)),)
 
 
 def singular_vectors(call: Call) -> Outputs:

@@ -121,7 +121,7 @@ def _top_shape(call: Call) -> Shape:
     axis, count = call.parameters["axis"], call.parameters["accumulator_len"]
     shape = _resized(spec.shape, axis, count)
     if count > spec.shape[axis]:
-        refuse_shape(f"accumulator_len={count} elements are not in axis={axis} of {spec}")
+        refuse_shape(f"axis={axis} of {spec} has fewer elements than accumulator_len={count}")
     return shape
 
 
@@ -171,7 +171,7 @@ def top_with_indices(call: Call) -> Outputs:
     (spec,) = sorted_along(call)
     dim, count = call.parameters["dim"], call.parameters["k"]
     if count > spec.shape[dim]:
-        refuse_shape(f"k={count} elements are not in dim={dim} of {spec}")
+        refuse_shape(f"dim={dim} of {spec} has fewer elements than k={count}")
     shape = _resized(spec.shape, dim, count)
     return TensorSpec(shape, spec.dtype), TensorSpec(shape, index_dtype(call, 1))
 

@@ -34,7 +34,7 @@ def nonzero(call: Call) -> Outputs:
     if not spec.shape:
         refuse_shape(f"input is {spec}, but must have at least 1 dimension")
     if count > spec.size:
-        refuse_shape(f"count={count} elements are not in {spec}")
+        refuse_shape(f"{spec} has fewer elements than count={count}")
     return (result((len(spec.shape), count), I64),)
 
 
@@ -55,7 +55,7 @@ def unique(call: Call) -> Outputs:
     check_shape("order", order, spec.shape)
     count = call.parameters["count"]
     if count > spec.size:
-        refuse_shape(f"count={count} distinct elements are not in {spec}")
+        refuse_shape(f"{spec} has fewer elements than count={count}")
     each = TensorSpec((count,), I64)
     return each, TensorSpec(spec.shape, I64), each
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
+
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import Unsupported
 from burn_remote_protocol.operations.families.session import CUSTOM, IMPOSSIBLE
@@ -53,6 +55,11 @@ class KernelEntry(NamedTuple):
     is_elementwise: bool
     reduces_rows: bool
 
+
+# The operations that ``returns_new_array`` means.
+PRODUCTS: Final = frozenset(
+    {"Matmul", "Linear", "LinearXBackward", "LinearWeightBackward", "LinearBiasBackward"}
+)
 
 # The kernel of each (family, variant).
 KernelTable = Mapping[tuple[str, str], KernelEntry]
@@ -192,6 +199,10 @@ class ArraySession(BackendSession):
         if signature.call.parameters["axis"] != len(use.spec.shape) - 1:
             return None
         return RowReduction(self.bind(signature))
+
+    def returns_new_array(self, signature: Signature) -> bool:
+        # Products of more dimensions, and those of other array modules, may have another order.
+        return self._xp is np and signature.row.name in PRODUCTS and not is_quantized(signature)
 
     def _direct_calls(
         self, signature: Signature, entry: KernelEntry, numbers: Mapping[str, float] | None

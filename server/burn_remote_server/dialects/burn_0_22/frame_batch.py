@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from burn_remote_protocol.dialects.burn_0_22 import Message, each_message
 from burn_remote_protocol.dialects.burn_0_22_recognition import MessageRecognizer
 from burn_remote_protocol.errors import ProtocolViolation
 from burn_remote_protocol.links.interface import AsyncLink
-from burn_remote_server.dialects.burn.task_runner import Unreadable
+from burn_remote_server.dialects.burn_0_21.task_runner import Unreadable
 from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES, DecodingTurns
 
 __all__ = ["MAX_UNKNOWN_MESSAGES", "SHORT_FRAME_BYTES", "FrameBatch"]
@@ -35,17 +35,26 @@ _END: Final = object()
 
 
 class FrameBatch:
-    """The messages of consecutive frames. ``unknown`` is the number of those decoded in full."""
+    """The messages of consecutive frames. ``unknown`` is the number of those decoded in full.
+
+    ``tasks`` has messages, and ``KnownFrame``s.
+    """
 
     def __init__(self, recognizer: MessageRecognizer) -> None:
         self._recognizer: Final = recognizer
         self.tasks: Final[list[Any]] = []
+        self.count = 0  # of the messages
         self.size = 0
         self.unknown = 0
 
     def add(self, frame: bytes | memoryview) -> None:
         """Add the messages of a short frame, which the recognizer may know."""
         self.size += len(frame)
+        known = self._recognizer.recognize(frame)
+        if known is not None:
+            self.tasks.append(known)
+            self.count += len(known)
+            return
         before = self._recognizer.unknown
         try:
             self._extend(self._recognizer.decode(frame))
@@ -64,22 +73,19 @@ class FrameBatch:
                 while (is_more := next(steps, _END) is None) and time.perf_counter() < until:
                     pass
 
-    def add_arrived(self, link: AsyncLink, *, is_busy: bool) -> bytes | memoryview | None:
-        """Add frames that have arrived, within a bounded time; return one that needs turns.
+    def add_arrived(self, link: AsyncLink, *, is_busy: bool) -> None:
+        """Add short frames that have arrived, within a bounded time.
 
         ``is_busy``: earlier tasks wait for the session's worker.
         """
         most = FULL_WORKER_BATCH_TASKS if is_busy else FULL_BATCH_TASKS
         while (
             self.size < FULL_BATCH_BYTES
-            and len(self.tasks) < most
+            and self.count < most
             and self.unknown < MAX_UNKNOWN_MESSAGES
-            and (more := link.receive_nowait()) is not None
+            and (more := link.receive_nowait(SHORT_FRAME_BYTES)) is not None
         ):
-            if len(more) > SHORT_FRAME_BYTES:
-                return more
             self.add(more)
-        return None
 
     def _steps(self, frame: bytes | memoryview) -> Iterator[None]:
         """Add the messages of a frame; yield after each."""
@@ -91,11 +97,13 @@ class FrameBatch:
         except ProtocolViolation as error:
             self._end_with(error)
 
-    def _extend(self, tasks: Iterable[Message | ProtocolViolation]) -> None:
+    def _extend(self, tasks: Collection[Message | ProtocolViolation]) -> None:
+        self.count += len(tasks)
         self.tasks.extend(
-            Unreadable(task) if isinstance(task, ProtocolViolation) else task for task in tasks
+            [Unreadable(task) if isinstance(task, ProtocolViolation) else task for task in tasks]
         )
 
     def _end_with(self, error: ProtocolViolation) -> None:
+        self.count += 1
         # Its traceback would keep what was decoded of the frame, up to 15 MiB.
         self.tasks.append(Unreadable(error.with_traceback(None)))

@@ -1,6 +1,6 @@
 """The handler of the socket of a Burn 0.22 session.
 
-Burn's client waits for ever, or fails without a reason, when the server closes its socket. So
+Burn's client waits forever, or fails without a reason, when the server closes its socket. So
 failures are sent as responses and the socket stays open. No pings are sent.
 """
 
@@ -35,14 +35,14 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_server.access.admission import Grant
 from burn_remote_server.access.quota import OverheadAccount
-from burn_remote_server.dialects.burn.pump import (
+from burn_remote_server.dialects.burn_0_21.pump import (
     POLICY_VIOLATION,
     drain,
     end_with,
     finish,
     send_replies,
 )
-from burn_remote_server.dialects.burn.sessions import BurnSession
+from burn_remote_server.dialects.burn_0_21.sessions import BurnSession
 from burn_remote_server.dialects.burn_0_22.client_process import process_at
 from burn_remote_server.dialects.burn_0_22.frame_batch import (
     MAX_UNKNOWN_MESSAGES,
@@ -226,41 +226,82 @@ async def _refuse(link: AsyncLink, refused: _Refused) -> None:
         pass
 
 
-async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> None:
-    settings = device.host.settings
-    recognizer = MessageRecognizer()
-    waiting: bytes | memoryview | None = None
-    is_long = False
-    while True:
-        frame = await link.receive() if waiting is None else waiting
-        batch = FrameBatch(recognizer)
-        if is_long or len(frame) > SHORT_FRAME_BYTES:
-            await batch.add_in_turns(frame, device.host.decoding)
+class _Closed(Exception):
+    """The client has closed its session."""
+
+
+class _Intake:
+    """Decodes the frames of a session, and executes or queues their tasks.
+
+    Most frames are taken as soon as they arrive, without waking the task that receives. That task
+    takes what needs waiting: long frames, and all frames while the session is behind.
+    """
+
+    def __init__(self, link: AsyncLink, session: BurnSession, device: Device) -> None:
+        settings = device.host.settings
+        self._link: Final = link
+        self._session: Final = session
+        self._decoding: Final = device.host.decoding
+        self._queue_batches: Final = settings.session_queue_batches
+        self._queue_bytes: Final = settings.session_queue_bytes
+        self._recognizer: Final = MessageRecognizer()
+        self._is_slow = False  # the last batch had many unknown messages
+
+    def take_arrived(self) -> None:
+        """Take the frames that need no waiting. Raises ``_Closed``."""
+        session = self._session.session
+        session.spent = 0  # the event loop has just called other sessions
+        while session.spent < TURN_COST and not self._is_slow and not self._must_wait():
+            batch = FrameBatch(self._recognizer)
+            batch.add_arrived(self._link, is_busy=bool(session.queued))
+            if not (batch.count or batch.size):
+                return
+            self._submit(batch)
+
+    async def take(self, frame: bytes | memoryview) -> None:
+        """Take a frame and those that have arrived after it. Raises ``_Closed``."""
+        session = self._session.session
+        batch = FrameBatch(self._recognizer)
+        if self._is_slow or len(frame) > SHORT_FRAME_BYTES:
+            await batch.add_in_turns(frame, self._decoding)
         else:
             batch.add(frame)
-        waiting = batch.add_arrived(link, is_busy=bool(session.session.queued))
-        is_last, is_long = _submit(batch, session), batch.unknown >= MAX_UNKNOWN_MESSAGES
+        batch.add_arrived(self._link, is_busy=bool(session.queued))
+        self._submit(batch)
         del frame, batch  # do not keep them alive during the waits below
-        if is_last:
-            await finish(session)
-            return
-        while (
-            session.session.is_behind(settings.session_queue_batches, settings.session_queue_bytes)
-            or len(session.outbox.frames) >= MAX_WAITING_REPLIES
-        ):
-            session.progress.clear()
-            await session.progress.wait()
-        if session.session.spent >= TURN_COST:
+        while self._must_wait():
+            self._session.progress.clear()
+            await self._session.progress.wait()
+        if session.spent >= TURN_COST:
             # ``receive`` does not yield while frames are buffered: let other sessions run.
-            session.session.spent = 0
+            session.spent = 0
             await asyncio.sleep(0)
 
+    def _must_wait(self) -> bool:
+        return (
+            self._session.session.is_behind(self._queue_batches, self._queue_bytes)
+            or len(self._session.outbox.frames) >= MAX_WAITING_REPLIES
+        )
 
-def _submit(batch: FrameBatch, session: BurnSession) -> bool:
-    """Execute or queue the tasks of a batch; return whether the client closes its session."""
-    counters = session.session.counters
-    counters.client_received_bytes += batch.size
-    counters.batches += 1
-    places = [place for place, task in enumerate(batch.tasks) if type(task) is Close]
-    session.submit(batch.tasks[: places[0]] if places else batch.tasks, batch.size)
-    return bool(places)
+    def _submit(self, batch: FrameBatch) -> None:
+        """Execute or queue the tasks of a batch."""
+        self._is_slow = batch.unknown >= MAX_UNKNOWN_MESSAGES
+        counters = self._session.session.counters
+        counters.client_received_bytes += batch.size
+        counters.batches += 1
+        places = [place for place, task in enumerate(batch.tasks) if type(task) is Close]
+        self._session.submit(batch.tasks[: places[0]] if places else batch.tasks, batch.size)
+        if places:
+            raise _Closed
+
+
+async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> None:
+    intake = _Intake(link, session, device)
+    link.call_on_arrival(intake.take_arrived)
+    try:
+        while True:
+            await intake.take(await link.receive())
+    except _Closed:
+        await finish(session)
+    finally:
+        link.call_on_arrival(None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from burn_remote_protocol.dialects.burn_0_21 import EXPIRES_SECONDS
@@ -15,9 +15,11 @@ from burn_remote_protocol.dialects.burn_0_22 import (
     Profile,
     RunGraph,
 )
+from burn_remote_protocol.dialects.burn_0_22_recognition import KnownFrame
 from burn_remote_protocol.errors import OperationFailed, TransferFailed, UsageError
 from burn_remote_protocol.messages import Expose, Fetch
-from burn_remote_server.dialects.burn.task_runner import TaskRunner
+from burn_remote_server.dialects.burn_0_21.task_runner import TaskRunner
+from burn_remote_server.dialects.burn_0_22.frame_programs import FrameProgram, FramePrograms, Make
 from burn_remote_server.dialects.burn_0_22.local_groups import SessionCollectives
 from burn_remote_server.dialects.burn_0_22.local_transfers import LocalClient
 from burn_remote_server.dialects.burn_0_22.outbox import LOCAL, Burn22Outbox
@@ -57,7 +59,13 @@ class Burn22Runner(TaskRunner):
                 task.tensor, task.error, "RegisterTensorRemote"
             ),
             Profile: lambda task: outbox.profile(task.request, task.answer),
+            KnownFrame: self._run_frame,
         }
+        self._programs: Final = FramePrograms(interpreter)
+
+    def run(self, tasks: Sequence[Any]) -> None:
+        """Execute tasks in order; those of a ``KnownFrame`` in its program, if it has one."""
+        super().run(self._divided(tasks))
 
     def handle(self, task: Any) -> None:
         """Execute a task other than an operation."""
@@ -69,6 +77,9 @@ class Burn22Runner(TaskRunner):
 
     def cost_of(self, task: Any) -> int | None:
         """Estimate the cost of a task other than an operation; return ``None`` if it is unknown."""
+        if type(task) is KnownFrame:
+            program = self._programs.program(task)
+            return super().estimate(task.messages()) if program is None else program.cost
         if isinstance(task, RunGraph):
             return self.graphs.estimate(task)
         # The first of these looks for the process of the client.
@@ -78,10 +89,66 @@ class Burn22Runner(TaskRunner):
 
     def answer_refused(self, task: Any, failure: OperationFailed) -> None:
         """Reply to a request of a session that has failed."""
-        if isinstance(task, Profile):
+        if type(task) is KnownFrame:
+            for message in task.messages():
+                self.answer_refused(message, failure)
+        elif isinstance(task, Profile):
             self._own_outbox.profile(task.request, task.answer)
         else:
             super().answer_refused(task, failure)
+
+    def _divided(self, tasks: Sequence[Any]) -> Sequence[Any]:
+        """Return tasks with the messages of those frames that have no program in their place."""
+        divided: list[Any] = []
+        for task in tasks:
+            if type(task) is KnownFrame and (
+                self.failure is not None or self._programs.program(task) is None
+            ):
+                divided += task.messages()
+            else:
+                divided.append(task)
+        return divided
+
+    def _run_frame(self, frame: KnownFrame) -> None:
+        program = self._programs.program(frame)
+        engine = self._engine
+        outer = engine.tasks, engine.place
+        engine.place = 0
+        engine.tasks = frame
+        try:
+            if program is None:  # the device was lost after the tasks before
+                super().run(frame.messages())
+            else:
+                self._run_program(frame, program)
+        finally:
+            engine.tasks, engine.place = outer
+
+    def _run_program(self, frame: KnownFrame, program: FrameProgram) -> None:
+        engine, interpreter = self._engine, self._interpreter
+        invoke, invoke_simple = interpreter.invoke, interpreter.invoke_simple
+        numbers = frame.numbers
+        for engine.place, (plan, is_simple, make, start, stop) in program.steps:
+            if engine.is_stopped:
+                return
+            tensors = numbers[start:stop]
+            try:
+                if self.failure is not None:
+                    raise self.failure
+                if plan is None:
+                    self._run_other(make, tensors)
+                elif is_simple:
+                    invoke_simple(plan, tensors, 0)
+                else:
+                    invoke(plan, tensors)
+            except Exception as error:
+                self._give_up(frame[engine.place], error)
+
+    def _run_other(self, make: Make | None, numbers: tuple[int, ...]) -> None:
+        if make is None:
+            self._interpreter.tensors.drop(numbers)
+            return
+        for task in make(numbers):
+            super().handle(task)
 
     def _run_graph(self, task: RunGraph) -> None:
         try:

@@ -187,6 +187,23 @@ def _open(device: Device, attachments: Attachments, grant: Grant) -> Attachment:
 _Taken = Literal[True] | Closing | None
 
 
+class _LeftToTask(Exception):
+    """A frame that ends the reading was taken on its arrival.
+
+    It is no error of a link, so no link handles it.
+    """
+
+    def __init__(self, outcome: Closing | BurnRemoteError | None) -> None:
+        super().__init__()
+        self._outcome: Final = outcome
+
+    def taken(self) -> Closing | None:
+        """Return the outcome of the frame, or raise the error that it caused."""
+        if isinstance(self._outcome, BurnRemoteError):
+            raise self._outcome
+        return self._outcome
+
+
 class _Connection:
     """A link and the session that it serves until a later link takes over."""
 
@@ -203,6 +220,8 @@ class _Connection:
         self._attachment: Final = attachment
         self._writer: Final = writer
         self._host: Final = host
+        self._queue_batches: Final = host.settings.session_queue_batches
+        self._queue_bytes: Final = host.settings.session_queue_bytes
 
     async def converse(self) -> BurnRemoteError:
         """Read and write until the server drains; return the reason to send to the client.
@@ -230,6 +249,7 @@ class _Connection:
             await writer.flush()
             return SessionLost("the server is shutting down")
         finally:
+            self._link.call_on_arrival(None)
             for each in running:
                 each.cancel()
             await asyncio.gather(*running, return_exceptions=True)
@@ -242,18 +262,10 @@ class _Connection:
 
     async def _read(self) -> None:
         attachment, writer = self._attachment, self._writer
-        queue_length = self._host.settings.session_queue_batches
-        queue_bytes = self._host.settings.session_queue_bytes
-        session, outbox = attachment.session, attachment.outbox
+        session = attachment.session
         is_first = True
         while True:
-            frame = await self._link.receive()
-            if len(frame) > LARGE_FRAME_BYTES and not is_chunk(frame):
-                async with self._host.decoding.turn():
-                    taken = self._take(frame)
-            else:
-                taken = self._take(frame)
-            del frame  # do not keep it alive during the waits below
+            taken = await self._take_next()
             if taken is None:
                 return
             if isinstance(taken, Closing):
@@ -263,18 +275,56 @@ class _Connection:
                 # As the first frame it asks to skip the queued work. A client sends it over a new
                 # link, because this server stops reading the old one while much work is queued.
                 raise taken.error
-            is_first = False
+            if is_first:
+                is_first = False
+                self._link.call_on_arrival(self._take_arrived)
             if attachment.owes_acknowledgement:
                 writer.acknowledge(attachment.acknowledgement())
-            while (
-                session.is_behind(queue_length, queue_bytes) or len(outbox) >= MAX_WAITING_REPLIES
-            ):
+            while self._must_wait():
                 await writer.progress()
             if session.spent >= TURN_COST:
                 # ``receive`` does not yield while frames are buffered, so without this a session
                 # with many buffered frames would starve the others.
                 session.spent = 0
                 await asyncio.sleep(0)
+
+    async def _take_next(self) -> _Taken:
+        """Take the next frame. It is not alive any more when this returns."""
+        try:
+            frame = await self._link.receive()
+        except _LeftToTask as left:
+            return left.taken()
+        if len(frame) > LARGE_FRAME_BYTES and not is_chunk(frame):
+            async with self._host.decoding.turn():
+                return self._take(frame)
+        return self._take(frame)
+
+    def _must_wait(self) -> bool:
+        return (
+            self._attachment.session.is_behind(self._queue_batches, self._queue_bytes)
+            or len(self._attachment.outbox) >= MAX_WAITING_REPLIES
+        )
+
+    def _take_arrived(self) -> None:
+        """Take frames that need no waiting, as soon as they arrive.
+
+        Raises ``_LeftToTask`` after the last frame.
+        """
+        attachment, writer = self._attachment, self._writer
+        session = attachment.session
+        session.spent = 0  # the event loop has just called other sessions
+        while session.spent < TURN_COST and not self._must_wait():
+            frame = self._link.receive_nowait(LARGE_FRAME_BYTES)
+            if frame is None:
+                return
+            try:
+                taken = self._take(frame)
+            except BurnRemoteError as error:
+                raise _LeftToTask(error) from None
+            if taken is not True:
+                raise _LeftToTask(taken)
+            if attachment.owes_acknowledgement:
+                writer.acknowledge(attachment.acknowledgement())
 
     def _take(self, frame: bytes | memoryview) -> _Taken:
         """Decode a frame and execute or queue its work.

@@ -16,7 +16,14 @@ from burn_remote_server.fusion.array.schedules import Instruction, Width
 from burn_remote_server.fusion.fuser import Optimization, OptimizationState, StreamOperation
 from burn_remote_server.fusion.optimization_state import state_of
 
-__all__ = ["BlockOptimization", "bytes_saved", "gives", "is_exact", "reused_inputs"]
+__all__ = [
+    "BlockOptimization",
+    "bytes_saved",
+    "exact_steps_of",
+    "gives",
+    "is_exact",
+    "reused_inputs",
+]
 
 
 class BlockOptimization(Optimization):
@@ -64,7 +71,7 @@ class BlockOptimization(Optimization):
             if not each.numbers:
                 operands += range(constant, constant + len(call.constants))
                 constant += len(call.constants)
-            exact = _exact_steps(each)
+            exact = exact_steps_of(each)
             instructions.append(
                 Instruction(call.function, call.into, tuple(operands), width, False, exact)
             )
@@ -105,7 +112,8 @@ class BlockOptimization(Optimization):
         return state_of(self.name, self._shape, self._operations)
 
 
-def _exact_steps(operation: StreamOperation) -> tuple[ExactStep, ...] | None:
+def exact_steps_of(operation: StreamOperation) -> tuple[ExactStep, ...] | None:
+    """Return an operation as exact functions, or ``None`` if it is none."""
     if not operation.calls:
         return None
     dtypes = [array_dtype(use.spec.dtype) for use in operation.signature.input_uses]
@@ -115,7 +123,7 @@ def _exact_steps(operation: StreamOperation) -> tuple[ExactStep, ...] | None:
 
 def is_exact(operation: StreamOperation) -> bool:
     """Whether a kernel can compute an operation."""
-    return _exact_steps(operation) is not None
+    return exact_steps_of(operation) is not None
 
 
 def _dying(operations: Sequence[StreamOperation]) -> frozenset[int]:

@@ -28,7 +28,7 @@ from burn_remote_server.fusion.run_fuser import RunFuser
 __all__ = ["ElementwiseFuser", "ElementwiseOptimization"]
 
 KI: Final = 1024
-# Pairs of the least elements of each result, and of the least results that die inside.
+# Pairs of two minimums: of the elements of each result, and of the results that die inside.
 Limits = tuple[tuple[int, int], ...]
 
 # Where runs pay. Smaller results stay in the cache anyway. Speed with fusion ÷ without, measured by

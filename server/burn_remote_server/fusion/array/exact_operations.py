@@ -1,8 +1,8 @@
 """Element-wise operations whose results IEEE 754 or integer arithmetic define bit by bit.
 
 Any correct implementation of them gives NumPy's bits, but for the sign and payload of a NaN.
-``exp`` and the like are no such operations, nor is anything in ``float16`` and ``bfloat16``, which
-is computed in ``float32``.
+``exp`` and similar functions are not exact in this sense. Neither is any operation on ``float16``
+or ``bfloat16``, which is computed in ``float32``.
 """
 
 from __future__ import annotations

@@ -17,7 +17,17 @@ import numpy as np
 
 from burn_remote_server.fusion.array.exact_operations import COMPARISONS
 
-__all__ = ["KernelArray", "KernelStep", "declarations", "kernel_source"]
+__all__ = [
+    "KernelArray",
+    "KernelStep",
+    "computed",
+    "declarations",
+    "kernel_source",
+    "load",
+    "memory_type",
+    "store",
+    "type_name",
+]
 
 
 NOTHING_JOINED: Final[Mapping[int, int]] = {}
@@ -146,7 +156,7 @@ def _row(
     lines = [f"loop{last}:"]
     for place, operand in enumerate(operands):
         if not operand.is_row:
-            lines += _load(place, operand.dtype, bases[place])
+            lines += load(place, operand.dtype, bases[place])
     lines += [
         "  br label %row",
         "row:",
@@ -156,15 +166,15 @@ def _row(
         if operand.is_row:
             address = f"e{place}"
             lines.append(_address(address, operand.dtype, bases[place]))
-            lines += _load(place, operand.dtype, address)
+            lines += load(place, operand.dtype, address)
     dtypes = [each.dtype for each in operands]
     for step in steps:
-        lines += _computed(len(dtypes), step, [dtypes[value] for value in step.operands])
+        lines += computed(len(dtypes), step, [dtypes[value] for value in step.operands])
         dtypes.append(step.dtype)
     for place, value in enumerate(results):
         array = len(operands) + place
         lines.append(_address(f"e{array}", dtypes[value], bases[joined.get(place, array)]))
-        lines += _store(array, value, dtypes[value])
+        lines += store(array, value, dtypes[value])
     after = "exit" if last == 0 else f"end{last - 1}"
     return [
         *lines,
@@ -175,36 +185,40 @@ def _row(
 
 
 def _address(name: str, dtype: np.dtype[Any], base: str) -> str:
-    return f"  %{name} = getelementptr {_memory_type(dtype)}, ptr %{base}, i64 %i"
+    return f"  %{name} = getelementptr {memory_type(dtype)}, ptr %{base}, i64 %i"
 
 
-def _load(value: int, dtype: np.dtype[Any], address: str) -> list[str]:
+def load(value: int, dtype: np.dtype[Any], address: str) -> list[str]:
+    """Return the instructions that load an element into ``%v<value>``."""
     # ``align 1``: arrays that view a received message may have any address.
     if dtype.kind == "b":
         return [
             f"  %m{value} = load i8, ptr %{address}, align 1",
             f"  %v{value} = icmp ne i8 %m{value}, 0",
         ]
-    return [f"  %v{value} = load {_type(dtype)}, ptr %{address}, align 1"]
+    return [f"  %v{value} = load {type_name(dtype)}, ptr %{address}, align 1"]
 
 
-def _store(place: int, value: int, dtype: np.dtype[Any]) -> list[str]:
+def store(place: int, value: int, dtype: np.dtype[Any]) -> list[str]:
+    """Return the instructions that store ``%v<value>`` at ``%e<place>``."""
     if dtype.kind == "b":
         return [
             f"  %m{place}_out = zext i1 %v{value} to i8",
             f"  store i8 %m{place}_out, ptr %e{place}, align 1",
         ]
-    return [f"  store {_type(dtype)} %v{value}, ptr %e{place}, align 1"]
+    return [f"  store {type_name(dtype)} %v{value}, ptr %e{place}, align 1"]
 
 
-def _type(dtype: np.dtype[Any]) -> str:
+def type_name(dtype: np.dtype[Any]) -> str:
+    """Return LLVM's type of a value."""
     if dtype.kind == "f":
         return {4: "float", 8: "double"}[dtype.itemsize]
     return "i1" if dtype.kind == "b" else f"i{8 * dtype.itemsize}"
 
 
-def _memory_type(dtype: np.dtype[Any]) -> str:
-    return "i8" if dtype.kind == "b" else _type(dtype)
+def memory_type(dtype: np.dtype[Any]) -> str:
+    """Return LLVM's type of an element in memory."""
+    return "i8" if dtype.kind == "b" else type_name(dtype)
 
 
 # -- functions ------------------------------------------------------------------------------------
@@ -227,7 +241,7 @@ _ORDERS: Final = {
 _INFINITY: Final = "0x7FF0000000000000"  # of both floating-point types
 
 
-def _computed(value: int, step: KernelStep, dtypes: Sequence[np.dtype[Any]]) -> list[str]:
+def computed(value: int, step: KernelStep, dtypes: Sequence[np.dtype[Any]]) -> list[str]:
     """Return the instructions that compute one step into ``%v<value>``."""
     v, operands = f"%v{value}", [f"%v{operand}" for operand in step.operands]
     dtype = dtypes[0]
@@ -237,12 +251,12 @@ def _computed(value: int, step: KernelStep, dtypes: Sequence[np.dtype[Any]]) -> 
     if written is not None:
         return written(v, operands, dtypes, step.dtype)
     if dtype.kind == "f" and step.name in _INTRINSICS:
-        kind = _type(dtype)
+        kind = type_name(dtype)
         return [
             f"  {v} = call {kind} @{_INTRINSICS[step.name]}{_suffix(dtype)}({kind} {operands[0]})"
         ]
     table = _FLOAT_INSTRUCTIONS if dtype.kind == "f" else _INTEGER_INSTRUCTIONS
-    return [f"  {v} = {table[step.name]} {_type(dtype)} {', '.join(operands)}"]
+    return [f"  {v} = {table[step.name]} {type_name(dtype)} {', '.join(operands)}"]
 
 
 def _suffix(dtype: np.dtype[Any]) -> str:
@@ -253,9 +267,9 @@ def _comparison(name: str, dtype: np.dtype[Any]) -> str:
     order = _ORDERS[name]
     if dtype.kind == "f":
         # Every comparison with NaN is false but this one.
-        return f"fcmp {'u' if order == 'ne' else 'o'}{order} {_type(dtype)}"
+        return f"fcmp {'u' if order == 'ne' else 'o'}{order} {type_name(dtype)}"
     sign = "" if order in ("eq", "ne") else "s" if dtype.kind == "i" else "u"
-    return f"icmp {sign}{order} {_type(dtype)}"
+    return f"icmp {sign}{order} {type_name(dtype)}"
 
 
 def _extreme(order: str) -> Callable[..., list[str]]:
@@ -265,7 +279,7 @@ def _extreme(order: str) -> Callable[..., list[str]]:
     """
 
     def written(v: str, operands: list[str], dtypes: Any, result: np.dtype[Any]) -> list[str]:
-        kind, (lhs, rhs) = _type(result), operands
+        kind, (lhs, rhs) = type_name(result), operands
         chosen = f"{kind} {lhs}, {kind} {rhs}"
         if result.kind != "f":
             sign = "s" if result.kind == "i" else "u"
@@ -284,25 +298,25 @@ def _extreme(order: str) -> Callable[..., list[str]]:
 
 
 def _reciprocal(v: str, operands: list[str], dtypes: Any, result: np.dtype[Any]) -> list[str]:
-    return [f"  {v} = fdiv {_type(result)} 1.0, {operands[0]}"]
+    return [f"  {v} = fdiv {type_name(result)} 1.0, {operands[0]}"]
 
 
 def _select(v: str, operands: list[str], dtypes: Any, result: np.dtype[Any]) -> list[str]:
-    kind, (mask, chosen, other) = _type(result), operands
+    kind, (mask, chosen, other) = type_name(result), operands
     return [f"  {v} = select i1 {mask}, {kind} {chosen}, {kind} {other}"]
 
 
 def _not(v: str, operands: list[str], dtypes: Any, result: np.dtype[Any]) -> list[str]:
     ones = "true" if result.kind == "b" else "-1"
-    return [f"  {v} = xor {_type(result)} {operands[0]}, {ones}"]
+    return [f"  {v} = xor {type_name(result)} {operands[0]}, {ones}"]
 
 
 def _isnan(v: str, operands: list[str], dtypes: Any, result: np.dtype[Any]) -> list[str]:
-    return [f"  {v} = fcmp uno {_type(dtypes[0])} {operands[0]}, {operands[0]}"]
+    return [f"  {v} = fcmp uno {type_name(dtypes[0])} {operands[0]}, {operands[0]}"]
 
 
 def _isinf(v: str, operands: list[str], dtypes: Any, result: np.dtype[Any]) -> list[str]:
-    kind = _type(dtypes[0])
+    kind = type_name(dtypes[0])
     return [
         f"  {v}_a = call {kind} @llvm.fabs{_suffix(dtypes[0])}({kind} {operands[0]})",
         f"  {v} = fcmp oeq {kind} {v}_a, {_INFINITY}",
@@ -310,7 +324,7 @@ def _isinf(v: str, operands: list[str], dtypes: Any, result: np.dtype[Any]) -> l
 
 
 def _absolute(v: str, operands: list[str], dtypes: Any, result: np.dtype[Any]) -> list[str]:
-    kind = _type(result)
+    kind = type_name(result)
     if result.kind == "f":
         return [f"  {v} = call {kind} @llvm.fabs{_suffix(result)}({kind} {operands[0]})"]
     if result.kind == "u":
@@ -323,10 +337,9 @@ def _cast(v: str, operands: list[str], dtypes: Any, result: np.dtype[Any]) -> li
     source, target = dtypes[0], result
     instruction = _conversion(source, target)
     if instruction is None:
-        return [
-            f"  {v} = select i1 true, {_type(target)} {operands[0]}, {_type(target)} {operands[0]}"
-        ]
-    return [f"  {v} = {instruction} {_type(source)} {operands[0]} to {_type(target)}"]
+        same = f"{type_name(target)} {operands[0]}"
+        return [f"  {v} = select i1 true, {same}, {same}"]
+    return [f"  {v} = {instruction} {type_name(source)} {operands[0]} to {type_name(target)}"]
 
 
 def _conversion(source: np.dtype[Any], target: np.dtype[Any]) -> str | None:

@@ -15,6 +15,7 @@ from burn_remote_server.backends.interface import Backend
 from burn_remote_server.fusion.array.block_optimization import BlockOptimization
 from burn_remote_server.fusion.array.elementwise import ElementwiseFuser, ElementwiseOptimization
 from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler
+from burn_remote_server.fusion.array.loops import LoopFuser, LoopOptimization
 from burn_remote_server.fusion.array.reduce import ReduceFuser, ReduceOptimization
 from burn_remote_server.fusion.backend import FusionRuntime
 from burn_remote_server.fusion.counts import KernelCounts
@@ -24,8 +25,8 @@ from burn_remote_server.fusion.optimization_state import operations_of
 __all__ = ["NumpyFusionRuntime"]
 
 
-_OPTIMIZATIONS: Final[dict[str, type[BlockOptimization]]] = {
-    kind.name: kind for kind in (ElementwiseOptimization, ReduceOptimization)
+_OPTIMIZATIONS: Final[dict[str, type[BlockOptimization | LoopOptimization]]] = {
+    kind.name: kind for kind in (ElementwiseOptimization, ReduceOptimization, LoopOptimization)
 }
 
 
@@ -43,6 +44,12 @@ class NumpyFusionRuntime(FusionRuntime):
         if self.compiler is None:
             return (ElementwiseFuser(),)
         return (ElementwiseFuser(self.compiler), ReduceFuser(self.compiler))
+
+    def graph_fusers(self, device: Backend) -> Sequence[OperationFuser]:
+        if self.compiler is None:
+            return self.fusers(device)
+        # Not for streams: searching a window takes longer than a few small operations.
+        return (*self.fusers(device), LoopFuser(self.compiler))
 
     def from_state(self, device: Backend, state: OptimizationState) -> Optimization:
         kind = _OPTIMIZATIONS.get(state["name"])

@@ -11,6 +11,7 @@ pub mod cases;
 pub mod data;
 pub mod moves;
 pub mod ops;
+pub mod reduce;
 pub mod train;
 #[path = "../../src/watchdog.rs"]
 pub mod watchdog;

@@ -13,7 +13,7 @@ from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 
-from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
+from burn_remote_protocol.errors import GarbledBytes, LimitExceeded, ProtocolViolation
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES
 from burn_remote_protocol.links.websocket.async_connection import (
     BYTES_AT_ONCE,
@@ -310,3 +310,98 @@ async def test_pings_get_one_response_once_the_peer_reads() -> None:
         await last
         assert first.done()  # a pong also acknowledges earlier pings
         assert connection._last_ping is None
+
+
+# -- calls on arrival -------------------------------------------------------------------------
+
+
+async def test_messages_that_arrive_while_a_task_waits_are_passed_to_the_handler() -> None:
+    async with connected() as (connection, client):
+        taken: list[bytes] = []
+
+        def take() -> None:
+            while (message := connection.take_message()) is not None:
+                taken.append(message)
+
+        connection.on_arrival = take
+        waiting = asyncio.ensure_future(connection.receive_message())
+        await asyncio.sleep(0)
+        for number in range(3):
+            await client.send(b"%d" % number)
+        await until(lambda: len(taken) == 3)
+
+        assert taken == [b"0", b"1", b"2"]
+        assert not waiting.done()
+        connection.on_arrival = None
+        await client.send(b"last")
+        assert await waiting == b"last"
+
+
+async def test_a_message_that_the_handler_leaves_wakes_the_task() -> None:
+    async with connected() as (connection, client):
+        taken: list[bytes] = []
+
+        def take() -> None:
+            while (message := connection.take_message(longest=3)) is not None:
+                taken.append(message)
+
+        connection.on_arrival = take
+        waiting = asyncio.ensure_future(connection.receive_message())
+        await asyncio.sleep(0)
+        await client.send(b"one")
+        await client.send(b"longer")
+
+        assert await waiting == b"longer"
+        assert taken == [b"one"]
+
+
+async def test_no_handler_is_called_while_the_task_that_receives_is_busy() -> None:
+    async with connected() as (connection, client):
+        called: list[bool] = []
+        connection.on_arrival = lambda: called.append(True)
+        await client.send(b"one")
+        await until(lambda: connection.received_bytes)
+
+        assert not called
+        assert await connection.receive_message() == b"one"
+
+
+async def test_what_the_handler_raises_is_raised_where_messages_are_received() -> None:
+    def fail() -> None:
+        raise LookupError("no such thing")
+
+    async with connected() as (connection, client):
+        connection.on_arrival = fail
+        waiting = asyncio.ensure_future(connection.receive_message())
+        await asyncio.sleep(0)
+        await client.send(b"one")
+
+        with pytest.raises(LookupError):
+            await waiting
+        assert await connection.receive_message() == b"one"
+
+
+async def test_the_end_of_a_connection_wakes_a_task_whose_messages_a_handler_takes() -> None:
+    async with connected() as (connection, client):
+        connection.on_arrival = lambda: None
+        waiting = asyncio.ensure_future(connection.receive_message())
+        await asyncio.sleep(0)
+        await client.close()
+
+        with pytest.raises(ConnectionClosed):
+            await waiting
+
+
+async def test_a_garbled_message_wakes_the_task_that_receives() -> None:
+    def garbled(message: bytes) -> bytes:
+        raise GarbledBytes(f"{message!r} is garbled")
+
+    async with connected() as (connection, client):
+        connection.on_arrival = lambda: None
+        connection.open_messages(garbled)
+        waiting = asyncio.ensure_future(connection.receive_message())
+        await asyncio.sleep(0)
+        await client.send(b"one")
+
+        with pytest.raises(GarbledBytes):
+            await waiting

@@ -93,3 +93,39 @@ def test_memory_that_was_only_announced_is_taken_when_enough_has_arrived() -> No
     buffer.extend(bytes(GROWING_BYTES))
     assert taken == [4 * GROWING_BYTES]
     assert bytes(buffer.view()) == bytes(GROWING_BYTES) + b"x" + bytes(GROWING_BYTES)
+
+
+@pytest.mark.parametrize("is_allocated", [False, True], ids=["mapped", "allocated"])
+def test_a_claim_reserves_at_most_eight_times_what_has_arrived(
+    is_allocated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrived, taken = 0, [GROWING_BYTES]
+    grow = mmap.mmap.resize
+
+    class Counted(mmap.mmap):
+        def __new__(cls, number: int, size: int, **options: Any) -> Any:
+            note(size)
+            return super().__new__(cls, number, size, **options)
+
+        def resize(self, newsize: int) -> None:
+            note(newsize)
+            grow(self, newsize)
+
+    def note(size: int) -> None:
+        assert size <= 8 * (arrived + len(part)) + GROWING_BYTES
+        taken.append(size)
+
+    def allocate(size: int) -> memoryview:
+        note(size)
+        return memoryview(bytearray(size))
+
+    monkeypatch.setattr(mmap, "mmap", Counted)
+    part = bytes(range(256)) * 2**9
+    claim = 100 * GROWING_BYTES
+    buffer = GrowingBuffer(b"", claim, allocate if is_allocated else None)
+    while arrived < claim:
+        buffer.extend(part)
+        arrived += len(part)
+    assert taken[-1] == claim
+    assert len(taken) <= 5  # growth is geometric
+    assert buffer.view()[-len(part) :] == buffer.view()[: len(part)] == part

@@ -311,3 +311,14 @@ def test_an_input_that_failed_is_the_reason_on_both_devices(pair: list[Socket22]
 
     for socket in pair:
         assert "Err" in socket.read(2, [2], 0)
+
+
+def test_a_member_hears_of_a_failure_from_before_it_joined(pair: list[Socket22]) -> None:
+    missing = {"Custom": ["nope", [], [tensor(0, "NotInit")], []]}
+    pair[0].task("RegisterOperation", [STREAM, missing])
+    reduce(pair[0], 0, 2)
+    assert "Err" in pair[0].read(2, [2], 0)
+    upload(pair[1], 0, [1, 2])
+    reduce(pair[1], 0, 2)
+
+    assert "nope" in str(pair[1].read(2, [2], 0)["Err"])

@@ -404,3 +404,16 @@ def test_a_fetch_over_another_transport_fails_with_its_name(opened: Socket22) ->
     opened.task("RegisterTensorRemote", [STREAM, remote, [5]])
 
     assert "over WebSocket, not over 'Iroh'" in reason(opened.read(5, [2], 1))
+
+
+def test_long_and_short_frames_are_executed_in_the_order_of_their_arrival(
+    opened: Socket22,
+) -> None:
+    # Short frames are taken as soon as they arrive, long ones by the task that receives.
+    size = 2**14
+    for round_ in range(8):
+        uploaded(opened, 1, np.full(size, round_))
+        for number in (1, 2, 3):
+            x, doubled = tensor(number, [size]), tensor(number + 1, [size], "NotInit")
+            opened.task("RegisterOperation", [STREAM, added(x, x, doubled)])
+        assert floats(opened.read(4, [size], round_))[-1] == 8 * round_

@@ -98,7 +98,7 @@ class PreparedKernel(ABC):
     def elementwise_calls(
         self, first: ArraySpec, parameters: Parameters
     ) -> tuple[ElementwiseCall, ...]:
-        """Return the kernel as calls of elementwise functions, or nothing if it is no such one."""
+        """Return the kernel as calls of elementwise functions, or nothing if there are none."""
         return ()
 
     def numbered_call(self, first: ArraySpec, parameters: Parameters) -> ElementwiseCall | None:

@@ -11,19 +11,21 @@ from burn_remote_protocol.tensors import Shape
 
 __all__ = ["are_found_by_place", "largest_by_place", "smallest_by_place"]
 
-# The longest rows whose extremes are found by their places. For longer ones, both take as long.
+# The longest rows whose extremes are found by their places. For longer rows, both ways take equal
+# time.
 MAX_ROW_BY_PLACE: Final = 1024
-# The least elements. For fewer, the seven calls take longer than they save.
+# The smallest array of which extremes are found by their places. For smaller ones, the seven calls
+# take longer than they save.
 MIN_SIZE_BY_PLACE: Final = 8192
 
 
 def are_found_by_place(xp: Any, shape: Shape, dtype: Any) -> bool:
-    """Whether the extremes of C-contiguous rows are faster by their places.
+    """Whether it is faster to find the extremes of C-contiguous rows by their places (argmax).
 
     NumPy's extremes of floats clear the processor's floating-point flags once per row, which takes
-    longer than a row of 64 elements: 4,096 such rows took 390 µs, and 160 by places. The place of
-    an extreme is also that of NaN. Of 0 and -0, the two ways may return different ones, so an
-    operation must use the same way for a part of its rows as for all.
+    longer than a row of 64 elements: 4,096 such rows took 390 µs, and 160 by places. In a row
+    with NaN, the place is that of a NaN. If a row has 0 and -0, the two ways may return different
+    ones of them, so an operation must use the same way for a part of its rows as for all.
     """
     return (
         xp is np

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from burn_remote_server.backends.array.core.kernel_forms import Elementwise, Kernel, KernelFamily
+from burn_remote_server.backends.array.core.kernel_forms import (
+    Elementwise,
+    Kernel,
+    KernelFamily,
+    WithScalar,
+)
 
 __all__ = ["ElementwiseExtensions"]
 
@@ -20,6 +25,8 @@ class ElementwiseExtensions(KernelFamily):
         return {
             "CopySign": Elementwise(xp.copysign),
             "Expm1": Elementwise(xp.expm1),
+            "FloorDivide": Elementwise(xp.floor_divide),
+            "FloorDivideScalar": WithScalar(xp, xp.floor_divide, rounds_scalar=False),
             "Log10": Elementwise(xp.log10),
             "Log2": Elementwise(xp.log2),
             "LogAddExp": Elementwise(xp.logaddexp),

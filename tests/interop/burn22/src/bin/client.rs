@@ -3,18 +3,19 @@
 use std::time::Duration;
 
 use burn_interop_22::arguments::{Arguments, refuse};
-use burn_interop_22::{bench, cases, moves, ops, train, watchdog};
+use burn_interop_22::{bench, cases, moves, ops, reduce, train, watchdog};
 use serde_json::Value;
 
 /// What a command runs.
 type Program = fn(&Arguments) -> Value;
 
 /// Each command by its name; positional words are counted after it.
-const COMMANDS: [(&str, Program); 7] = [
+const COMMANDS: [(&str, Program); 8] = [
     ("train", train::run),
     ("ops", ops::run),
     ("move", moves::run),
     ("local-moves", moves::local),
+    ("all-reduce", reduce::run),
     ("errors", cases::errors),
     ("threads", cases::threads),
     ("bench", bench::run),

@@ -18,6 +18,8 @@ BOUNDS: Final = {
     BFLOAT16: 2e-1,
     np.dtype(np.float32): 1e-5,
     np.dtype(np.float64): 1e-13,
+    np.dtype(np.complex64): 1e-5,
+    np.dtype(np.complex128): 1e-13,
 }
 
 shapes = array_shapes(min_dims=2, max_dims=4, min_side=0, max_side=5)
@@ -25,7 +27,10 @@ shapes = array_shapes(min_dims=2, max_dims=4, min_side=0, max_side=5)
 
 def drawn(shape: tuple[int, ...], dtype: Any, layout: str) -> Array:
     """Return random matrices in one of several memory layouts."""
-    array = np.random.default_rng(sum(shape)).normal(size=shape).astype(dtype)
+    random = np.random.default_rng(sum(shape))
+    array = random.normal(size=shape).astype(dtype)
+    if np.iscomplexobj(array):
+        array = array + (1j * random.normal(size=shape)).astype(dtype)
     if layout == "columns":
         return np.swapaxes(np.ascontiguousarray(np.swapaxes(array, -1, -2)), -1, -2)
     if layout == "reversed":
@@ -34,11 +39,11 @@ def drawn(shape: tuple[int, ...], dtype: Any, layout: str) -> Array:
 
 
 def wide(array: Array) -> Array:
-    return array.astype(np.float64)
+    return array.astype(np.result_type(array, np.float64))
 
 
 def adjoint(array: Array) -> Array:
-    return np.swapaxes(array, -1, -2)
+    return np.swapaxes(array, -1, -2).conj()
 
 
 def close(seen: Array, right: Array, dtype: Any) -> None:
@@ -65,7 +70,7 @@ def test_a_singular_value_decomposition_multiplies_to_its_matrix(
     shape, dtype, layout = case
     x = drawn(shape, dtype, layout)
     found = compute("LinearAlgebra.Svd", x, full_matrices=full_matrices)
-    assert all(one.dtype == dtype for one in found)
+    assert [one.dtype for one in found] == [dtype, np.zeros(0, dtype).real.dtype, dtype]
     u, s, vh = map(wide, found)
     rank = min(shape[-2:])
     close(u[..., :rank] * s[..., None, :] @ vh[..., :rank, :], wide(x), dtype)
@@ -97,9 +102,13 @@ def test_eigenvectors_are_scaled_by_their_eigenvalues(
     x = drawn((*batch, side, side), dtype, layout)
     values, vectors = map(wide, compute("LinearAlgebra.Eigh", x))
     lower = np.tril(wide(x))
-    symmetric = lower + adjoint(np.tril(lower, -1))  # the upper triangle is not read
+    # Neither the upper triangle nor the imaginary part of the diagonal is read.
+    below = np.tril(lower, -1)
+    diagonal = np.einsum("...ii->...i", lower).real
+    symmetric = below + adjoint(below) + diagonal[..., None] * np.eye(side)
     close(symmetric @ vectors, vectors * values[..., None, :], dtype)
     has_orthonormal_columns(vectors, dtype)
+    assert np.isrealobj(values)
     assert np.all(np.diff(values) >= 0)
     close(wide(compute("LinearAlgebra.Eigvalsh", x)), values, dtype)
 
@@ -108,6 +117,8 @@ def test_eigenvectors_are_scaled_by_their_eigenvalues(
 @pytest.mark.parametrize("dtype", BOUNDS)
 def test_a_cholesky_factor_reads_only_the_lower_triangle(dtype: Any, upper: bool) -> None:
     factor = np.tril(np.random.default_rng(1).normal(size=(2, 3, 3))) + 2 * np.eye(3)
+    if np.dtype(dtype).kind == "c":
+        factor = factor + 1j * np.tril(factor, -1)
     definite = (factor @ adjoint(factor)).astype(dtype)
     garbage = np.triu(np.full((3, 3), 9.0), 1).astype(dtype)
     found = wide(compute("LinearAlgebra.Cholesky", np.tril(definite) + garbage, upper=upper))

@@ -22,7 +22,7 @@ from burn_remote_protocol.operations.families.session import CUSTOM
 from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.operations.wire_values import TensorUse
-from burn_remote_protocol.tensors import TensorSpec, TensorStatus
+from burn_remote_protocol.tensors import TensorStatus
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import (
     BackendSession,
@@ -33,12 +33,12 @@ from burn_remote_server.backends.interface import (
 from burn_remote_server.fusion.fuser import OperationFuser, StreamOperation
 from burn_remote_server.fusion.search import begins_run
 from burn_remote_server.telemetry.logs import get_logger
+from burn_remote_server.tensors.allocations import memory_bytes
 
 __all__ = [
     "PLAN_BYTES",
     "Plan",
     "as_failure",
-    "memory_bytes",
     "signature_bytes",
     "timed",
     "too_costly",
@@ -79,11 +79,6 @@ def _values(argument: Any) -> int:
     if type(argument) is tuple:
         return sum(map(_values, argument))
     return type(argument) is not TensorUse
-
-
-def memory_bytes(spec: TensorSpec) -> int:
-    """Return a tensor's bytes on a device, where a bool always takes one byte."""
-    return spec.size if spec.dtype.is_bool else spec.nbytes
 
 
 class Plan:
@@ -176,6 +171,10 @@ class Plan:
 
     def _bind_into(self, signature: Signature, session: BackendSession) -> None:
         (out,) = signature.outputs
+        if out.dtype.is_complex:
+            # NumPy multiplies complex numbers with fused operations, but not always in place: the
+            # last bits of a result would depend on whether an input dies.
+            return
         wanted = (array_shape(out), session.array_dtype(out.dtype))
         fitting = tuple(
             position for position, expected in enumerate(self.expected) if expected == wanted

@@ -19,7 +19,13 @@ from burn_remote.arguments.arrays import (
     numpy_dtype,
 )
 from burn_remote.arguments.containers import mapped, named_leaves
-from burn_remote.checkpoints.named_tensors import (
+from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.functions.default_device import default_device
+from burn_remote.functions.device_class import checked_device
+from burn_remote.functions.shared_uploads import send_shared
+from burn_remote.functions.tensor import Tensor
+from burn_remote.functions.value import is_tensor
+from burn_remote.tensor_files.named_tensors import (
     arrays_of,
     by_name,
     check_like,
@@ -30,8 +36,8 @@ from burn_remote.checkpoints.named_tensors import (
     sent_to_device,
     writable,
 )
-from burn_remote.checkpoints.progress import Progress, Report, reported
-from burn_remote.checkpoints.safetensors_header import (
+from burn_remote.tensor_files.progress import Progress, Report, reported
+from burn_remote.tensor_files.safetensors_header import (
     LENGTH_BYTES,
     MAX_HEADER_BYTES,
     InvalidCheckpoint,
@@ -39,12 +45,6 @@ from burn_remote.checkpoints.safetensors_header import (
     header_of,
     parsed_header,
 )
-from burn_remote.diagnostics.invalid_calls import explained
-from burn_remote.functions.default_device import default_device
-from burn_remote.functions.device_class import checked_device
-from burn_remote.functions.shared_uploads import send_shared
-from burn_remote.functions.tensor import Tensor
-from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.errors import ArgumentMismatch
 
 if TYPE_CHECKING:

@@ -25,15 +25,15 @@ from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 from burn_remote_server.access.peer_rules import PeerRules
 from burn_remote_server.backends import open_backends
-from burn_remote_server.dialects.burn import pump as burn_pump
-from burn_remote_server.dialects.burn.pump import (
+from burn_remote_server.dialects.burn_0_21 import pump as burn_pump
+from burn_remote_server.dialects.burn_0_21.pump import (
     MAX_BATCH_FRAMES,
     send_replies,
     serve_data,
     serve_request,
     serve_response,
 )
-from burn_remote_server.dialects.burn.sessions import BurnSessions
+from burn_remote_server.dialects.burn_0_21.sessions import BurnSessions
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings

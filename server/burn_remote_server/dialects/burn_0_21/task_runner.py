@@ -15,7 +15,8 @@ from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, Protoc
 from burn_remote_protocol.messages import Fetch, QueryDType, Read, Sync, Task, Upload
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_server.execution.costs import READ_COST, TASK_COST
-from burn_remote_server.execution.engine import Engine, Outbox
+from burn_remote_server.execution.engine import Engine
+from burn_remote_server.execution.engine_interfaces import Outbox
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.programs.stream_fusion import MAX_WINDOW_TASKS, Entry
 from burn_remote_server.telemetry.logs import get_logger
@@ -55,7 +56,7 @@ class TaskRunner:
         self.failure: OperationFailed | None = None
 
     # One loop with a branch per kind of task: a call per operation would cost 5 %.
-    def run(self, tasks: Sequence[BurnTask]) -> None:  # noqa: C901
+    def run(self, tasks: Sequence[Any]) -> None:  # noqa: C901
         """Execute tasks in order. Never raises."""
         handle = self.handle
         execute = self._interpreter.execute
@@ -92,12 +93,8 @@ class TaskRunner:
                     raise task.error
                 else:
                     handle(task)
-            except BurnRemoteError as error:
-                self._refuse(task, error)
-                error.__traceback__ = None  # ``failure`` is kept; its frames would keep the tasks
-            except Exception as error:  # a bug in the server: the client still needs a response
-                logger.exception("session_failed")
-                self._refuse(task, OperationFailed(f"{type(error).__name__}: {error}"))
+            except Exception as error:
+                self._give_up(task, error)
 
     def handle(self, task: Any) -> None:
         """Execute a task other than an operation."""
@@ -134,7 +131,7 @@ class TaskRunner:
                 return
             yield Entry(plan, tensors)
 
-    def estimate(self, tasks: Sequence[BurnTask]) -> int | None:
+    def estimate(self, tasks: Sequence[Any]) -> int | None:
         """Estimate the cost of tasks; return ``None`` if it is unknown."""
         tensors = self._interpreter.tensors
         # The first error frees all tensors, and freeing many would block the event loop.
@@ -156,6 +153,15 @@ class TaskRunner:
                 total += cost
             total += TASK_COST
         return total
+
+    def _give_up(self, task: Any, error: Exception) -> None:
+        """End the session with what a task raised, and reply to the task."""
+        if isinstance(error, BurnRemoteError):
+            self._refuse(task, error)
+            error.__traceback__ = None  # ``failure`` is kept; its frames would keep the tasks
+        else:  # a bug in the server: the client still needs a response
+            logger.error("session_failed", exc_info=error)
+            self._refuse(task, OperationFailed(f"{type(error).__name__}: {error}"))
 
     def _refuse(self, task: BurnTask, error: BurnRemoteError) -> None:
         if self.failure is None:

@@ -6,22 +6,26 @@ import os
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
-from burn_remote.checkpoints.numpy_files import load_npy, load_npz, save_npy, save_npz
-from burn_remote.checkpoints.safetensors_files import load_safetensors, save_safetensors
-from burn_remote.checkpoints.server_files import load_server_npy, load_server_safetensors
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.value import is_tensor
+from burn_remote.tensor_files.numpy_files import load_npy, load_npz, save_npy, save_npz
+from burn_remote.tensor_files.safetensors_files import load_safetensors, save_safetensors
+from burn_remote.tensor_files.server_files import (
+    load_server_npy,
+    load_server_npz,
+    load_server_safetensors,
+)
 from burn_remote_protocol.errors import ArgumentMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from burn_remote.checkpoints.progress import Progress
     from burn_remote.functions.device_class import AnyDevice
+    from burn_remote.tensor_files.progress import Progress
 
 __all__ = ["load", "save"]
 
-# Before the name of a file that the server reads.
+# The prefix of the name of a file that the server reads.
 SERVER: Final = "server:"
 
 SAFETENSORS: Final = ".safetensors"
@@ -35,6 +39,7 @@ _LOADERS: Final[dict[str, Callable[..., Any]]] = {
 _SERVER_LOADERS: Final[dict[str, Callable[..., Any]]] = {
     SAFETENSORS: load_server_safetensors,
     NPY: load_server_npy,
+    ".npz": load_server_npz,
 }
 _SAVERS: Final[dict[str, Callable[..., None]]] = {
     SAFETENSORS: save_safetensors,
@@ -67,8 +72,9 @@ def load(
     just get the elements.
 
     ``"server:/models/x.safetensors"`` names a file of the server, below a directory that its
-    operator allows (``--data-dir``); ``.npy`` is read there too. The server reads the elements, so
-    only the header crosses the network, in two or three round trips; ``like`` is not available. A
+    operator allows (``--data-dir``); ``.npy`` is read there too, and ``.npz`` that is not
+    compressed. The server reads the elements, so only the headers cross the network, in two to six
+    round trips; ``like`` is not available. A
     load that fails on the server is the failure of its tensor: reading it raises
     ``FileUnavailable`` or ``QuotaExceeded``. If the server has no such file or allows none, this
     raises ``FileUnavailable`` or ``Unsupported``.
@@ -80,11 +86,6 @@ def load(
     if options and suffix != SAFETENSORS:
         raise ArgumentMismatch(f"{', '.join(options)} only apply to {SAFETENSORS} files")
     if isinstance(path, str) and path.startswith(SERVER):
-        if suffix not in _SERVER_LOADERS:
-            raise ArgumentMismatch(
-                f"a server loads {' and '.join(_SERVER_LOADERS)} files, not {suffix}; save it once "
-                "as safetensors: burn_remote.save('x.safetensors', dict(numpy.load('x.npz')))"
-            )
         if share:
             raise ArgumentMismatch("a server's file is not sent; load it without share=True")
         name = path.removeprefix(SERVER).removeprefix("/")

@@ -24,8 +24,8 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.ids import is_secret
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.tensors import TensorData
-from burn_remote_server.dialects.burn.sessions import DIALECT, BurnSession, BurnSessions
-from burn_remote_server.dialects.burn.task_runner import Unreadable
+from burn_remote_server.dialects.burn_0_21.sessions import DIALECT, BurnSession, BurnSessions
+from burn_remote_server.dialects.burn_0_21.task_runner import Unreadable
 from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST
 from burn_remote_server.hosting.host import Device, Host

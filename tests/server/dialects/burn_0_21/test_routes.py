@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from burn_remote_protocol.dialects.burn_0_21 import encode_init
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.dialects.burn.routes import burn_routes
+from burn_remote_server.dialects.burn_0_21.routes import burn_0_21_routes
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from support.native_clients import until
@@ -50,7 +50,7 @@ async def host() -> AsyncIterator[Host]:
 
 
 def test_peers_outlive_sessions_and_clients_do_not() -> None:
-    routes = burn_routes()
+    routes = burn_0_21_routes()
     assert {name: route.is_for_peers for name, route in routes.items()} == {
         "request": False,
         "response": False,
@@ -59,7 +59,7 @@ def test_peers_outlive_sessions_and_clients_do_not() -> None:
 
 
 async def test_both_routes_serve_one_session_without_pings(host: Host) -> None:
-    routes, device = burn_routes(), host.devices[0]
+    routes, device = burn_0_21_routes(), host.devices[0]
     links = {name: Configured(INIT) for name in ("request", "response")}
     serving = [
         asyncio.ensure_future(routes[name].serve(link, device, TOKEN, "ws://x"))
@@ -76,7 +76,7 @@ async def test_both_routes_serve_one_session_without_pings(host: Host) -> None:
 async def test_a_client_with_a_token_may_send_large_messages_from_the_start(host: Host) -> None:
     link = Configured(INIT)
     link.end()
-    await burn_routes()["request"].serve(link, host.devices[0], TOKEN, "ws://x")
+    await burn_0_21_routes()["request"].serve(link, host.devices[0], TOKEN, "ws://x")
     assert link.limits[0] == host.settings.max_message_bytes
     assert link.counted == [host.devices[0].host_memory]
 
@@ -84,7 +84,7 @@ async def test_a_client_with_a_token_may_send_large_messages_from_the_start(host
 @pytest.mark.parametrize("route", ["request", "response"])
 async def test_a_stranger_s_link_stays_as_the_listener_made_it(host: Host, route: str) -> None:
     link: Any = Configured(INIT)
-    await burn_routes()[route].serve(link, host.devices[0], "a-guess-of-the-token", "ws://x")
+    await burn_0_21_routes()[route].serve(link, host.devices[0], "a-guess-of-the-token", "ws://x")
     assert (link.limits, link.counted) == ([], [])
     assert link.closed_with[0] == 1008
     assert not host.sessions
@@ -94,8 +94,12 @@ async def test_processes_do_not_share_sessions(host: Host) -> None:
     device = host.devices[0]
     request, response = Configured(INIT), Configured(INIT)
     serving = [
-        asyncio.ensure_future(burn_routes()["request"].serve(request, device, TOKEN, "ws://x")),
-        asyncio.ensure_future(burn_routes()["response"].serve(response, device, TOKEN, "ws://x")),
+        asyncio.ensure_future(
+            burn_0_21_routes()["request"].serve(request, device, TOKEN, "ws://x")
+        ),
+        asyncio.ensure_future(
+            burn_0_21_routes()["response"].serve(response, device, TOKEN, "ws://x")
+        ),
     ]
     await until(lambda: len(host.sessions) == 2)
     for link in (request, response):

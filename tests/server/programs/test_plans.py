@@ -27,16 +27,16 @@ from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.fusion.array.kernel_compiler import opened_compiler
 from burn_remote_server.fusion.array.runtime import NumpyFusionRuntime
-from burn_remote_server.tensors import plans
-from burn_remote_server.tensors.plans import (
+from burn_remote_server.programs import plans
+from burn_remote_server.programs.plans import (
     REUSED_BYTES,
     Plan,
     as_failure,
-    memory_bytes,
     timed,
     too_costly,
     within,
 )
+from burn_remote_server.tensors.allocations import memory_bytes
 from support.engines import vector
 from support.kernels import signature
 

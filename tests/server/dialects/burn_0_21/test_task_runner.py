@@ -21,7 +21,7 @@ from burn_remote_protocol.operations.table import sign
 from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 from burn_remote_server.backends import open_backends
-from burn_remote_server.dialects.burn.task_runner import (
+from burn_remote_server.dialects.burn_0_21.task_runner import (
     FREED_INLINE,
     BurnTask,
     TaskRunner,

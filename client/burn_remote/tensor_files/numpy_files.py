@@ -22,20 +22,20 @@ import numpy as np
 from numpy.lib import format as npy
 
 from burn_remote.arguments.arrays import Array, as_dtype, data_from
-from burn_remote.checkpoints.named_tensors import (
-    arrays_of,
-    by_name,
-    replaced_file,
-    writable,
-)
-from burn_remote.checkpoints.progress import Progress, Report, reported
-from burn_remote.checkpoints.safetensors_header import InvalidCheckpoint
 from burn_remote.functions.creation import tensor
 from burn_remote.functions.default_device import default_device
 from burn_remote.functions.device_class import checked_device
 from burn_remote.functions.shared_uploads import send_shared
 from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.value import is_tensor
+from burn_remote.tensor_files.named_tensors import (
+    arrays_of,
+    by_name,
+    replaced_file,
+    writable,
+)
+from burn_remote.tensor_files.progress import Progress, Report, reported
+from burn_remote.tensor_files.safetensors_header import InvalidCheckpoint
 from burn_remote_protocol import dtypes
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import BurnRemoteError, DTypeMismatch, shown
@@ -45,7 +45,15 @@ if TYPE_CHECKING:
     from burn_remote.functions.device_class import AnyDevice
     from burn_remote_protocol.tensors import TensorData
 
-__all__ = ["load_npy", "load_npz", "parsed_npy_header", "save_npy", "save_npz"]
+__all__ = [
+    "load_npy",
+    "load_npz",
+    "members_by_name",
+    "open_archive",
+    "parsed_npy_header",
+    "save_npy",
+    "save_npz",
+]
 
 # Bytes that are read or written between two reports of progress. A member of an archive is copied
 # a few times on its way, so a larger block would take several times its size.
@@ -130,13 +138,9 @@ def load_npz(
 ) -> dict[str, Tensor]:
     """Send the arrays of a ``.npz`` file to a device, by name; see ``burn_remote.load``."""
     place = checked_device(default_device() if device is None else device)
-    with _archive(path) as archive:
-        members = archive.infolist()
-        names = [member.filename.removesuffix(".npy") for member in members]
-        if len(members) > MAX_MEMBERS or len({*names}) != len(names):
-            raise InvalidCheckpoint(f"{path} has too many arrays, or two of one name")
-        for member in members:
-            _check_member(member, Path(path).stat().st_size, f"{path}: {shown(member.filename)}")
+    with open_archive(path) as archive:
+        members = members_by_name(archive, Path(path).stat().st_size, str(path))
+        names = [*members]
         if not share:
             arrays = _arrays(archive, str(path), progress)
             return {name: tensor(next(arrays), device=place) for name in names}
@@ -145,12 +149,25 @@ def load_npz(
             return map(data_from, _arrays(archive, str(path), progress))
 
         specs = []
-        for name, member in zip(names, members, strict=True):
+        for name, member in members.items():
             with archive.open(member) as file:
                 header = _header(file, f"{path}: {shown(name)}")
             specs.append(TensorSpec(header.shape, as_dtype(header.dtype)))
         handles = send_shared(place.runners, specs, elements)
         return {name: Tensor(handle) for name, handle in zip(names, handles, strict=True)}
+
+
+def members_by_name(
+    archive: zipfile.ZipFile, file_bytes: int, where: str
+) -> dict[str, zipfile.ZipInfo]:
+    """Return the arrays of an archive of ``file_bytes``. Raises ``InvalidCheckpoint``."""
+    listed = archive.infolist()
+    members = {member.filename.removesuffix(".npy"): member for member in listed}
+    if len(listed) > MAX_MEMBERS or len(members) != len(listed):
+        raise InvalidCheckpoint(f"{where} has too many arrays, or two of one name")
+    for member in listed:
+        _check_member(member, file_bytes, f"{where}: {shown(member.filename)}")
+    return members
 
 
 def _check_member(member: zipfile.ZipInfo, file_bytes: int, where: str) -> None:
@@ -310,9 +327,15 @@ _INVALID_ARCHIVE: Final = (
 
 
 @contextmanager
-def _archive(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
+def open_archive(
+    path: str | os.PathLike[str], file: IO[bytes] | None = None
+) -> Iterator[zipfile.ZipFile]:
+    """Open an archive by its path, or ``file``, whose errors then name the path.
+
+    Errors of ``zipfile``, also inside the ``with`` statement, become ``InvalidCheckpoint``.
+    """
     try:
-        archive = zipfile.ZipFile(path)
+        archive = zipfile.ZipFile(path if file is None else file)
     except ValueError as error:
         raise InvalidCheckpoint(f"{path}: {error}") from None
     except _INVALID_ARCHIVE as error:

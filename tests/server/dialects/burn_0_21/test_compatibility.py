@@ -8,7 +8,7 @@ from burn_remote_protocol.operations.encoding import decode_operation
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
-from burn_remote_server.dialects.burn.compatibility import ReplyDTypes
+from burn_remote_server.dialects.burn_0_21.compatibility import ReplyDTypes
 from support.kernels import signature
 
 

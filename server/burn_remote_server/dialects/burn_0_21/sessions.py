@@ -26,8 +26,8 @@ from burn_remote_protocol.messages import Fetch, ReplyValue
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access.admission import Grant
 from burn_remote_server.access.quota import OverheadAccount, ended_for_memory
-from burn_remote_server.dialects.burn.compatibility import ReplyDTypes
-from burn_remote_server.dialects.burn.task_runner import BurnTask, TaskRunner
+from burn_remote_server.dialects.burn_0_21.compatibility import ReplyDTypes
+from burn_remote_server.dialects.burn_0_21.task_runner import BurnTask, TaskRunner
 from burn_remote_server.execution.outbox import held_bytes
 from burn_remote_server.execution.sessions import Session
 from burn_remote_server.hosting.host import Device

@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Mapping
 
 from burn_remote_protocol.errors import HandshakeRefused
 from burn_remote_protocol.links.interface import AsyncLink
-from burn_remote_server.dialects.burn.pump import serve_data, serve_request, serve_response
-from burn_remote_server.dialects.burn.sessions import BurnSessions
+from burn_remote_server.dialects.burn_0_21.pump import serve_data, serve_request, serve_response
+from burn_remote_server.dialects.burn_0_21.sessions import BurnSessions
 from burn_remote_server.dialects.route import Route
 from burn_remote_server.hosting.host import Device
 
-__all__ = ["burn_routes"]
+__all__ = ["burn_0_21_routes"]
 
 
-def burn_routes() -> Mapping[str, Route]:
+def burn_0_21_routes() -> Mapping[str, Route]:
     """Return the Burn 0.21 routes of one process, with a registry of its Burn sessions."""
     sessions = BurnSessions()
 

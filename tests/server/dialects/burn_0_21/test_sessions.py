@@ -20,7 +20,7 @@ from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access.admission import NOBODY, Grant
 from burn_remote_server.access.quota import OverheadAccount, Quota
 from burn_remote_server.backends import open_backends
-from burn_remote_server.dialects.burn.sessions import MAX_UNREPORTED, BurnOutbox, BurnSessions
+from burn_remote_server.dialects.burn_0_21.sessions import MAX_UNREPORTED, BurnOutbox, BurnSessions
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
-from burn_remote.checkpoints import named_tensors, progress, safetensors_files, safetensors_header
+from burn_remote.tensor_files import named_tensors, progress, safetensors_files, safetensors_header
 
 
 @pytest.fixture

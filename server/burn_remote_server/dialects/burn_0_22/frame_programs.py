@@ -1,0 +1,108 @@
+"""Programs for frames that a client repeats: each message with its plan, found in advance.
+
+The layout of a frame determines which operations follow each other and which numbers they use. So
+the first frame of a layout is executed message by message, and the plans that it used are kept. A
+later one needs no search for plans, no estimates of single operations and no objects for messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from burn_remote_protocol.dialects.burn_0_22_recognition import FrameLayout, KnownFrame, Part
+from burn_remote_protocol.messages import Read
+from burn_remote_protocol.operations.row import Signature
+from burn_remote_server.execution.costs import READ_COST, TASK_COST
+from burn_remote_server.execution.interpreter import Interpreter
+from burn_remote_server.programs.plans import Plan
+
+__all__ = ["FrameProgram", "FramePrograms", "Make", "Step"]
+
+# Programs kept per session, of about 400 bytes each, and the sum of the lengths of their frames. A
+# program keeps its frame's layout, which takes up to six times that length, after the recognizer
+# has forgotten it. When a client has more frames that it repeats, they are made again.
+PROGRAMS_KEPT: Final = 1024
+PROGRAM_FRAME_BYTES_KEPT: Final = 512 * 1024
+
+# Tasks of a message, made of its numbers.
+Make = Callable[[tuple[int, ...]], tuple[Any, ...]]
+
+
+class Step(NamedTuple):
+    """One message of a program; its numbers are ``numbers[start:stop]`` of the frame.
+
+    It is an operation with ``plan``, or the tasks that ``make`` returns, or else frees tensors.
+    ``is_simple``: ``Interpreter.invoke_simple`` runs the operation.
+    """
+
+    plan: Plan | None
+    is_simple: bool
+    make: Make | None
+    start: int
+    stop: int
+
+
+class FrameProgram(NamedTuple):
+    """The steps of a frame, each with its place, and an estimate of their cost."""
+
+    steps: tuple[tuple[int, Step], ...]
+    cost: int
+
+
+class FramePrograms:
+    """The programs of one session's frames."""
+
+    def __init__(self, interpreter: Interpreter) -> None:
+        self._interpreter: Final = interpreter
+        self._programs: Final[dict[FrameLayout, FrameProgram]] = {}
+        self._frame_bytes = 0
+
+    def program(self, frame: KnownFrame) -> FrameProgram | None:
+        """Return the program of a frame; ``None`` if its messages must run one by one.
+
+        This is the case while an operation has no plan, and if an operation may be fused with
+        messages of other frames.
+        """
+        if self._interpreter.tensors.lost is not None:
+            return None  # plans that only a program keeps were not told of the loss
+        found = self._programs.get(frame.layout)
+        if found is None:
+            found = self._made(frame)
+            if found is not None:
+                size = frame.layout.length
+                self._frame_bytes += size
+                is_full = self._frame_bytes > PROGRAM_FRAME_BYTES_KEPT
+                if is_full or len(self._programs) >= PROGRAMS_KEPT:
+                    self._programs.clear()
+                    self._frame_bytes = size
+                self._programs[frame.layout] = found
+        return found
+
+    def _made(self, frame: KnownFrame) -> FrameProgram | None:
+        steps = []
+        cost = 0
+        for place, part in enumerate(frame.layout.parts):
+            cost += TASK_COST
+            if part.signature is None:
+                message = frame[place]
+                cost += READ_COST * message.spec.size if type(message) is Read else 0
+                steps.append((place, Step(None, False, part.make, part.start, part.stop)))
+            elif part.signature.row.family == "Drop":
+                steps.append((place, Step(None, False, None, part.start, part.stop)))
+            elif part.signature.row.family != "Init":
+                plan = self._plan(part.signature)
+                if plan is None:
+                    return None
+                cost += plan.cost
+                steps.append((place, _operation(plan, part)))
+        return FrameProgram(tuple(steps), cost)
+
+    def _plan(self, signature: Signature) -> Plan | None:
+        plan = self._interpreter.known_plan(signature)
+        return None if plan is None or plan.joins_windows or plan.is_fusible else plan
+
+
+def _operation(plan: Plan, part: Part) -> Step:
+    is_simple = plan.seen is not None and not plan.is_large
+    return Step(plan, is_simple, None, part.start, part.stop)
