@@ -178,6 +178,50 @@ def test_inputs_that_stay_and_inputs_that_change_are_told_apart(
         np.testing.assert_array_equal(ours, ((x @ w) * 2 + 1).numpy() @ w.numpy())
 
 
+def test_results_that_return_as_inputs_have_the_bits_of_single_operations(
+    running: RunningServer, device: br.Device
+) -> None:
+    def step(x: br.Tensor, a: br.Tensor, b: br.Tensor, rate: float) -> tuple[br.Tensor, br.Tensor]:
+        return (a @ x) * rate + b, (b + a) * 0.5
+
+    compiled = br.compile(step)
+    draw = np.random.default_rng(0)
+    arrays = [draw.standard_normal((16, 16), np.float32) * np.float32(0.1) for _ in range(6)]
+    x, other, a, b, c, d = [br.tensor(array, device=device) for array in arrays]
+    settled(lambda: compiled(x, a, b, 0.5), running)
+    single = captured = a, b
+    kept = []
+    for number in range(24):
+        given, rate = (x, other)[number % 3 == 0], (0.5, 0.25)[number % 4 == 0]
+        if number % 7 == 5:  # other arrays than the results of the call before
+            single = captured = c, d
+        if number % 7 == 3:
+            single, captured = single[::-1], captured[::-1]
+        single = step(given, *single, rate)
+        captured = compiled(given, *captured, rate)
+        kept.append((single, captured))
+    for expected, found in kept:
+        for one, another in zip(expected, found, strict=True):
+            np.testing.assert_array_equal(one.numpy(), another.numpy())
+
+
+def test_inputs_that_are_returned_may_change_places(
+    running: RunningServer, device: br.Device
+) -> None:
+    def swapped(a: br.Tensor, b: br.Tensor) -> tuple[br.Tensor, br.Tensor, br.Tensor]:
+        return b, a, (a @ b) * 2 + 1
+
+    compiled = br.compile(swapped)
+    a, b = [br.tensor(np.eye(8, dtype=np.float32) * each, device=device) for each in (2, 3)]
+    settled(lambda: compiled(a, b), running)
+    first, second = a, b
+    for number in range(6):
+        first, second, product = compiled(first, second)
+        assert first[0, 0].item() == (3, 2)[number % 2]
+        assert second[0, 0].item() == (2, 3)[number % 2]
+        np.testing.assert_array_equal(product.numpy(), np.eye(8) * 12 + 1)
+
+
 def test_random_numbers_are_drawn_anew_in_each_call(
     running: RunningServer, device: br.Device
 ) -> None:

@@ -15,6 +15,7 @@ from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends import Backend
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
+from burn_remote_server.backends.array.session import ArraySession
 from burn_remote_server.fusion.fuser import StreamOperation
 from burn_remote_server.fusion.opening import with_fusion
 from support.kernels import signature
@@ -85,7 +86,7 @@ def operand(dtype: DType, seed: int) -> Any:
 def fused_result(gpu: Any, signed: Signature, arrays: list[Any]) -> Any:
     """Return the result of an operation that runs as a kernel of its own."""
     fused = with_fusion(gpu)
-    (fuser,) = fused.fusers()  # type: ignore[attr-defined]
+    fuser, *_ = fused.fusers()  # type: ignore[attr-defined]
     session = gpu.open_session()
     places = tuple(range(len(arrays)))
     calls = session.bind_elementwise(signed)
@@ -111,7 +112,7 @@ def same(one: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
-def test_each_operation_has_the_bits_of_its_own_kernel(gpu: Any, dtype: DType) -> None:
+def test_each_operation_has_the_bits_of_cupys_function(gpu: Any, dtype: DType) -> None:
     cupy = gpu.array_module
     session = gpu.open_session()
     session.activate()
@@ -119,9 +120,10 @@ def test_each_operation_has_the_bits_of_its_own_kernel(gpu: Any, dtype: DType) -
         specs = [TensorSpec((4096,), each) for each in dtypes]
         signed = signature(name, *specs, **parameters)
         arrays = [cupy.asarray(operand(each, place)) for place, each in enumerate(dtypes)]
-        expected = session.bind(signed)(*arrays)
+        expected = ArraySession.bind(session, signed)(*arrays).get()
         try:
-            same(fused_result(gpu, signed, arrays), expected.get())
+            same(fused_result(gpu, signed, arrays), expected)
+            same(session.bind(signed)(*arrays).get(), expected)
         except AssertionError as error:
             raise AssertionError(f"{name} {parameters}: {error}") from error
 
@@ -138,7 +140,28 @@ def test_operands_are_broadcast(gpu: Any, shape: Any, other: Any) -> None:
     arrays = [
         cupy.arange(math.prod(each), dtype=np.float32).reshape(each) for each in (shape, other)
     ]
-    same(fused_result(gpu, signed, arrays), (arrays[0] - arrays[1]).get())
+    expected = (arrays[0] - arrays[1]).get()
+    same(fused_result(gpu, signed, arrays), expected)
+    same(session.bind(signed)(*arrays).get(), expected)
+
+
+def test_operands_in_another_order_give_the_same_elements(gpu: Any) -> None:
+    cupy = gpu.array_module
+    spec = TensorSpec((6, 4), F32)
+    session = gpu.open_session()
+    session.activate()
+    array = np.arange(24, dtype=np.float32).reshape(4, 6)
+    turned, straight = cupy.asarray(array).T, cupy.asarray(array.T.copy())
+    for name, arrays in (
+        ("Float.Exp", [turned]),
+        ("Numeric.Sub", [turned, straight]),
+        ("Numeric.Mul", [straight, turned]),
+        ("Base.MaskWhere", [straight, turned > 3, turned]),
+    ):
+        specs = [TensorSpec((6, 4), BOOL) if each.dtype == bool else spec for each in arrays]
+        signed = signature(name, *specs)
+        expected = ArraySession.bind(session, signed)(*arrays)
+        same(session.bind(signed)(*arrays).get(), expected.get())
 
 
 def test_random_programs_are_fused(gpu: Backend) -> None:

@@ -33,6 +33,7 @@ from burn_remote_server.backends.cupy.communicator import (
 )
 from burn_remote_server.backends.cupy.cudnn_convolution import Cudnn, open_cudnn
 from burn_remote_server.backends.cupy.device import Gpu, Shared
+from burn_remote_server.backends.cupy.element_launches import launched
 from burn_remote_server.backends.cupy.families import cuda_families
 from burn_remote_server.backends.cupy.host_copies import BLOCK_BYTES, Reads, Upload, host_array
 from burn_remote_server.backends.cupy.lending import Lender, borrow, domain
@@ -120,7 +121,7 @@ class CupySession(ArraySession):
     def bind(self, signature: Signature) -> Run:
         with self._faults:
             run = None if self._cudnn is None else self._cudnn.bind(signature)
-            return super().bind(signature) if run is None else run
+            return launched(signature, super().bind(signature)) if run is None else run
 
     def bind_into(self, signature: Signature) -> None:
         # CuPy's memory pool reuses freed memory without a system call, so reuse here gains nothing.

@@ -1,15 +1,15 @@
 """CUDA graphs: the kernels of a run, captured once and launched as one.
 
 A graph's kernels have fixed addresses. So a launch copies its inputs and numbers to memory of the
-graph, and the outputs to new arrays, each in one kernel that takes a table of addresses. All memory
-of a graph comes from a pool of its own, which takes it from the GPU's pool as the session's stream
-does: freed memory is reused only by later work of that stream.
+graph, and the outputs to new arrays, each in one kernel that takes a table of addresses. Inputs and
+numbers of the launch before need no copy (``graph_memory``). All memory of a graph comes from a
+pool of its own, which takes it from the GPU's pool as the session's stream does: freed memory is
+reused only by later work of that stream.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
@@ -26,13 +26,17 @@ from burn_remote_server.backends.cupy.blas import (
     captured_by,
 )
 from burn_remote_server.backends.cupy.device import Gpu
+from burn_remote_server.backends.cupy.graph_memory import InputMemory
+from burn_remote_server.backends.cupy.launches import PreparedLaunch, kept_function
 from burn_remote_server.backends.cupy.range_checks import RangeChecks, checked_by
 from burn_remote_server.backends.interface import CapturedRun, NotCaptured
 
 __all__ = ["CudaGraphs", "prepare"]
 
-# Copies of one kernel; CUDA bounds its parameters by 4 KB.
-MAX_COPIES: Final = 128
+# Copies of one kernel. The driver copies the whole table at each launch, and CUDA bounds the
+# parameters of a kernel by 4 KB.
+TABLE_LENGTHS: Final = (8, 32, 128)
+MAX_COPIES: Final = TABLE_LENGTHS[-1]
 THREADS: Final = 256
 # Bytes that a thread copies before the next block is worth starting, and the most blocks of a copy:
 # four for each multiprocessor of a large GPU.
@@ -44,51 +48,57 @@ _FLOAT32: Final = np.dtype(np.float32)
 # The highest bit of ``bytes``: ``source`` holds the element itself.
 IMMEDIATE: Final = 1 << 63
 
-_SOURCE: Final = f"""
+_SOURCE: Final = """
 typedef unsigned long long u64;
-struct Copy {{ u64 target, source, bytes; }};
-struct Copies {{ Copy items[{MAX_COPIES}]; }};
+struct Copy { u64 target, source, bytes; };
+template <int length> struct Copies { Copy items[length]; };
 
-extern "C" __global__ void burn_remote_copies(const __grid_constant__ Copies copies) {{
-    const Copy copy = copies.items[blockIdx.y];
+__device__ void copy_elements(const Copy& copy) {
     const u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     const u64 step = (u64)gridDim.x * blockDim.x;
-    if (copy.bytes >> 63) {{
+    if (copy.bytes >> 63) {
         char* target = (char*)copy.target;
         if (first < (copy.bytes & 15)) target[first] = (char)(copy.source >> (8 * first));
         return;
-    }}
+    }
     u64 done = 0;
-    if (!((copy.target | copy.source) & 15)) {{
+    if (!((copy.target | copy.source) & 15)) {
         const u64 count = copy.bytes / 16;
         const uint4* source = (const uint4*)copy.source;
         uint4* target = (uint4*)copy.target;
         for (u64 i = first; i < count; i += step) target[i] = source[i];
         done = count * 16;
-    }}
+    }
     for (u64 i = done + first; i < copy.bytes; i += step)
         ((char*)copy.target)[i] = ((const char*)copy.source)[i];
+}
+"""
+
+_FUNCTION: Final = """
+extern "C" __global__ void burn_remote_copies_{length}(
+    const __grid_constant__ Copies<{length}> copies) {{
+    const Copy copy = copies.items[blockIdx.y];
+    copy_elements(copy);
 }}
 """
 
 
 @cache
-def _kernel(device: int) -> Any:
-    """Return the kernel of copies for the current device, which has this number."""
-    module = cupy.RawModule(code=_SOURCE, options=("--std=c++17",))
-    function = module.get_function("burn_remote_copies").kernel
-    # Never unloaded: at the exit of a process whose GPU is lost, CuPy would report an error of it.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(function))
-    return function
+def _kernels(device: int) -> dict[int, Any]:
+    """Return the kernels of copies for the current device, which has this number, by length."""
+    source = _SOURCE + "".join(_FUNCTION.format(length=length) for length in TABLE_LENGTHS)
+    return {
+        length: kept_function(source, f"burn_remote_copies_{length}", ("--std=c++17",))
+        for length in TABLE_LENGTHS
+    }
 
 
 class _Launch(NamedTuple):
-    """One kernel of copies: their places, their table, and the grid."""
+    """One kernel of copies: their places, and their table of 64-bit integers."""
 
     places: range
-    table: memoryview  # of 64-bit integers
-    argument: Any
-    grid: tuple[int, int]
+    table: memoryview
+    kernel: PreparedLaunch
 
 
 class _Copies:
@@ -99,36 +109,43 @@ class _Copies:
     """
 
     def __init__(self, device: int, own: Sequence[Any], column: int, values: int = 0) -> None:
-        self._kernel: Final = _kernel(device)
         self._column: Final = column
         self._sizes: Final = [array.nbytes for array in own]
         for place in range(len(own) - values, len(own)):
             self._sizes[place] |= IMMEDIATE
+        self._omitted: Collection[int] | None = None
         self._launches: Final[list[_Launch]] = []
         for first in range(0, len(own), MAX_COPIES):
             part = own[first : first + MAX_COPIES]
-            rows = np.zeros((MAX_COPIES, 3), np.uint64)
+            length = next(each for each in TABLE_LENGTHS if each >= len(part))
+            rows = np.zeros((length, 3), np.uint64)
             rows[: len(part), 1 - column] = [array.data.ptr for array in part]
             bytes_to_copy = max(THREADS * BYTES_PER_THREAD, *(array.nbytes for array in part))
             blocks = min(MAX_BLOCKS, -(-bytes_to_copy // (THREADS * BYTES_PER_THREAD)))
-            # CuPy passes an array of one element by value.
-            argument = rows.reshape(-1).view([("items", np.uint64, 3 * MAX_COPIES)])
-            table = rows.data.cast("B").cast("Q")
+            kernel = PreparedLaunch(
+                _kernels(device)[length], (blocks, len(part)), (THREADS,), 0, (rows,)
+            )
             places = range(first, first + len(part))
-            self._launches.append(_Launch(places, table, argument, (blocks, len(part))))
+            self._launches.append(_Launch(places, rows.data.cast("B").cast("Q"), kernel))
 
-    def run(self, others: Sequence[int], omitted: Collection[int] = ()) -> None:
+    def run(self, others: Sequence[int], stream: int, omitted: Collection[int] = ()) -> None:
         """Copy from or to the addresses ``others``, but not at the places ``omitted``."""
         sizes = self._sizes
         if len(omitted) == len(sizes):
             return
-        for places, table, argument, grid in self._launches:
-            entry = 0
+        is_changed = omitted != self._omitted
+        for places, table, kernel in self._launches:
+            entry = self._column
             for place in places:
-                table[entry + self._column] = others[place]
-                table[entry + 2] = 0 if place in omitted else sizes[place]
+                table[entry] = others[place]
                 entry += 3
-            self._kernel(grid, (THREADS,), (argument,))
+            if is_changed:
+                entry = 2
+                for place in places:
+                    table[entry] = 0 if place in omitted else sizes[place]
+                    entry += 3
+            kernel.run(stream)
+        self._omitted = omitted
 
 
 class _Layout(NamedTuple):
@@ -154,7 +171,7 @@ class _Layout(NamedTuple):
         return cupy.ndarray(self.shape, self.dtype, memory, strides=self.strides)
 
     def laid_out(self, array: Any) -> Any:
-        """Return an array in this layout, or ``None`` if that is not the array or a C copy."""
+        """Return the array or its copy in C order, whichever has this layout; else ``None``."""
         if array.strides == self.strides:
             return array
         return cupy.ascontiguousarray(array) if self.is_c else None
@@ -191,7 +208,9 @@ class _Captured(NamedTuple):
     dtypes: tuple[Any, ...]
     outputs: tuple[_Layout, ...]
     copies_in: _Copies
-    copies_out: _Copies
+    # The graph's memory of the inputs, and of the outputs.
+    own: Sequence[Any]
+    results: Sequence[Any]
     checks: RangeChecks | None
 
 
@@ -202,8 +221,15 @@ class CudaGraph(CapturedRun):
         self._gpu: Final = gpu
         self._stream: Final = stream
         self._captured: _Captured | None = captured
-        # The inputs of the last launch, whose elements the graph's memory has.
-        self._held: list[Callable[[], Any]] = [_nothing] * len(captured.inputs)
+        # All copies of outputs run in one kernel, so none of them may write what another one reads.
+        self._memory: Final = InputMemory(
+            captured.inputs, captured.outputs if _are_apart(captured.own, captured.results) else ()
+        )
+        # The bytes of the numbers of the last launch, which the graph's memory has.
+        self._numbers: list[int] = []
+        self._copies_out = _Copies(gpu.index, captured.results, 0)
+        # The memory of the inputs to which outputs are forwarded.
+        self._forwarded: list[int] = []
 
     @property
     def blocks(self) -> Sequence[tuple[object, int]]:
@@ -220,30 +246,55 @@ class CudaGraph(CapturedRun):
         captured = self._captured  # another thread may release it now
         if captured is None:
             return None
-        given = []  # copies live until the kernel that reads them is queued
-        # Arrays never change, so those of the call before need no copy: weights of a model, say.
-        held = self._held
-        omitted = {place for place, array in enumerate(inputs) if held[place]() is array}
-        for array, layout in zip(inputs, captured.inputs, strict=True):
-            if array.strides != layout.strides:
-                array = layout.laid_out(array)
-                if array is None:
-                    return None
-            given.append(array)
-        sources = [array.data.ptr for array in given]
-        sources += _elements(numbers, captured.dtypes)
-        checks = captured.checks
+        checks, stream, memory = captured.checks, self._stream, self._memory
         with self._gpu.faults:
             outputs = [layout.empty() for layout in captured.outputs]
-            captured.copies_in.run(sources, omitted)
-            self._held = [weakref.ref(array) for array in inputs]
+            if not self._copy_in(captured, inputs, numbers):
+                return None
             if checks is not None:
                 checks.begin()
-            captured.graph.launch(self._stream)
-            captured.copies_out.run([array.data.ptr for array in outputs])
-            if checks is not None and checks.failed(self._stream):
+            captured.graph.launch(stream)
+            memory.forwarding()
+            targets = [array.data.ptr for array in outputs]
+            self._copies_out.run(targets + self._forwarded, stream.ptr)
+            memory.launched(outputs)
+            if checks is not None and checks.failed(stream):
                 return None  # the operations run one by one, and the one that fails says why
         return outputs
+
+    def _copy_in(self, captured: _Captured, inputs: Sequence[Any], numbers: Sequence[Any]) -> bool:
+        """Copy what the graph's memory does not have; ``False`` if an input has another layout."""
+        memory = self._memory
+        omitted = memory.held(inputs)
+        elements = _elements(numbers, captured.dtypes) if captured.dtypes else []
+        if elements == self._numbers:
+            if len(omitted) == len(inputs):
+                return True
+            places = omitted | {*range(len(inputs), len(inputs) + len(elements))}
+        else:
+            places = omitted
+        sources: list[int] = []
+        given: list[Any] = []  # copies live until the kernel that reads them is queued
+        for place, (array, layout) in enumerate(zip(inputs, captured.inputs, strict=True)):
+            if place not in omitted and array.strides != layout.strides:
+                array = layout.laid_out(array)
+                if array is None:
+                    return False
+                given.append(array)
+            sources.append(array.data.ptr)
+        if memory.learn(inputs, omitted):
+            self._forward(captured)
+        captured.copies_in.run(sources + elements, self._stream.ptr, places)
+        memory.copied(inputs, omitted)
+        self._numbers = elements
+        return True
+
+    def _forward(self, captured: _Captured) -> None:
+        """Let the copies of the outputs also write the memory of the inputs that they become."""
+        pairs = self._memory.forwarded
+        forwarded = [captured.results[output] for output, _ in pairs]
+        self._copies_out = _Copies(self._gpu.index, [*captured.results, *forwarded], 0)
+        self._forwarded = [captured.own[place].data.ptr for _, place in pairs]
 
     def release(self) -> None:
         captured, self._captured = self._captured, None
@@ -254,8 +305,23 @@ class CudaGraph(CapturedRun):
         self.release()
 
 
-def _nothing() -> None:
-    """Return ``None``, as a weak reference to a dead array does."""
+def _are_apart(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether no array of ``some`` shares memory with one of ``others``.
+
+    The memory of an array has no gaps.
+    """
+    ranges = sorted(
+        (array.data.ptr, array.data.ptr + array.nbytes, kind)
+        for kind, arrays in enumerate((some, others))
+        for array in arrays
+        if array.nbytes
+    )
+    ends = [0, 0]  # how far the ranges of each kind reach so far
+    for start, end, kind in ranges:
+        if start < ends[1 - kind]:
+            return False
+        ends[kind] = max(ends[kind], end)
+    return True
 
 
 def _elements(numbers: Sequence[Any], dtypes: Sequence[Any]) -> list[int]:
@@ -271,7 +337,7 @@ def _elements(numbers: Sequence[Any], dtypes: Sequence[Any]) -> list[int]:
 
 def prepare(device: int) -> None:
     """Compile what captures need, for the current device, which has this number."""
-    _kernel(device)
+    _kernels(device)
 
 
 class CudaGraphs:
@@ -316,7 +382,8 @@ class CudaGraphs:
             tuple(constant.dtype for constant in constants),
             tuple(map(_Layout.of, outputs)),
             _Copies(device, [*own, *numbers], 1, len(numbers)),
-            _Copies(device, outputs, 0),
+            own,
+            outputs,
             checks if checks.is_used else None,
         )
         found = CudaGraph(self._gpu, self._stream, captured)

@@ -124,7 +124,8 @@ class NcclCommunicator:
             event = self._stream.record(new_event())
 
         kept = (inputs, given, outputs)
-        gpu.event_poller.call(event, partial(_deliver, done, finished, kept))
+        passed = partial(_deliver, done, finished, kept)
+        gpu.event_poller.call(event, passed, self._stream.ptr)
 
     def examine(self) -> None:
         """Raise an error of NCCL that happened meanwhile."""

@@ -1,8 +1,9 @@
-"""Remainders of division on a GPU, as NumPy defines them.
+"""Remainders and rounded quotients on a GPU, as NumPy defines them.
 
 CuPy computes the remainder of floats as ``x - floor(x / y) * y``, which is NaN where ``x / y`` is
-infinite or ``y`` is, and has the wrong sign for a ``y`` much larger than ``x``. It computes
-``fmod`` of integers in ``float64``, which holds no more than 53 bits.
+infinite or ``y`` is, and has the wrong sign for a ``y`` much larger than ``x``. It rounds quotients
+down as ``floor(x / y)``, which is one too large where ``x / y`` is rounded up to an integer. It
+computes ``fmod`` of integers in ``float64``, which holds no more than 53 bits.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Final
 import cupy
 import numpy as np
 
-__all__ = ["fmod", "remainder"]
+__all__ = ["floor_divide", "fmod", "remainder"]
 
 # The type that computes each dtype, and its C functions. The header of CuPy converts ``float16``.
 _FUNCTIONS: Final = {
@@ -35,6 +36,23 @@ _FLOAT_REMAINDER: Final = """
     out = rest;
 """
 
+# NumPy's npy_floor_divide, in the same file.
+_FLOAT_FLOOR_DIVIDE: Final = """
+    const {type} x = static_cast<{type}>(lhs), y = static_cast<{type}>(rhs);
+    {type} quotient = x / y;
+    if (y != 0) {{
+        const {type} rest = {fmod}(x, y);
+        {type} size = (x - rest) / y;
+        if (rest != 0 && (rest < 0) != (y < 0)) {{
+            size -= 1;
+        }}
+        const {type} lower = floor(size);
+        quotient = size == 0 ? {copysign}(static_cast<{type}>(0), quotient)
+            : size - lower > static_cast<{type}>(0.5) ? lower + 1 : lower;
+    }}
+    out = quotient;
+"""
+
 # The smallest integer divided by -1 overflows, which C++ leaves undefined.
 _INTEGER_FMOD: Final = """
     const bool is_minus_one = static_cast<T>(-1) < static_cast<T>(0) && rhs == static_cast<T>(-1);
@@ -43,13 +61,13 @@ _INTEGER_FMOD: Final = """
 
 
 @cache
-def _float_remainder(dtype: Any) -> Any:
+def _float_kernel(source: str, name: str, dtype: Any) -> Any:
     kind, fmod_name, copysign_name = _FUNCTIONS[dtype]
     return cupy.ElementwiseKernel(
         "T lhs, T rhs",
         "T out",
-        _FLOAT_REMAINDER.format(type=kind, fmod=fmod_name, copysign=copysign_name),
-        f"burn_remote_remainder_{dtype.name}",
+        source.format(type=kind, fmod=fmod_name, copysign=copysign_name),
+        f"burn_remote_{name}_{dtype.name}",
     )
 
 
@@ -65,7 +83,18 @@ def remainder(lhs: Any, rhs: Any, out: Any = None) -> Any:
     """
     if lhs.dtype not in _FUNCTIONS:
         return cupy.remainder(lhs, rhs, out=out)
-    kernel = _float_remainder(lhs.dtype)
+    kernel = _float_kernel(_FLOAT_REMAINDER, "remainder", lhs.dtype)
+    return kernel(lhs, rhs) if out is None else kernel(lhs, rhs, out)
+
+
+def floor_divide(lhs: Any, rhs: Any, out: Any = None) -> Any:
+    """Return the quotients, rounded down, of two arrays of one dtype that broadcast.
+
+    A float divided by 0 is infinite or NaN. Takes ``out`` for the result.
+    """
+    if lhs.dtype not in _FUNCTIONS:
+        return cupy.floor_divide(lhs, rhs, out=out)
+    kernel = _float_kernel(_FLOAT_FLOOR_DIVIDE, "floor_divide", lhs.dtype)
     return kernel(lhs, rhs) if out is None else kernel(lhs, rhs, out)
 
 

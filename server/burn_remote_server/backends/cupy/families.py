@@ -17,7 +17,7 @@ from burn_remote_server.backends.array.core.kernel_forms import (
     Run,
 )
 from burn_remote_server.backends.array.core.scalars import scalar_array
-from burn_remote_server.backends.array.kernels.activations import Activations
+from burn_remote_server.backends.array.kernels.activations import Activations, Softmaxes
 from burn_remote_server.backends.array.kernels.float_functions import FloatFunctions
 from burn_remote_server.backends.array.kernels.indexing import BaseIndexing, BaseMasking
 from burn_remote_server.backends.array.kernels.movement import BaseMovement
@@ -27,6 +27,8 @@ from burn_remote_server.backends.cupy.library import CUPY
 from burn_remote_server.backends.cupy.linear_algebra import CudaLinearAlgebra, CudaMatrixKernels
 from burn_remote_server.backends.cupy.modules import cuda_module_families
 from burn_remote_server.backends.cupy.range_checks import current_checks
+from burn_remote_server.backends.cupy.row_kernels import are_fitting
+from burn_remote_server.backends.cupy.rows import log_softmax, softmax
 from burn_remote_server.backends.cupy.sums import sum_of
 from burn_remote_server.backends.cupy.updates import (
     has_slice_kernel,
@@ -90,6 +92,30 @@ class CudaActivations(Activations):
 
     def _erf(self, x: Any) -> Any:
         return erf(x)
+
+
+class CudaSoftmaxes(Softmaxes):
+    """Softmax of rows as one kernel."""
+
+    def softmax(self, input: Any, *, axis: int, out: TensorSpec) -> Any:
+        """Return ``exp(input) / sum(exp(input))`` along an axis, without overflow."""
+        if _are_rows(input, axis):
+            return softmax(input)
+        return super().softmax(input, axis=axis, out=out)
+
+    def log_softmax(self, input: Any, *, axis: int, out: TensorSpec) -> Any:
+        """Return the logarithm of the softmax along an axis, without underflow."""
+        if _are_rows(input, axis):
+            return log_softmax(input)
+        return super().log_softmax(input, axis=axis, out=out)
+
+
+def _are_rows(array: Any, axis: int) -> bool:
+    return (
+        axis == array.ndim - 1
+        and are_fitting(array.shape, array.dtype)
+        and bool(array.flags.c_contiguous)
+    )
 
 
 class CudaMasking(BaseMasking):
@@ -181,5 +207,6 @@ def cuda_families() -> list[KernelFamily]:
         CudaMovement(CUPY),
         CudaRanking(CUPY),
         CudaReduction(CUPY),
+        CudaSoftmaxes(CUPY),
         *cuda_module_families(),
     ]

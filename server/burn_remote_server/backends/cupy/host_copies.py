@@ -165,7 +165,7 @@ class Reads:
             kept.clear()
             deliver(value if status == 0 else self._failed(status))
 
-        self._gpu.event_poller.call(event, passed)
+        self._gpu.event_poller.call(event, passed, self._copies.ptr)
         return False
 
     def _failed(self, status: int) -> OperationFailed:

@@ -7,7 +7,7 @@ from typing import Any
 
 import cupy
 
-from burn_remote_server.backends.cupy.division import fmod, remainder
+from burn_remote_server.backends.cupy.division import floor_divide, fmod, remainder
 from burn_remote_server.backends.cupy.products import matmul
 from burn_remote_server.backends.cupy.updates import update_in_order
 
@@ -53,6 +53,7 @@ class Cupy:
     multiply = _Function(cupy.multiply, cupy.prod, "Mul")
     minimum = _Function(cupy.minimum, cupy.min, "Min")
     maximum = _Function(cupy.maximum, cupy.max, "Max")
+    floor_divide = staticmethod(floor_divide)
     fmod = staticmethod(fmod)
     matmul = staticmethod(matmul)
     remainder = staticmethod(remainder)

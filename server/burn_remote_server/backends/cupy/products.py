@@ -8,6 +8,7 @@ these cases.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from itertools import product
 from typing import Any, Final, NamedTuple
 
@@ -57,6 +58,10 @@ _TENSOR_ALGORITHM: Final = 99
 MAX_CALLS: Final = 64
 
 
+# Products whose arguments are kept, some 1 KB each.
+MAX_GEMMS: Final = 4096
+
+
 class _Matrix(NamedTuple):
     """An array whose matrices are row-major or column-major, as cuBLAS requires."""
 
@@ -70,6 +75,7 @@ def round_to_tf32(is_allowed: bool) -> None:
     _core.set_compute_type(_FLOAT32, _CUPY_TF32 if is_allowed else _CUPY_DEFAULT)
     sums = _TF32_SUMS if is_allowed else _FULL_SUMS
     _GEMM_TYPES[_FLOAT32] = _gemm_types(0, sums, np.float32)
+    _gemm_of.cache_clear()
 
 
 def matmul(lhs: Any, rhs: Any, out: Any = None) -> Any:
@@ -98,39 +104,98 @@ def matmul(lhs: Any, rhs: Any, out: Any = None) -> Any:
 
 
 def plain_matmul(lhs: Any, rhs: Any) -> Any:
-    """Return the matrix product of arrays with at most two axes."""
-    blas = capturing()
-    if (
-        blas is None
-        or lhs.ndim != 2
-        or rhs.ndim != 2
-        or lhs.dtype not in _GEMM_TYPES
-        or lhs.dtype != rhs.dtype
-        or not lhs.size
-        or not rhs.size
-        or len(lhs) == rhs.shape[1] == 1
-    ):
-        return cupy.matmul(lhs, rhs)  # it calls cuBLAS in none of these cases, or raises
-    # The arguments that CuPy passes (``tensordot_core_v11``), so the algorithm is the same.
-    (rows, inner), columns = lhs.shape, rhs.shape[1]
-    item = lhs.itemsize
-    lhs_is_turned = not lhs.flags.c_contiguous
-    if lhs_is_turned:
+    """Return the matrix product of arrays with at most two axes.
+
+    A call of cuBLAS takes 9 to 17 µs of the host's time on an H100, in ``cupy.matmul`` 24 to 31.
+    """
+    gemm = _gemm_of(lhs.dtype, lhs.shape, lhs.strides, rhs.dtype, rhs.shape, rhs.strides)
+    if gemm is None:
+        return cupy.matmul(lhs, rhs)
+    if gemm.copies_lhs:
         lhs = cupy.ascontiguousarray(lhs.T)
-    rhs_is_turned = bool(rhs.flags.f_contiguous)
-    if not rhs_is_turned:
+    if gemm.copies_rhs:
         rhs = cupy.ascontiguousarray(rhs)
-    lhs_step = int(lhs.strides[0] // item) if lhs_is_turned else max(lhs.strides[0] // item, inner)
-    rhs_step = max(rhs.strides[1] // item, inner) if rhs_is_turned else rhs.strides[0] // item
-    out = cupy.empty((rows, columns), lhs.dtype)
-    types = _GEMM_TYPES[lhs.dtype]
-    blas.gemm(
-        int(rhs_is_turned), int(lhs_is_turned), columns, rows, inner, types.one.ctypes.data,
-        rhs.data.ptr, types.elements, int(rhs_step),
-        lhs.data.ptr, types.elements, int(lhs_step), types.zero.ctypes.data,
-        out.data.ptr, types.elements, columns, types.sums, _TENSOR_ALGORITHM,
+    out = cupy.ndarray(gemm.shape, lhs.dtype)
+    blas = capturing()
+    multiply = _gemm if blas is None else blas.gemm
+    multiply(
+        *gemm.sizes, rhs.data.ptr, *gemm.of_rhs, lhs.data.ptr, *gemm.of_lhs, out.data.ptr,
+        *gemm.of_out,
     )  # fmt: skip
     return out
+
+
+class _Gemm(NamedTuple):
+    """The arguments of ``cublasGemmEx`` before, between and after the addresses.
+
+    The left matrix is copied from its transpose if it is in neither C nor Fortran order, the right
+    one as it is.
+    """
+
+    shape: tuple[int, int]
+    copies_lhs: bool
+    copies_rhs: bool
+    sizes: tuple[int, ...]
+    of_rhs: tuple[int, ...]
+    of_lhs: tuple[int, ...]
+    of_out: tuple[int, ...]
+
+
+@lru_cache(MAX_GEMMS)
+def _gemm_of(
+    lhs_dtype: Any,
+    lhs_shape: tuple[int, ...],
+    lhs_strides: tuple[int, ...],
+    rhs_dtype: Any,
+    rhs_shape: tuple[int, ...],
+    rhs_strides: tuple[int, ...],
+) -> _Gemm | None:
+    """Return the arguments that CuPy passes (``tensordot_core_v11``): the algorithm is the same.
+
+    Returns ``None`` for arrays for which CuPy calls no cuBLAS, or raises.
+    """
+    if (
+        len(lhs_shape) != 2
+        or len(rhs_shape) != 2
+        or lhs_shape[1] != rhs_shape[0]
+        or lhs_dtype not in _GEMM_TYPES
+        or lhs_dtype != rhs_dtype
+        or not math.prod((*lhs_shape, *rhs_shape))
+        or lhs_shape[0] == rhs_shape[1] == 1
+    ):
+        return None
+    (rows, inner), columns, item = lhs_shape, rhs_shape[1], lhs_dtype.itemsize
+    lhs_is_turned = not _is_dense(lhs_shape, lhs_strides, item)
+    copies_lhs = lhs_is_turned and not _is_dense(lhs_shape[::-1], lhs_strides[::-1], item)
+    lhs_step = max(lhs_strides[0] // item, inner)
+    if lhs_is_turned:
+        lhs_step = rows if copies_lhs else lhs_strides[1] // item
+    rhs_is_turned = _is_dense(rhs_shape[::-1], rhs_strides[::-1], item)
+    copies_rhs = not rhs_is_turned and not _is_dense(rhs_shape, rhs_strides, item)
+    rhs_step = columns if copies_rhs else rhs_strides[0] // item
+    if rhs_is_turned:
+        rhs_step = max(rhs_strides[1] // item, inner)
+    types = _GEMM_TYPES[lhs_dtype]
+    elements = types.elements
+    return _Gemm(
+        (rows, columns),
+        copies_lhs,
+        copies_rhs,
+        (int(rhs_is_turned), int(lhs_is_turned), columns, rows, inner, types.one.ctypes.data),
+        (elements, rhs_step),
+        (elements, lhs_step, types.zero.ctypes.data),
+        (elements, columns, types.sums, _TENSOR_ALGORITHM),
+    )
+
+
+def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> bool:
+    """Whether an array is in C order; axes of one element may have any stride."""
+    expected = item
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def _multiply(lhs: _Matrix, rhs: _Matrix, out: Any, batch: tuple[int, ...]) -> None:
@@ -174,6 +239,10 @@ def _call(
         out.data.ptr + offsets[2] * width, types.elements, _row_step(out), out_step,
         count, types.sums, _DEFAULT_ALGORITHM,
     )  # fmt: skip
+
+
+def _gemm(*arguments: int) -> None:
+    cublas.gemmEx(cupy.cuda.device.get_cublas_handle(), *arguments)
 
 
 def _strided_batched(*arguments: int) -> None:

@@ -1,1 +1,1 @@
-"""Fusion on GPUs: a run of element-wise operations becomes one CUDA kernel."""
+"""Fusion on GPUs: element-wise operations and reductions become one CUDA kernel."""

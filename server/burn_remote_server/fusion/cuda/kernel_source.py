@@ -14,31 +14,73 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from burn_remote_protocol.tensors import Shape
-from burn_remote_server.fusion.cuda.expressions import C_TYPES, Expression
+from burn_remote_server.backends.cupy.expressions import C_TYPES, Expression
+from burn_remote_server.backends.cupy.row_kernels import EXTREMES
 
-__all__ = ["FUNCTION", "KernelStep", "kernel_source", "place_expression"]
+__all__ = [
+    "FUNCTION",
+    "KernelStep",
+    "NumberFields",
+    "input_parameters",
+    "kernel_source",
+    "place_expression",
+    "step_line",
+]
 
 FUNCTION: Final = "burn_remote_fused"
-
-# NaN in either operand gives NaN, as CuPy's ``maximum`` and ``minimum`` define it.
-_PREAMBLE: Final = """
-template <typename T> __device__ inline T burn_max(T a, T b) {
-    return isnan(a) | isnan(b) ? T(__int_as_float(0x7fc00000)) : T(max(a, b));
-}
-template <typename T> __device__ inline T burn_min(T a, T b) {
-    return isnan(a) | isnan(b) ? T(__int_as_float(0x7fc00000)) : T(min(a, b));
-}
-"""
 
 
 class KernelStep(NamedTuple):
     """One operation: its expression, and the values that are its inputs.
 
-    Values count from 0: the inputs of the kernel, then the results of the steps.
+    Values count from 0: the inputs of the kernel, then the results of the steps. A step with a
+    ``reduction`` has an expression only for its dtype: it reduces each row of its operand.
+    ``is_narrow``: the result has one element for each row.
     """
 
     expression: Expression
     operands: tuple[int, ...]
+    reduction: str | None = None
+    is_narrow: bool = False
+
+
+class NumberFields:
+    """The structure of all numbers of a kernel's steps, in order; it is the last argument."""
+
+    def __init__(self) -> None:
+        self._members: Final[list[str]] = []
+
+    def names(self, expression: Expression) -> list[str]:
+        """Add the numbers of an expression; return how the source refers to them."""
+        found = []
+        for number in expression.numbers:
+            found.append(f"numbers.n{len(self._members)}")
+            self._members.append(f"{C_TYPES[number.dtype]} n{len(self._members)};")
+        return found
+
+    @property
+    def definition(self) -> str:
+        """The definition of the structure; empty without numbers."""
+        return f"struct Numbers {{ {' '.join(self._members)} }};" if self._members else ""
+
+    @property
+    def parameters(self) -> list[str]:
+        """The kernel's parameter, if there are numbers."""
+        return ["const __grid_constant__ Numbers numbers"] if self._members else []
+
+
+def step_line(value: int, step: KernelStep, numbers: NumberFields) -> str:
+    """Return the statement that computes a step; ``value`` is its number."""
+    names = [*[f"v{operand}" for operand in step.operands], *numbers.names(step.expression)]
+    text = step.expression.text.format(*names)
+    return f"const {C_TYPES[step.expression.dtype]} v{value} = {text};"
+
+
+def input_parameters(inputs: Sequence[tuple[Shape, np.dtype[Any]]]) -> list[str]:
+    """Return the parameters of a kernel's inputs."""
+    return [
+        f"const {C_TYPES[dtype]}* __restrict__ in{place}" for place, (_, dtype) in enumerate(inputs)
+    ]
 
 
 def kernel_source(
@@ -47,7 +89,7 @@ def kernel_source(
     steps: Sequence[KernelStep],
     outputs: Sequence[int],
 ) -> str:
-    """Return the source of a kernel ``(inputs…, numbers, outputs…)``.
+    """Return the source of a kernel ``(inputs…, outputs…, numbers)``.
 
     The inputs and outputs are pointers. ``numbers`` is a structure of all numbers of the steps, in
     order; without numbers, there is no such argument. ``shape`` is that of all results, and
@@ -55,32 +97,21 @@ def kernel_source(
     """
     size = math.prod(shape)
     index = "unsigned int" if size < 2**31 else "unsigned long long"
-    parameters = [
-        f"const {C_TYPES[dtype]}* __restrict__ in{place}" for place, (_, dtype) in enumerate(inputs)
-    ]
+    parameters = input_parameters(inputs)
     lines = [
         f"const {C_TYPES[dtype]} v{place} = in{place}[{place_expression(each, shape)}];"
         for place, (each, dtype) in enumerate(inputs)
     ]
-    members: list[str] = []
+    numbers = NumberFields()
     first = len(inputs)
-    for place, (expression, operands) in enumerate(steps):
-        names = [f"v{value}" for value in operands]
-        for number in expression.numbers:
-            names.append(f"numbers.n{len(members)}")
-            members.append(f"{C_TYPES[number.dtype]} n{len(members)};")
-        text = expression.text.format(*names)
-        lines.append(f"const {C_TYPES[expression.dtype]} v{first + place} = {text};")
-    structure = ""
-    if members:
-        parameters.append("const __grid_constant__ Numbers numbers")
-        structure = f"struct Numbers {{ {' '.join(members)} }};"
+    lines += [step_line(first + place, step, numbers) for place, step in enumerate(steps)]
     for place, value in enumerate(outputs):
         dtype = steps[value - first].expression.dtype
         parameters.append(f"{C_TYPES[dtype]}* __restrict__ out{place}")
         lines.append(f"out{place}[i] = v{value};")
+    parameters += numbers.parameters
     body = "\n        ".join(lines)
-    return f"""{_PREAMBLE}{structure}
+    return f"""{EXTREMES}{numbers.definition}
 extern "C" __global__ void {FUNCTION}({", ".join(parameters)}) {{
     const {index} step = static_cast<{index}>(gridDim.x) * blockDim.x;
     for ({index} i = static_cast<{index}>(blockIdx.x) * blockDim.x + threadIdx.x;

@@ -14,15 +14,23 @@ from burn_remote_server.backends.array.kernels.casting import conversion
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.fusion.backend import FusionRuntime
 from burn_remote_server.fusion.counts import KernelCounts
+from burn_remote_server.fusion.cuda.columns import CudaColumnFuser, CudaColumnOptimization
 from burn_remote_server.fusion.cuda.compiler import CudaCompiler
 from burn_remote_server.fusion.cuda.elementwise import (
     CudaElementwiseFuser,
     CudaElementwiseOptimization,
 )
+from burn_remote_server.fusion.cuda.optimization import CudaOptimization
+from burn_remote_server.fusion.cuda.rows import CudaRowFuser, CudaRowOptimization
 from burn_remote_server.fusion.fuser import OperationFuser, Optimization, OptimizationState
 from burn_remote_server.fusion.optimization_state import operations_of
 
 __all__ = ["CupyFusionRuntime"]
+
+_OPTIMIZATIONS: Final[dict[str, type[CudaOptimization]]] = {
+    each.name: each
+    for each in (CudaElementwiseOptimization, CudaRowOptimization, CudaColumnOptimization)
+}
 
 
 class CupyFusionRuntime(FusionRuntime):
@@ -38,14 +46,16 @@ class CupyFusionRuntime(FusionRuntime):
         self.compiler: Final = CudaCompiler(index)
 
     def fusers(self, device: Backend) -> Sequence[OperationFuser]:
-        return (CudaElementwiseFuser(self.compiler),)
+        compiler = self.compiler
+        return CudaElementwiseFuser(compiler), CudaRowFuser(compiler), CudaColumnFuser(compiler)
 
     def from_state(self, device: Backend, state: OptimizationState) -> Optimization:
-        known = CudaElementwiseOptimization.name
-        if state["name"] != known:
+        found = _OPTIMIZATIONS.get(state["name"])
+        if found is None:
+            known = ", ".join(_OPTIMIZATIONS)
             raise UsageError(f"unknown optimization {state['name']!r}; this runtime has {known}")
         operations = operations_of(state, device.open_session())
-        return CudaElementwiseOptimization(tuple(state["shape"]), operations, self.compiler)
+        return found(tuple(state["shape"]), operations, self.compiler)
 
     @property
     def kernel_counts(self) -> KernelCounts:

@@ -37,14 +37,14 @@ def watch() -> EventPoller:
 def test_a_completed_event_calls_back_with_its_status(watch: EventPoller) -> None:
     told: queue.Queue[int] = queue.Queue()
     for status in (0, 719):
-        watch.call(FakeEvent(status), told.put)
+        watch.call(FakeEvent(status), told.put, 1)
         assert told.get(timeout=PATIENCE_SECONDS) == status
 
 
 def test_a_pending_event_calls_back_after_it_completes(watch: EventPoller) -> None:
     told: queue.Queue[int] = queue.Queue()
     event = FakeEvent()
-    watch.call(event, told.put)
+    watch.call(event, told.put, 1)
     assert event.was_asked.wait(PATIENCE_SECONDS)
     assert told.empty()
     event.status = 0
@@ -61,13 +61,40 @@ def test_a_callback_that_raises_is_logged_and_the_others_are_called(
         told.put("broken")
         raise RuntimeError("the loop is closed")
 
-    watch.call(event, broken)
-    watch.call(event, lambda _: told.put("beside it"))
+    watch.call(event, broken, 1)
+    watch.call(event, lambda _: told.put("beside it"), 2)
     event.status = 0
     assert told.get(timeout=PATIENCE_SECONDS) == "broken"
     assert told.get(timeout=PATIENCE_SECONDS) == "beside it"
-    watch.call(FakeEvent(0), lambda _: told.put("later"))
+    watch.call(FakeEvent(0), lambda _: told.put("later"), 1)
     assert told.get(timeout=PATIENCE_SECONDS) == "later"
     (record,) = caplog.records
     assert record.exc_info is not None
     assert "event_callback_failed" in record.getMessage()
+
+
+def test_only_the_oldest_event_of_a_stream_is_queried(watch: EventPoller) -> None:
+    told: queue.Queue[str] = queue.Queue()
+    first, second, other = FakeEvent(), FakeEvent(0), FakeEvent(0)
+    watch.call(first, lambda _: told.put("first"), 1)
+    assert first.was_asked.wait(PATIENCE_SECONDS)
+    watch.call(second, lambda _: told.put("second"), 1)
+    watch.call(other, lambda _: told.put("another stream"), 2)
+    assert told.get(timeout=PATIENCE_SECONDS) == "another stream"
+    first.was_asked.clear()
+    assert first.was_asked.wait(PATIENCE_SECONDS)
+    assert not second.was_asked.is_set()
+    first.status = 0
+    assert told.get(timeout=PATIENCE_SECONDS) == "first"
+    assert told.get(timeout=PATIENCE_SECONDS) == "second"
+
+
+def test_a_lost_device_ends_the_wait_for_all_events_of_a_stream(watch: EventPoller) -> None:
+    told: queue.Queue[int] = queue.Queue()
+    events = [FakeEvent() for _ in range(3)]
+    for event in events:
+        watch.call(event, told.put, 1)
+    assert events[0].was_asked.wait(PATIENCE_SECONDS)
+    for event in events:
+        event.status = 700
+    assert [told.get(timeout=PATIENCE_SECONDS) for _ in events] == [700, 700, 700]

@@ -115,7 +115,7 @@ def test_the_loss_is_logged_once(gpu: Gpu, caplog: pytest.LogCaptureFixture) -> 
 def test_waiters_for_events_of_a_lost_gpu_are_notified(gpu: Gpu) -> None:
     told: queue.Queue[int] = queue.Queue()
     watch = EventPoller(gpu, gpu.event_status)
-    watch.call(object(), told.put)
+    watch.call(object(), told.put, 1)
     assert gpu.was_asked.wait(PATIENCE_SECONDS)
     assert told.empty()
     gpu.faults.note(ILLEGAL_ADDRESS)
@@ -141,7 +141,7 @@ def test_waiters_that_start_after_the_loss_are_notified_too(gpu: Gpu) -> None:
         gpu.fail()
     told: queue.Queue[int] = queue.Queue()
     # The thread starts only now and cannot select the lost device.
-    EventPoller(gpu, gpu.event_status).call(object(), told.put)
+    EventPoller(gpu, gpu.event_status).call(object(), told.put, 1)
     assert told.get(timeout=PATIENCE_SECONDS) == ILLEGAL_ADDRESS
 
 

@@ -1,0 +1,142 @@
+"""Optimizations that execute their operations as one CUDA kernel.
+
+A small operation on a GPU costs the launch of its kernel, some 10 µs of the server's time; a large
+one costs the memory traffic of its operands. Operations that run as one kernel pay both once.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Final
+
+import cupy
+import numpy as np
+
+from burn_remote_protocol.tensors import Shape
+from burn_remote_server.backends.array.core.array_dtypes import array_dtype
+from burn_remote_server.backends.cupy.expressions import expression_of
+from burn_remote_server.backends.cupy.launches import PreparedLaunch, number_structure
+from burn_remote_server.fusion.background_compiler import BackgroundCompiler
+from burn_remote_server.fusion.cuda.kernel_source import KernelStep
+from burn_remote_server.fusion.fuser import Optimization, OptimizationState, StreamOperation
+from burn_remote_server.fusion.optimization_state import state_of
+
+__all__ = ["Compiler", "CudaOptimization", "Inputs"]
+
+Compiler = BackgroundCompiler[Any]
+
+# The shape and dtype of each input.
+Inputs = Sequence[tuple[Shape, "np.dtype[Any]"]]
+
+
+class CudaOptimization(Optimization):
+    """Operations as one kernel, for inputs in C order.
+
+    ``shape`` is the shape of the fuser that accepted the operations. ``function`` is the kernel's
+    name in its source, ``grid`` and ``block`` are how it is launched.
+    """
+
+    function: str
+    grid: Sequence[int]
+    block: Sequence[int]
+
+    def __init__(
+        self, shape: Shape, operations: Sequence[StreamOperation], compiler: Compiler
+    ) -> None:
+        self.shape: Final = shape
+        self._operations: Final = tuple(operations)
+        self._compiler: Final = compiler
+        made = {each.outputs[0]: each.signature.outputs[0].shape for each in operations}
+        dying = frozenset[int]().union(*[each.dying for each in operations])
+        inputs: dict[int, tuple[Shape, Any]] = {}
+        for each in operations:
+            for tensor, use in zip(each.inputs, each.signature.input_uses, strict=True):
+                if tensor not in made:
+                    inputs[tensor] = use.spec.shape, array_dtype(use.spec.dtype)
+            for tensor in each.numbers:
+                inputs[tensor] = (), array_dtype(each.signature.input_uses[0].spec.dtype)
+        self._inputs: Final = tuple(inputs)
+        self._expected: Final = tuple(inputs.values())
+        self._outputs: Final = tuple(tensor for tensor in made if tensor not in dying)
+        value = {tensor: place for place, tensor in enumerate(inputs)}
+        steps: list[KernelStep] = []
+        for each in operations:
+            operands = tuple(value[tensor] for tensor in (*each.inputs, *each.numbers))
+            steps += self._steps(each, operands, len(inputs) + len(steps))
+            value[each.outputs[0]] = len(inputs) + len(steps) - 1
+        kept = [value[tensor] for tensor in self._outputs]
+        self._results: Final = [
+            (made[tensor], steps[place - len(inputs)].expression.dtype)
+            for tensor, place in zip(self._outputs, kept, strict=True)
+        ]
+        self._source: Final = self._kernel_source(self._expected, steps, kept)
+        self._values: Final = (
+            *number_structure([number for step in steps for number in step.expression.numbers]),
+            *self._last_values(),
+        )
+        # Kept here, because a captured graph must not outlive its kernels.
+        self._kernel: PreparedLaunch | None = None
+
+    def _steps(
+        self, operation: StreamOperation, operands: tuple[int, ...], first: int
+    ) -> list[KernelStep]:
+        """Return the steps of an operation, the results of which count from ``first`` on."""
+        expression = expression_of(operation.signature)
+        assert expression is not None  # the fuser accepted it
+        if operation.numbers:  # arrays take the place of the constants
+            expression = expression._replace(numbers=())
+        return [KernelStep(expression, operands)]
+
+    @abstractmethod
+    def _kernel_source(
+        self, inputs: Inputs, steps: Sequence[KernelStep], kept: Sequence[int]
+    ) -> str:
+        """Return the source of the kernel ``(inputs…, outputs…, numbers, last values…)``."""
+
+    def _last_values(self) -> Sequence[Any]:
+        """Return the last arguments of the kernel, arrays that are passed by value."""
+        return ()
+
+    def _pointers(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Return the arrays that the kernel gets for the inputs."""
+        return inputs
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        return self._inputs
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        return self._outputs
+
+    @property
+    def is_settled(self) -> bool:
+        return self._kernel is not None or self._compiler.is_settled(self._source)
+
+    def execute(self, inputs: Sequence[Any], reusable: Sequence[int] = ()) -> list[Any] | None:
+        # Inputs are never overwritten: CuPy's pool reuses freed memory without a system call.
+        kernel = self._kernel
+        if kernel is None:
+            found = self._compiler.found(self._source, (self.function,))
+            if found is None:
+                return None
+            count = len(self._inputs) + len(self._outputs)
+            kernel = PreparedLaunch(found.kernel, self.grid, self.block, count, self._values)
+            self._kernel = kernel
+        for array, (shape, dtype) in zip(inputs, self._expected, strict=True):
+            if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
+                return None
+        read = self._pointers(inputs)  # these arrays live until the kernel is queued
+        outputs = [cupy.ndarray(shape, dtype) for shape, dtype in self._results]
+        pointers = kernel.pointers
+        for place, array in enumerate((*read, *outputs)):
+            pointers[place] = array.data.ptr
+        kernel.run(cupy.cuda.get_current_stream().ptr)
+        return outputs
+
+    def to_state(self) -> OptimizationState:
+        return state_of(self.name, self.shape, self._operations)
