@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from burn_remote.graphs.compiled import MAX_GRAPHS
-from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote_protocol.errors import OperationFailed
+from support.session_tasks import Tasks
 
 torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group oracle")
 brt = pytest.importorskip("burn_remote.torch")
@@ -36,31 +36,6 @@ def fresh() -> Iterator[None]:
 
 def compiled(function: Any, **options: Any) -> Any:
     return torch.compile(function, backend="burn_remote", **options)
-
-
-class Tasks:
-    """Counts of what sessions send: single operations and calls of graphs."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.operations = self.graphs = 0
-        one, graph = NativeSession.execute, NativeSession.execute_graph
-
-        def count_one(*args: Any, **kwargs: Any) -> Any:
-            self.operations += 1
-            return one(*args, **kwargs)
-
-        def count_graph(*args: Any, **kwargs: Any) -> Any:
-            self.graphs += 1
-            return graph(*args, **kwargs)
-
-        patch.setattr(NativeSession, "execute", count_one)
-        patch.setattr(NativeSession, "execute_graph", count_graph)
-
-    def taken(self) -> tuple[int, int]:
-        """Return operations and graphs since the last call."""
-        counts = self.operations, self.graphs
-        self.operations = self.graphs = 0
-        return counts
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,44 @@ def test_equal_seeds_give_equal_numbers(device: Any) -> None:
     assert torch.rand(3, device=device).tolist() != drawn[0][0]
 
 
+def test_a_random_state_repeats_the_numbers_drawn_after_it(device: Any) -> None:
+    module = torch.burn
+    torch.manual_seed(3)
+    state = module.get_rng_state(device)
+    first = torch.rand(3, device=device).tolist()
+    second = torch.rand(3, device=device).tolist()
+    with torch.random.fork_rng(devices=[device.index or 0], device_type="burn"):
+        module.set_rng_state(state, device)
+        assert torch.rand(3, device=device).tolist() == first
+        assert torch.rand(3, device=device).tolist() == second
+
+    torch.manual_seed(3)
+    assert torch.equal(module.get_rng_state(device), state)
+    assert torch.rand(3, device=device).tolist() == first
+
+
+def test_a_state_of_another_device_is_refused(device: Any) -> None:
+    with pytest.raises(br.UsageError, match="8 bytes on the CPU"):
+        torch.burn.set_rng_state(torch.get_rng_state(), device)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpointed_dropout_is_computed_again_with_the_same_mask(
+    device: Any, reentrant: bool
+) -> None:
+    x = torch.ones(4000, device=device, requires_grad=True)
+    for _ in range(3):  # from the second on by a recorded plan
+        x.grad = None
+        y = torch.utils.checkpoint.checkpoint(
+            lambda x: torch.nn.functional.dropout(x * x, 0.5), x, use_reentrant=reentrant
+        )
+        torch.rand(5, device=device)  # others draw between the two computations
+        y.sum().backward()
+        kept = y.detach().cpu() != 0
+        assert 1500 < int(kept.sum()) < 2500
+        assert torch.equal(x.grad.cpu(), torch.where(kept, 4.0, 0.0))
+
+
 def test_a_checkpoint_is_loaded_without_a_device(device: Any, tmp_path: Path) -> None:
     model = torch.nn.Linear(3, 2).to(device)
     torch.save(model.state_dict(), tmp_path / "model.pt")

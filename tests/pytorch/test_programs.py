@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from support.torch_comparison import compared
+
 torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group oracle")
 brt = pytest.importorskip("burn_remote.torch")
 nn: Any = torch.nn
@@ -835,29 +837,6 @@ def test_sparse_tensors_are_refused(device: Any) -> None:
 
 
 # --- comparison ---------------------------------------------------------------------------------
-
-
-def compared(ours: Any, theirs: Any, at: str = "") -> None:
-    if isinstance(theirs, torch.Tensor):
-        assert isinstance(ours, torch.Tensor), at
-        assert ours.dtype == theirs.dtype, at
-        assert tuple(ours.shape) == tuple(theirs.shape), at
-        torch.testing.assert_close(
-            ours.detach().cpu(),
-            theirs.detach(),
-            atol=1e-4,
-            rtol=1e-4,
-            equal_nan=True,
-            msg=lambda text: f"result {at}: {text}",
-        )
-    elif isinstance(theirs, list | tuple):
-        assert len(ours) == len(theirs), at
-        for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-            compared(one, other, f"{at}[{number}]")
-    elif isinstance(theirs, float):
-        assert ours == pytest.approx(theirs, abs=1e-4), at
-    elif not (isinstance(theirs, str) and "torch." in theirs):
-        assert ours == theirs, at
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

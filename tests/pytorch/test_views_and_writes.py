@@ -256,9 +256,32 @@ def test_a_tensor_that_is_set_shares_the_elements_of_the_other(device: Any) -> N
         x.set_(torch.zeros(1, dtype=torch.int64, device=device))
 
 
-def test_a_write_of_floats_to_integers_is_refused(device: Any) -> None:
-    with pytest.raises(RuntimeError, match="can't be cast"):
-        torch.ones(2, dtype=torch.int64, device=device).mul_(1.5)
+@pytest.mark.parametrize(
+    ("dtype", "number"), [(torch.int64, 1.5), (torch.float32, 1j), (torch.bool, 2)]
+)
+def test_a_write_of_a_higher_kind_of_number_is_refused(
+    device: Any, dtype: Any, number: Any
+) -> None:
+    x = torch.ones(2, dtype=dtype, device=device)
+    writes: list[Callable[[], Any]] = [
+        lambda: x.mul_(number),
+        lambda: torch.mul(torch.ones(2, device=device), 1j, out=x),
+    ]
+    if not isinstance(number, complex):
+        writes.append(lambda: torch._foreach_mul_([x], [number]))
+    for write in writes:
+        with pytest.raises(RuntimeError, match="can't be cast"):
+            write()
+    assert torch.equal(x.cpu(), torch.ones(2, dtype=dtype))
+
+
+@pytest.mark.parametrize("exponent", [2, 2.0, 1, 1.0, 0.5])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.float16, torch.complex64])
+def test_a_power_has_the_dtype_of_its_operands(device: Any, dtype: Any, exponent: Any) -> None:
+    x = torch.tensor([1, 0, 1], dtype=dtype)
+    found, expected = x.to(device) ** exponent, x**exponent
+    assert found.dtype is expected.dtype
+    assert torch.equal(found.cpu(), expected)
 
 
 def test_a_write_to_repeated_elements_is_refused(device: Any) -> None:
@@ -281,3 +304,13 @@ def test_a_warning_is_not_needed_for_ordinary_programs(device: Any) -> None:
         x = torch.zeros(3, device=device)
         x[1] = 2
         assert x.tolist() == [0, 2, 0]
+
+
+@pytest.mark.parametrize("value", [2.0, torch.tensor(2.0)], ids=["number", "tensor"])
+def test_an_expanded_tensor_can_be_filled(device: Any, value: Any) -> None:
+    x = torch.arange(3.0, device=device)
+    filled = x[:1].expand(4).fill_(value)
+    assert x.tolist() == [2, 1, 2]
+    assert filled.tolist() == [2, 2, 2, 2]
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+        x[:1].expand(4).mul_(2)

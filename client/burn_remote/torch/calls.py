@@ -11,7 +11,8 @@ from torch.utils import _pytree as pytree
 import burn_remote as br
 from burn_remote.torch.layouts import is_row_major, strides_of_results
 from burn_remote.torch.places import index_of, wire_device
-from burn_remote.torch.tensors import BurnTensor, upload, value_of, wrap, wrap_strided
+from burn_remote.torch.plans import Planner
+from burn_remote.torch.tensors import BurnTensor, upload, value_of, wrap, wrap_as, wrap_strided
 
 __all__ = ["Handler", "Values", "functional", "laid_out", "name_of", "wrapped_strided"]
 
@@ -108,17 +109,52 @@ def wrapped_strided(result: Any, strides: Any, place: Any) -> Any:
 def functional(func: Any, function: Callable[..., Any]) -> Handler:
     """Return the handler of an overload of the table, which makes new tensors."""
     always = not is_row_major(func)
+    planner = Planner(function)
+
+    def wrapped(result: Any, args: Any, kwargs: dict[str, Any], place: Any, plain: bool) -> Any:
+        if always or not plain or kwargs.get("memory_format") is not None:
+            return wrapped_strided(result, strides_of_results(func, args, kwargs), place)
+        return _wrapped(result, place)
 
     def handle(args: Any, kwargs: dict[str, Any]) -> Any:
-        converter = Values()
-        values, named = converter.all(args, kwargs)
-        result = function(*values, **named)
-        if always or not converter.is_contiguous or kwargs.get("memory_format") is not None:
-            strides = strides_of_results(func, args, kwargs)
-            return wrapped_strided(result, strides, converter.place)
-        return _wrapped(result, converter.place)
+        found = planner.find(args, kwargs)
+        # Another thread may have recorded the plan, but not yet described its outputs.
+        if found is None or not (found[2] or found[0].is_described):
+            converter = Values()
+            values, named = converter.all(args, kwargs)
+            result = function(*values, **named)
+            return wrapped(result, args, kwargs, converter.place, converter.is_contiguous)
+        plan, values, is_new = found
+        place = plan.place
+        if is_new:
+            given = pytree.arg_tree_leaves(*args, **kwargs)
+            plain = all(x.is_contiguous() for x in given if type(x) is BurnTensor)
+            made = wrapped(values, args, kwargs, place, plain)
+            plan.outputs = _metadata_of(made)
+            plan.is_described = True
+            return made
+        result = plan.issue(values)
+        if type(result) is br.Tensor:
+            return wrap_as(result, plan.outputs, place)
+        return _wrapped_as(result, plan.outputs, place)
 
     return handle
+
+
+def _metadata_of(result: Any) -> Any:
+    """Return the metadata of results, nested as they are."""
+    if type(result) is BurnTensor:
+        return result._metadata
+    return [_metadata_of(x) for x in result] if isinstance(result, list | tuple) else None
+
+
+def _wrapped_as(result: Any, metadata: Any, place: Any) -> Any:
+    if type(result) is br.Tensor:
+        return wrap_as(result, metadata, place)
+    if isinstance(result, list | tuple):
+        pairs = zip(result, metadata, strict=True)
+        return _same_kind(result, [_wrapped_as(x, one, place) for x, one in pairs])
+    return result
 
 
 def laid_out(func: Any, handler: Handler) -> Handler:

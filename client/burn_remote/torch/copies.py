@@ -10,16 +10,15 @@ import burn_remote as br
 from burn_remote.torch.aten.table import TABLE
 from burn_remote.torch.calls import Handler
 from burn_remote.torch.dtypes import dtype_from_torch
-from burn_remote.torch.geometry import Geometry, row_major
+from burn_remote.torch.geometry import row_major
 from burn_remote.torch.places import index_of, wire_device
 from burn_remote.torch.tensors import (
     BurnTensor,
-    alias,
-    geometry_of,
     to_cpu,
     unset,
     upload,
     value_of,
+    without_repetition,
     wrap,
     wrap_strided,
     write,
@@ -118,13 +117,8 @@ def _empty_like(args: Any, kwargs: dict[str, Any]) -> Any:
 
 def _zero(args: Any, kwargs: dict[str, Any]) -> Any:
     target = args[0]
-    size, stride, offset = geometry_of(target)
-    if 0 in stride:  # repeated elements become zero once
-        size = tuple([1 if step == 0 else n for n, step in zip(size, stride, strict=True)])
-        once = alias(target, Geometry(size, stride, offset), None)
-        write(once, _zeros_of(once))
-    else:
-        write(target, _zeros_of(target))
+    once = without_repetition(target)
+    write(once, _zeros_of(once))
     return target
 
 

@@ -36,15 +36,19 @@ from burn_remote.torch.calls import Handler, functional, laid_out, name_of
 from burn_remote.torch.compositions import COMPOSITIONS
 from burn_remote.torch.copies import COPIES
 from burn_remote.torch.decompositions import decomposed, refusal
-from burn_remote.torch.geometry import VIEWS
+from burn_remote.torch.foreach import foreach
+from burn_remote.torch.geometry import VIEWS, metadata_of
 from burn_remote.torch.reinterpreting import REINTERPRETATIONS
-from burn_remote.torch.tensors import BurnTensor, alias, geometry_of
-from burn_remote.torch.writes import foreach, functional_overload, writing
+from burn_remote.torch.tensors import BurnTensor, alias_as
+from burn_remote.torch.writes import functional_overload, writing
 
 __all__ = ["HANDLERS", "allow_fallback", "resolve"]
 
 # Overload -> handler; filled as overloads are first called.
 HANDLERS: Final[dict[Any, Handler]] = {}
+
+# Views of one overload that are remembered; when there are more, it starts again.
+_LIMIT: Final = 4096
 
 # Overloads with handlers of their own, by name.
 _OWN: Final[dict[str, Handler]] = {**COPIES, **REINTERPRETATIONS, **COMPOSITIONS}
@@ -88,17 +92,32 @@ def _view(func: Any) -> Handler:
     function = TABLE.get(func)
     single = len(func._schema.returns) == 1 and str(func._schema.returns[0].type) == "Tensor"
 
+    known: dict[Any, Any] = {}
+
     def handle(args: Any, kwargs: dict[str, Any]) -> Any:
         x = args[0]
         if type(x) is not BurnTensor:
             raise RuntimeError(f"{name_of(func)}: the tensor must be on a burn device")
-        shown = geometry(geometry_of(x), *args[1:], **kwargs)
+        key = x._metadata, *[tuple(one) if type(one) is list else one for one in args[1:]]
+        shown: Any = None if kwargs else known.get(key)
+        if shown is None:
+            found = geometry(x._metadata.geometry, *args[1:], **kwargs)
+            dtype = x._metadata.dtype
+            shown = (
+                metadata_of(found, dtype) if single else [metadata_of(one, dtype) for one in found]
+            )
+            if len(known) >= _LIMIT:
+                known.clear()
+            if not kwargs:
+                known[key] = shown
         if not single:
-            return [alias(x, one, None) for one in shown]
+            return [alias_as(x, one, None) for one in shown]
         value = None
-        if function is not None and x._version_seen == x._storage.version and x._value is not None:
-            value = function(x._value, *args[1:], **kwargs)
-        return alias(x, shown, value)
+        # A view of a storage whose order is not that of the axes is made of the tensor's elements.
+        storage = x._storage
+        if storage.value is None and function is not None and x._version_seen == storage.version:
+            value = None if x._value is None else function(x._value, *args[1:], **kwargs)
+        return alias_as(x, shown, value)
 
     return handle
 

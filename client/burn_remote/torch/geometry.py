@@ -13,8 +13,10 @@ from typing import Any, Final, NamedTuple
 __all__ = [
     "VIEWS",
     "Geometry",
+    "Metadata",
     "Selection",
     "is_contiguous",
+    "metadata_of",
     "order_of_dense",
     "row_major",
     "selection_of",
@@ -30,10 +32,70 @@ class Geometry(NamedTuple):
     stride: Sizes
     offset: int
 
+    @property
+    def end(self) -> int:
+        """The place after that of the last element."""
+        if 0 in self.size:
+            return self.offset
+        axes = zip(self.size, self.stride, strict=True)
+        return self.offset + 1 + sum((n - 1) * step for n, step in axes)
+
+
+class Metadata:
+    """Geometry and dtype of a tensor. Equal metadata are one object, so dictionaries find it fast.
+
+    ``slices`` has the shapes of storages of which the geometry is a slice, or ``False`` for shapes
+    from which elements must be gathered.
+    """
+
+    __slots__ = ("dtype", "geometry", "is_contiguous", "slices")
+
+    def __init__(self, geometry: Geometry, dtype: Any) -> None:
+        self.geometry: Final = geometry
+        self.dtype: Final = dtype
+        self.is_contiguous: Final = is_contiguous(geometry.size, geometry.stride)
+        self.slices: Final[dict[Sizes, bool]] = {}
+
+    def is_slice_of(self, shape: Sizes) -> bool:
+        """Return whether a slice of a contiguous array of this shape has the elements."""
+        found = self.slices.get(shape)
+        if found is None:
+            found = self.slices[shape] = self._is_slice_of(shape)
+        return found
+
+    def _is_slice_of(self, shape: Sizes) -> bool:
+        size, stride, offset = self.geometry
+        count = math.prod(size)
+        if not count:
+            return False
+        if self.is_contiguous and offset == 0 and count == math.prod(shape):
+            return True
+        once = tuple([1 if step == 0 else n for n, step in zip(size, stride, strict=True)])
+        return selection_of(shape, Geometry(once, stride, offset)) is not None
+
+
+# Metadata that programs have used. A program has few; when the table is full, it starts again,
+# which only costs time.
+_LIMIT: Final = 65_536
+_metadata: Final[dict[tuple[Geometry, Any], Metadata]] = {}
+
+
+def metadata_of(geometry: Geometry, dtype: Any) -> Metadata:
+    """Return the metadata of tensors with a geometry and a dtype."""
+    key = (geometry, dtype)
+    found = _metadata.get(key)
+    if found is None:
+        if len(_metadata) >= _LIMIT:
+            _metadata.clear()
+        found = _metadata.setdefault(key, Metadata(geometry, dtype))
+    return found
+
 
 class Selection(NamedTuple):
-    """A geometry as a slice of an array whose axes are then permuted and broadcast."""
+    """A geometry as a slice of a reshaped array whose axes are then permuted and broadcast."""
 
+    # Shape to which the array is reshaped first.
+    shape: Sizes
     ranges: tuple[slice, ...]
     # Shape of the slice, without axes of size 1.
     kept: Sizes
@@ -82,14 +144,36 @@ def order_of_dense(size: Sequence[int], stride: Sequence[int]) -> Sizes | None:
 def selection_of(shape: Sizes, geometry: Geometry) -> Selection | None:
     """Return the geometry as a slice of a contiguous array of this shape, or ``None``.
 
-    ``None`` says that it needs a gather: an axis of the view runs over several axes of the array.
+    ``None`` says that it needs a gather: no shape of the array has an axis for each axis of the
+    view.
     """
+    found = _slice_of(shape, geometry)
+    if found is None:
+        split = _split_shape(math.prod(shape), geometry)
+        found = None if split is None else _slice_of(split, geometry)
+    return found
+
+
+def _split_shape(count: int, geometry: Geometry) -> Sizes | None:
+    """Return the shape of a contiguous array that has one axis for each stride of a view."""
+    axes = zip(geometry.size, geometry.stride, strict=True)
+    steps = sorted({step for n, step in axes if n > 1 and step}, reverse=True)
+    shape = []
+    for step in steps:
+        if count % step:
+            return None
+        shape.append(count // step)
+        count = step
+    return (*shape, count)
+
+
+def _slice_of(shape: Sizes, geometry: Geometry) -> Selection | None:
     steps = row_major(shape)
     starts = [(geometry.offset // step) % count for count, step in zip(shape, steps, strict=True)]
     if sum(at * step for at, step in zip(starts, steps, strict=True)) != geometry.offset:
         return None
     used: dict[int, int] = {}
-    index = [slice(start, start + 1) for start in starts]
+    index = [slice(start, start + 1, 1) for start in starts]
     axes = [(n, s) for n, s in zip(geometry.size, geometry.stride, strict=True) if n > 1]
     for place, (count, stride) in enumerate(axes):
         if stride == 0:
@@ -112,7 +196,8 @@ def selection_of(shape: Sizes, geometry: Geometry) -> Selection | None:
         used[axis] = place
     places = [used[axis] for axis in sorted(used)]
     order = tuple([places.index(place) for place in range(len(axes))])
-    return Selection(tuple(index), tuple([axes[place][0] for place in places]), order)
+    kept = tuple([axes[place][0] for place in places])
+    return Selection(shape, tuple(index), kept, order)
 
 
 def _axis(axis: int, rank: int) -> int:

@@ -8,10 +8,12 @@ more, and those warn.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import secrets
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
@@ -24,9 +26,10 @@ from burn_remote.torch import places
 from burn_remote.torch.aten.table import TABLE
 from burn_remote.torch.autocasting import register_autocast
 from burn_remote.torch.dispatching import HANDLERS, resolve
+from burn_remote.torch.loading import load_to_devices
 from burn_remote.torch.modules import keep_identity
 from burn_remote.torch.tensors import BurnTensor, set_dispatcher
-from burn_remote_protocol.errors import ConnectionLost
+from burn_remote_protocol.errors import ConnectionLost, UsageError
 
 __all__ = ["TESTED", "check_version", "register", "warn_of_cuda"]
 
@@ -73,6 +76,13 @@ def _is_torch(module: Any) -> bool:
 class _Module(ModuleType):
     """The module ``torch.burn``, which PyTorch asks about its devices."""
 
+    # torch.utils.checkpoint saves and restores random states only then.
+    _initialized = True
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._seeds: dict[int, int] = {}  # by the index of the device
+
     def is_initialized(self) -> bool:
         return True
 
@@ -105,13 +115,54 @@ class _Module(ModuleType):
         return os.getpid() != _PROCESS
 
     def manual_seed(self, seed: int) -> None:
-        places.wire_device(None).seed(seed % 2**64)
+        self._seed(None, seed % 2**64)
 
     def manual_seed_all(self, seed: int) -> None:
         for index in range(places.device_count()):
-            # A lost device says so where it is used; the others go on.
+            # A lost device raises an error where it is used; the others continue.
             with contextlib.suppress(ConnectionLost):
-                places.wire_device(index).seed(seed % 2**64)
+                self._seed(index, seed % 2**64)
+
+    def get_rng_state(self, device: Any = None) -> Any:
+        """Return a state for ``set_rng_state``: 8 bytes, as a tensor of uint8 on the CPU.
+
+        The server's generator cannot be read without a round trip. So this seeds the device with a
+        number that follows from its last seed, and returns that number. Numbers drawn afterwards
+        are the same after ``set_rng_state``, but others than without this call.
+        """
+        last = self._seeds.get(places.index_of(device))
+        if last is None:
+            last = secrets.randbits(64)
+        digest = hashlib.blake2b(last.to_bytes(8, "little"), digest_size=8).digest()
+        self._seed(device, int.from_bytes(digest, "little"))
+        return torch.tensor(list(digest), dtype=torch.uint8, device="cpu")
+
+    def set_rng_state(self, state: Any, device: Any = None) -> None:
+        """Continue with the numbers that were drawn after ``get_rng_state`` returned ``state``."""
+        if state.device.type != "cpu" or state.dtype is not torch.uint8 or state.numel() != 8:
+            raise UsageError(
+                f"a state of a burn device is 8 bytes on the CPU, not {tuple(state.shape)} "
+                f"{state.dtype} on {state.device}; pass what torch.burn.get_rng_state() returned"
+            )
+        self._seed(device, int.from_bytes(bytes(state.tolist()), "little"))
+
+    def get_rng_state_all(self) -> list[Any]:
+        return [self.get_rng_state(index) for index in range(places.device_count())]
+
+    def set_rng_state_all(self, states: Iterable[Any]) -> None:
+        for index, state in enumerate(states):
+            self.set_rng_state(state, index)
+
+    def initial_seed(self) -> int:
+        """Return the current device's last seed; seed it if it has none."""
+        index = places.current_index()
+        if index not in self._seeds:
+            self._seed(index, secrets.randbits(63))
+        return self._seeds[index]
+
+    def _seed(self, device: Any, seed: int) -> None:
+        places.wire_device(device).seed(seed)
+        self._seeds[places.index_of(device)] = seed
 
     def get_amp_supported_dtype(self) -> list[Any]:
         return [torch.bfloat16, torch.float16]
@@ -140,6 +191,7 @@ def register() -> None:
         library.impl(func.name().removeprefix("aten::"), _factory(func), "PrivateUse1")
     register_autocast(library)
     keep_identity()
+    load_to_devices()
     # Optimizers then update all parameters by one call for each operation, as on CUDA.
     if BurnTensor not in optimizer._foreach_supported_types:
         optimizer._foreach_supported_types.append(BurnTensor)

@@ -16,7 +16,7 @@ from burn_remote.torch.aten.shapes import strided_positions
 from burn_remote.torch.geometry import Geometry, is_contiguous, order_of_dense, selection_of
 from burn_remote_protocol.dtypes import DType
 
-__all__ = ["ReinterpretedStorage", "Storage"]
+__all__ = ["ReinterpretedStorage", "Storage", "read"]
 
 Tensor = br.Tensor
 
@@ -40,6 +40,11 @@ class Storage:
         self.unset = unset
         self.unordered: tuple[Tensor, tuple[int, ...]] | None = None
         self.version = 0
+
+    @property
+    def root(self) -> Storage:
+        """The storage that has the elements."""
+        return self
 
     @property
     def count(self) -> int:
@@ -75,24 +80,7 @@ class Storage:
 
     def read(self, geometry: Geometry) -> Tensor:
         """Return the elements that a geometry shows."""
-        value = self.whole()
-        size, stride, offset = geometry
-        count = math.prod(size)
-        if not count:
-            return br.zeros(size, dtype=value.dtype, device=value.device)
-        if offset == 0 and count == value.size and is_contiguous(size, stride):
-            return reshaped(value, size)
-        # Repeated elements are read once.
-        once = tuple([1 if step == 0 else n for n, step in zip(size, stride, strict=True)])
-        selection = selection_of(value.shape, Geometry(once, stride, offset))
-        if selection is None:
-            places = strided_positions(value, once, stride, offset)
-            picked = reshaped(br.take(reshaped(value, (value.size,)), places, axis=0), once)
-        else:
-            index, kept, order = selection
-            sliced = reshaped(value[index], kept)
-            picked = reshaped(br.permute_dims(sliced, order) if order else sliced, once)
-        return picked if once == size else br.broadcast_to(picked, size)
+        return read(self.whole(), geometry)
 
     def write(self, geometry: Geometry, new: Tensor) -> None:
         """Change the elements that a geometry shows; ``new`` has its size.
@@ -128,14 +116,41 @@ class Storage:
             changed = br.update_along(flat, 0, places, reshaped(new, (count,)))
             self._become(reshaped(changed, value.shape))
         else:
-            index, _, order = selection
+            split, index, _, order = selection
             placed = reshaped(new, tuple([n for n in size if n > 1]))
             back = [order.index(axis) for axis in range(len(order))]
             placed = br.permute_dims(placed, back) if back else placed
-            axes = zip(index, value.shape, strict=True)
+            axes = zip(index, split, strict=True)
             lengths = tuple([len(range(*one.indices(n))) for one, n in axes])
-            self._become(value.set(index, reshaped(placed, lengths)))
+            changed = reshaped(value, split).set(index, reshaped(placed, lengths))
+            self._become(reshaped(changed, value.shape))
         self.version += 1
+
+
+def read(value: Tensor, geometry: Geometry) -> Tensor:
+    """Return the elements that a geometry shows of a storage that has these elements."""
+    size, stride, offset = geometry
+    count = math.prod(size)
+    if not count:
+        return br.zeros(size, dtype=value.dtype, device=value.device)
+    if offset == 0 and count == value.size and is_contiguous(size, stride):
+        return reshaped(value, size)
+    # Repeated elements are read once.
+    once = tuple([1 if step == 0 else n for n, step in zip(size, stride, strict=True)])
+    selection = selection_of(value.shape, Geometry(once, stride, offset))
+    if selection is None:
+        places = strided_positions(value, once, stride, offset)
+        picked = reshaped(br.take(reshaped(value, (value.size,)), places, axis=0), once)
+    else:
+        split, index, kept, order = selection
+        sliced = reshaped(value, split)
+        if any(one != slice(0, n, 1) for one, n in zip(index, split, strict=True)):
+            sliced = sliced[index]
+        sliced = reshaped(sliced, kept)
+        if order != tuple(range(len(order))):
+            sliced = br.permute_dims(sliced, order)
+        picked = reshaped(sliced, once)
+    return picked if once == size else br.broadcast_to(picked, size)
 
 
 class ReinterpretedStorage(Storage):
@@ -152,10 +167,16 @@ class ReinterpretedStorage(Storage):
         there: Callable[[Tensor], Tensor],
         back: Callable[[Tensor], Tensor],
     ) -> None:
+        self.value = None
         self._base = base
         self._there, self._back = there, back
         self._converted: Tensor | None = None
         self._seen = -1
+
+    @property
+    def root(self) -> Storage:
+        """The storage that has the elements."""
+        return self._base.root
 
     @property
     def version(self) -> int:

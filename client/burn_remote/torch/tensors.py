@@ -14,13 +14,23 @@ import burn_remote as br
 from burn_remote.functions.casting import converted_to
 from burn_remote.torch.dtypes import dtype_from_torch, dtype_to_torch
 from burn_remote.torch.errors import as_runtime_error
-from burn_remote.torch.geometry import Geometry, is_contiguous, order_of_dense
+from burn_remote.torch.geometry import (
+    Geometry,
+    Metadata,
+    is_contiguous,
+    metadata_of,
+    order_of_dense,
+    row_major,
+)
 from burn_remote.torch.places import wire_device
 from burn_remote.torch.storages import Storage
 
 __all__ = [
     "BurnTensor",
     "alias",
+    "alias_as",
+    "check_cast",
+    "contiguous_metadata",
     "geometry_of",
     "set_dispatcher",
     "to_cpu",
@@ -28,12 +38,15 @@ __all__ = [
     "upload",
     "value_of",
     "view_of_storage",
+    "without_repetition",
     "wrap",
+    "wrap_as",
     "wrap_strided",
     "write",
 ]
 
 _make: Final = torch.Tensor._make_wrapper_subclass
+_is_inference: Final = torch.is_inference_mode_enabled
 _graph_task: Final = torch._C._current_graph_task_id
 _dispatcher: list[Any] = []
 
@@ -63,8 +76,10 @@ _this_thread: Final = _Thread()
 class BurnTensor(torch.Tensor):
     """A tensor on a burn device. Everything that PyTorch knows of it is set at construction."""
 
-    # PyTorch keeps the metadata; these are ours: the shared elements, the elements that this view
-    # shows, the version of the storage that they come from, and the device.
+    # PyTorch has the metadata too, but takes longer to return them. The others are the shared
+    # elements, the elements that this view shows, the version of the storage that they come from,
+    # and the device.
+    _metadata: Metadata
     _storage: Storage
     _value: br.Tensor | None
     _version_seen: int
@@ -170,7 +185,7 @@ class BurnTensor(torch.Tensor):
 
 
 def _postponed(error: Exception, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Have an error raised at the end of the backward pass, and return results of its shapes.
+    """Raise an error at the end of the backward pass; return results of the expected shapes.
 
     PyTorch's engine aborts the process if an exception passes through it while its device guard is
     one of Python.
@@ -212,17 +227,43 @@ def take_over(x: BurnTensor, new: BurnTensor) -> None:
     x._storage, x._value, x._version_seen = new._storage, new._value, new._version_seen
     x._place = new._place
     x._is_whole = new._is_whole
+    x._metadata = new._metadata
 
 
 def wrap(value: br.Tensor, place: Any) -> BurnTensor:
     """Return a new tensor with these elements on a ``torch.device``."""
+    return wrap_as(value, contiguous_metadata(value), place)
+
+
+# Metadata of contiguous tensors by the ``id`` of their spec, with the spec, so that no other object
+# gets its id.
+_LIMIT: Final = 65_536
+_contiguous: Final[dict[int, tuple[Any, Metadata]]] = {}
+
+
+def contiguous_metadata(value: br.Tensor) -> Metadata:
+    """Return the metadata of a contiguous tensor with these elements."""
     spec = value.handle.spec
-    made: BurnTensor = _make(BurnTensor, spec.shape, dtype=dtype_to_torch(spec.dtype), device=place)
+    found = _contiguous.get(id(spec))
+    if found is None:
+        if len(_contiguous) >= _LIMIT:
+            _contiguous.clear()
+        geometry = Geometry(spec.shape, row_major(spec.shape), 0)
+        found = _contiguous[id(spec)] = spec, metadata_of(geometry, dtype_to_torch(spec.dtype))
+    return found[1]
+
+
+def wrap_as(value: br.Tensor, metadata: Metadata, place: Any) -> BurnTensor:
+    """Return a new tensor with these elements and metadata; its offset is 0."""
+    if not metadata.is_contiguous:
+        return wrap_strided(value, metadata.geometry.stride, place)
+    made: BurnTensor = _make(BurnTensor, metadata.geometry.size, dtype=metadata.dtype, device=place)
     made._storage = Storage(value)
     made._value = value
     made._version_seen = 0
     made._place = place
     made._is_whole = True
+    made._metadata = metadata
     return made
 
 
@@ -258,14 +299,49 @@ def unset(size: Any, stride: Any, dtype: Any, place: Any) -> BurnTensor:
     made._version_seen = -1
     made._place = place
     made._is_whole = False
+    made._metadata = metadata_of(
+        Geometry(size, row_major(size) if stride is None else stride, 0), dtype
+    )
     return made
 
 
 def alias(x: BurnTensor, geometry: Geometry, value: br.Tensor | None) -> BurnTensor:
     """Return a view of ``x``; without a value, it is read from the storage when needed."""
-    size, stride, offset = geometry
-    made = view_of_storage(x._storage, geometry, value, x.dtype, x._place)
-    made._is_whole = x._is_whole and size == x.shape and offset == 0 and stride == x.stride()
+    own = x._metadata
+    return alias_as(x, metadata_of(geometry, own.dtype), value)
+
+
+def without_repetition(x: BurnTensor) -> BurnTensor:
+    """Return a view of the same elements, without the axes that repeat them (``expand``)."""
+    size, stride, offset = geometry_of(x)
+    if 0 not in stride:
+        return x
+    size = tuple([1 if step == 0 and n else n for n, step in zip(size, stride, strict=True)])
+    return alias(x, Geometry(size, stride, offset), None)
+
+
+def alias_as(x: BurnTensor, metadata: Metadata, value: br.Tensor | None) -> BurnTensor:
+    """Return a view of ``x`` with known metadata; see ``alias``."""
+    size, stride, offset = metadata.geometry
+    if _is_inference() and not x.is_inference():
+        # An inference tensor cannot be a view of an ordinary one.
+        with torch.inference_mode(False):
+            return alias_as(x, metadata, value)
+    made: BurnTensor = _make(
+        BurnTensor,
+        size,
+        strides=stride,
+        storage_offset=offset,
+        dtype=metadata.dtype,
+        device=x._place,
+    )
+    storage = x._storage
+    made._storage = storage
+    made._value = value
+    made._version_seen = -1 if value is None else storage.version
+    made._place = x._place
+    made._is_whole = x._is_whole and metadata is x._metadata and offset == 0
+    made._metadata = metadata
     return made
 
 
@@ -282,12 +358,13 @@ def view_of_storage(
     made._version_seen = -1 if value is None else storage.version
     made._place = place
     made._is_whole = False
+    made._metadata = metadata_of(geometry, dtype)
     return made
 
 
 def geometry_of(x: BurnTensor) -> Geometry:
     """Return which elements of its storage a tensor shows."""
-    return Geometry(tuple(x.shape), x.stride(), x.storage_offset())
+    return x._metadata.geometry
 
 
 def value_of(x: BurnTensor) -> br.Tensor:
@@ -298,6 +375,16 @@ def value_of(x: BurnTensor) -> br.Tensor:
     value = storage.read(geometry_of(x))
     x._value, x._version_seen = value, storage.version
     return value
+
+
+def check_cast(value: br.Tensor, target: Any) -> None:
+    """Raise ``RuntimeError`` if an operation may not write a result to a target of lower kind.
+
+    The kinds are those of ``torch.can_cast``: bools, integers, floats and complex numbers.
+    """
+    found, wanted = dtype_to_torch(value.dtype), target.dtype
+    if found is not wanted and not torch.can_cast(found, wanted):
+        raise RuntimeError(f"result type {found} can't be cast to the desired output type {wanted}")
 
 
 def write(x: BurnTensor, value: br.Tensor) -> None:
@@ -313,7 +400,7 @@ def write(x: BurnTensor, value: br.Tensor) -> None:
         storage.version += 1
         x._version_seen = storage.version
         return
-    if spec.shape != x.shape:
+    if spec.shape != x._metadata.geometry.size:
         raise RuntimeError(
             f"output with shape {list(x.shape)} doesn't match the broadcast shape "
             f"{list(value.shape)}"

@@ -12,14 +12,21 @@ from typing import Any, Final
 
 import torch
 
-import burn_remote as br
 from burn_remote.torch.aten.table import TABLE, overload
-from burn_remote.torch.calls import Handler, Values, name_of, wrapped_strided
+from burn_remote.torch.calls import Handler, Values, name_of
 from burn_remote.torch.decompositions import decomposed, refusal
 from burn_remote.torch.layouts import strides_of_results
-from burn_remote.torch.tensors import BurnTensor, unset, upload, value_of, wrap, write
+from burn_remote.torch.plans import Planner
+from burn_remote.torch.tensors import (
+    BurnTensor,
+    check_cast,
+    unset,
+    value_of,
+    without_repetition,
+    write,
+)
 
-__all__ = ["foreach", "functional_overload", "writing"]
+__all__ = ["functional_overload", "writing"]
 
 Resolve = Callable[[Any], Handler]
 
@@ -33,6 +40,9 @@ _FUNCTIONAL_NAMES: Final = {
     "_log_softmax.out": "_log_softmax",
 }
 
+# These may write to expanded tensors, because all elements get the same value.
+_FILLS: Final = frozenset({"fill_.Scalar", "fill_.Tensor"})
+
 
 def writing(func: Any, resolve: Resolve) -> Handler:
     """Return the handler of an overload that writes to its arguments (``add_``, ``add.out``)."""
@@ -44,7 +54,7 @@ def writing(func: Any, resolve: Resolve) -> Handler:
     if is_out:
         return _into_outputs(functional, outputs, resolve)
     if len(outputs) == 1 and outputs[0] == func._schema.arguments[0].name:
-        return _in_place(functional, resolve)
+        return _in_place(func, functional, resolve)
     return refusal(func)
 
 
@@ -90,10 +100,15 @@ def _values_of(functional: Any, resolve: Resolve) -> Callable[[Any, dict[str, An
     """Return a function from arguments to the values of the results of an operation."""
     function = TABLE.get(functional)
     if function is not None:
+        planner = Planner(function)
 
         def compute(args: Any, kwargs: dict[str, Any]) -> Any:
-            values, named = Values().all(args, kwargs)
-            return function(*values, **named)
+            found = planner.find(args, kwargs)
+            if found is None:
+                values, named = Values().all(args, kwargs)
+                return function(*values, **named)
+            plan, values, is_new = found
+            return values if is_new else plan.issue(values)
 
         return compute
 
@@ -111,8 +126,25 @@ def _value_or_values(result: Any) -> Any:
     return result
 
 
-def _in_place(functional: Any, resolve: Resolve) -> Handler:
+def _own_defaults(func: Any, functional: Any) -> dict[int, Any]:
+    """Return the defaults that the overload without writes lacks, by the places of arguments.
+
+    PyTorch leaves out arguments that are defaults: ``bernoulli_(0.5)`` is called without 0.5.
+    """
+    others = {one.name: one.default_value for one in functional._schema.arguments}
+    return {
+        place: one.default_value
+        for place, one in enumerate(func._schema.arguments)
+        if one.default_value is not None
+        and not one.kwarg_only
+        and others.get(one.name) != one.default_value
+    }
+
+
+def _in_place(func: Any, functional: Any, resolve: Resolve) -> Handler:
     compute = _values_of(functional, resolve)
+    defaults = _own_defaults(func, functional)
+    fills = name_of(func) in _FILLS
 
     def handle(args: Any, kwargs: dict[str, Any]) -> Any:
         target = args[0]
@@ -121,20 +153,17 @@ def _in_place(functional: Any, resolve: Resolve) -> Handler:
                 "Expected all tensors to be on the same device, but found at least two devices, "
                 f"{target.device} and a burn device!"
             )
+        if len(args) in defaults:
+            args = (*args, *[x for place, x in sorted(defaults.items()) if place >= len(args)])
+        written = without_repetition(target) if fills else target
+        if written is not target:
+            args = (written, *args[1:])
         value = compute(args, kwargs)
-        _check_cast(value, target)
-        write(target, value)
+        check_cast(value, target)
+        write(written, value)
         return target
 
     return handle
-
-
-def _check_cast(value: br.Tensor, target: Any) -> None:
-    wanted = target.dtype
-    if value.dtype.is_floating and not (wanted.is_floating_point or wanted.is_complex):
-        raise RuntimeError(
-            f"result type {value.dtype} can't be cast to the desired output type {wanted}"
-        )
 
 
 def _into_outputs(functional: Any, outputs: list[str], resolve: Resolve) -> Handler:
@@ -149,7 +178,7 @@ def _into_outputs(functional: Any, outputs: list[str], resolve: Resolve) -> Hand
         result = compute(args, inputs)
         results = result if isinstance(result, tuple | list) else [result]
         for at, (target, value) in enumerate(zip(targets, results, strict=True)):
-            _check_cast(value, target)
+            check_cast(value, target)
             if tuple(target.shape) != value.shape:
                 strides = strides_of_results(functional, args, inputs)
                 resize(
@@ -170,73 +199,3 @@ def resize(target: BurnTensor, shape: tuple[int, ...], stride: Any) -> None:
             stacklevel=3,
         )
     target.data = unset(shape, stride, target.dtype, target._place)
-
-
-# --- operations on lists of tensors ------------------------------------------------------------
-
-# Kind of a ``_foreach`` overload -> kinds of the overload for one tensor.
-_FOREACH_KINDS: Final = {
-    "": ("",),
-    "List": (".Tensor", ""),
-    "Scalar": (".Scalar", ".Tensor_Scalar", ""),
-    "ScalarList": (".Scalar", ".Tensor_Scalar", ""),
-    "Tensor": (".Tensor",),
-}
-
-
-def foreach(func: Any) -> Handler | None:
-    """Return the handler of ``_foreach_add_`` and the like: one call for all parameters."""
-    packet, _, kind = name_of(func).removeprefix("_foreach_").partition(".")
-    writes = packet.endswith("_")
-    names = [packet.removesuffix("_") + one for one in _FOREACH_KINDS.get(kind, ())]
-    single = next((found for found in map(overload, names) if found in TABLE), None)
-    if single is None:
-        return None
-    function = TABLE[single]
-    arguments = func._schema.arguments
-    keyword = next((one.name for one in arguments if one.name in ("value", "alpha")), None)
-    if keyword == "alpha" and kind != "List":
-        return None
-
-    def handle(args: Any, kwargs: dict[str, Any]) -> Any:
-        targets = args[0]
-        if any(type(x) is not BurnTensor for x in targets):
-            raise RuntimeError("the tensors of a list must all be on burn devices")
-        last = kwargs.get(keyword) if keyword else None
-        columns = list(args[1:])
-        if keyword == "value" and len(columns) == 3:
-            last = columns.pop()
-        if kind == "ScalarList" and "scalars" in kwargs:
-            columns.append(kwargs["scalars"])
-        if kind == "ScalarList" and len(columns) == 3:
-            last = columns.pop()
-        results = []
-        for at, target in enumerate(targets):
-            row = [_one_value(x[at] if isinstance(x, list | tuple) else x, target) for x in columns]
-            each = last[at] if isinstance(last, list | tuple) else last
-            named = {} if each is None else {keyword or "value": each}
-            value = function(value_of(target), *row, **named)
-            if writes:
-                write(target, value)
-            else:
-                given = [x[at] if isinstance(x, list | tuple) else x for x in (targets, *columns)]
-                results.append(_result_of(single, given, named, value))
-        return None if writes else results
-
-    return handle
-
-
-def _result_of(func: Any, args: list[Any], kwargs: dict[str, Any], value: br.Tensor) -> BurnTensor:
-    given = [x for x in args if type(x) is BurnTensor]
-    if all(x.is_contiguous() for x in given):
-        return wrap(value, given[0]._place)
-    made: BurnTensor = wrapped_strided(
-        value, strides_of_results(func, args, kwargs), given[0]._place
-    )
-    return made
-
-
-def _one_value(x: Any, target: BurnTensor) -> Any:
-    if type(x) is BurnTensor:
-        return value_of(x)
-    return upload(x, target._place) if isinstance(x, torch.Tensor) else x

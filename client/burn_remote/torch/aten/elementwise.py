@@ -284,9 +284,9 @@ for _name, _float_pair in (
 @aten("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
 def power(x: Any, y: Any) -> Tensor:
     if type(y) is not Tensor:
-        if y == 2:
+        if y == 2 and (type(y) is int or x.dtype.is_floating or x.dtype.is_complex):
             return x * x if not x.dtype.is_bool else br.pow(converted_to(x, br.int64), 2)
-        if y == 1 and type(y) is int:
+        if y == 1 and type(y) is int and not x.dtype.is_bool:
             return x
         if y == 0.5 and x.dtype.is_floating:
             return br.sqrt(x)

@@ -32,6 +32,16 @@ def softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
     return F.softmax(x, dim) if x.ndim else br.ones_like(x)
 
 
+@aten("_safe_softmax")
+def safe_softmax(x: Tensor, dim: int, dtype: Any = None) -> Tensor:
+    """Return the softmax, and 0 where all elements along the axis are negative infinity."""
+    x = cast(x, dtype)
+    if not x.size or not x.ndim:
+        return softmax(x, dim, False)
+    hidden = br.all(br.equal(x, -math.inf), axis=dim, keepdims=True)
+    return br.mask_fill(F.softmax(x, dim), br.broadcast_to(hidden, x.shape), 0.0)
+
+
 @aten("_log_softmax")
 def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
     x = converted_to(x, br.float32) if half_to_float else x

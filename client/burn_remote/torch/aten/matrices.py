@@ -61,6 +61,15 @@ def cholesky(x: Tensor, upper: bool = False) -> Tensor:
     return br.linalg.cholesky(x, upper=upper)
 
 
+@aten("_cholesky_solve_helper")
+def cholesky_solve(b: Tensor, factor: Tensor, upper: bool) -> Tensor:
+    """Solve ``L @ Lᴴ @ result = b`` for a lower factor ``L``, or ``Uᴴ @ U @ result = b``."""
+    other = br.matrix_transpose(br.conj(factor) if factor.dtype.is_complex else factor)
+    first, second = (other, factor) if upper else (factor, other)
+    between = solve_triangular(first, b, upper=False)
+    return solve_triangular(second, between, upper=True)
+
+
 @aten("linalg_qr")
 def qr(x: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
     if mode == "r":

@@ -66,7 +66,10 @@ def _kind(dtype: DType) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def _result(
-    wide: tuple[DType, ...], scalars: tuple[DType, ...], numbers: tuple[type, ...]
+    wide: tuple[DType, ...],
+    scalars: tuple[DType, ...],
+    numbers: tuple[type, ...],
+    default: DType,
 ) -> DType:
     def promoted(dtypes: tuple[DType, ...]) -> DType | None:
         common = None
@@ -81,12 +84,12 @@ def _result(
         result = zero if result is None else _combined(result, zero)
     number = max((_KINDS[one] for one in numbers), default=-1)
     if result is None:
-        return (BOOL, I64, default_float(), C64)[number]
+        return (BOOL, I64, default, C64)[number]
     if number <= _kind(result):
         return result
     if number == 3:
         return C128 if result is F64 else C64
-    return (BOOL, I64, default_float())[number]
+    return (BOOL, I64, default)[number]
 
 
 def _combined(wide: DType, zero: DType) -> DType:
@@ -106,8 +109,8 @@ def result_dtype(*operands: Any) -> DType:
         if type(operand) is Tensor:
             (wide if operand.ndim else scalars).append(operand.dtype)
         elif operand is not None:
-            numbers.append(type(operand))
-    return _result(tuple(wide), tuple(scalars), tuple(numbers))
+            numbers.append(operand.__class__)  # a traced number has that of its value
+    return _result(tuple(wide), tuple(scalars), tuple(numbers), default_float())
 
 
 def in_common(*operands: Any) -> tuple[Any, ...]:

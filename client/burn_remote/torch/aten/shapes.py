@@ -106,6 +106,20 @@ def select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     return x.set(place, converted_to(src, x.dtype))
 
 
+@aten("select_backward")
+def select_backward(grad: Tensor, sizes: Sequence[int], dim: int, index: int) -> Tensor:
+    nothing = br.zeros(tuple(sizes), dtype=grad.dtype, device=grad.device)
+    return select_scatter(nothing, grad, dim, index)
+
+
+@aten("slice_backward")
+def slice_backward(
+    grad: Tensor, sizes: Sequence[int], dim: int, start: int, end: int, step: int
+) -> Tensor:
+    nothing = br.zeros(tuple(sizes), dtype=grad.dtype, device=grad.device)
+    return slice_scatter(nothing, grad, dim, start, end, step)
+
+
 def _diagonal_places(
     x: Tensor, offset: int, dim1: int, dim2: int
 ) -> tuple[list[int], int, Tensor, Tensor]:
