@@ -1,10 +1,14 @@
 """Compare Burn 0.22.1's client on its own server and on this project's, and our native pair.
 
-    python benchmarks/burn_0_22.py [--rounds 3]         first run tests/interop/build.sh
+    python benchmarks/burn_0_22.py [--rounds 3]         first run tests/interop/build.sh --release
+    python benchmarks/burn_0_22.py --moves              only moves between two servers
 
 Burn's clients, plain and with fusion, measure themselves (`burn22-client bench`), on both servers
 in turns. Our client measures the same operations on our server. Prints medians of the rounds, and
 for each measure how many times Burn's own pair it is.
+
+Moves between two of Burn's servers hang after some hundreds. So each client has a limited time, and
+the benchmark goes on without a figure of those that do not end.
 """
 
 from __future__ import annotations
@@ -24,12 +28,14 @@ import typer
 import burn_remote as br
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from support.burn_programs import burn_22_server, burn_client
+os.environ.setdefault("BURN_PROFILE", "release")
+from support.burn_programs import burn_22_server, burn_client, start_burn_client
 from support.servers import server
 
 ADDS = 20_000
 ROUND_TRIPS = 1_000
 ELEMENTS = 8 * 2**18
+MOVES_SECONDS = 60
 
 Figures = dict[str, float]
 
@@ -64,8 +70,39 @@ def native(address: str) -> Figures:
         return found
 
 
-def main(rounds: Annotated[int, typer.Option(min=1)] = 3) -> None:
+def moved(here: str, there: str, client: str) -> float | None:
+    """Return the median time of a small move and a sync in µs; ``None`` if the client hung."""
+    limit = str(MOVES_SECONDS)
+    options = ("--repeats", "1", "--megabytes", "1", "--timeout", limit)
+    with start_burn_client("bench", here, there, *options, name=client) as process:
+        output, _ = process.communicate(timeout=2 * MOVES_SECONDS)
+    if process.returncode:
+        return None
+    results: Figures = json.loads(output.splitlines()[-1])["results"]
+    return results["move_and_sync_p50_us"]
+
+
+def compare_moves() -> None:
+    """Print the time of a small move between two of Burn's servers, and between two of ours."""
+    print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores")
+    for client in ("burn22-client", "burn22-client-fusion"):
+        with server() as first, server() as second:
+            ours = moved(first.address, second.address, client)
+        with burn_22_server() as here, burn_22_server() as there:
+            theirs = moved(here, there, client)
+        for name, found in (("ours", ours), ("real", theirs)):
+            text = f"no end within {MOVES_SECONDS} s" if found is None else f"{found:,.0f} µs"
+            print(f"{client} between two servers, {name}: move and sync, p50: {text}", flush=True)
+
+
+def main(
+    rounds: Annotated[int, typer.Option(min=1)] = 3,
+    moves: Annotated[bool, typer.Option("--moves")] = False,
+) -> None:
     """Measure all pairs in turns and print a table of medians."""
+    if moves:
+        compare_moves()
+        return
     rows: dict[str, list[Figures]] = {}
     with contextlib.ExitStack() as stack:
         real = stack.enter_context(burn_22_server())

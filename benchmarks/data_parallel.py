@@ -4,6 +4,7 @@
 
 A network of eight linear layers (8 MiB of float32) is differentiated on local servers, in turns:
 without an exchange, with one bucket after the backward pass, and with buckets that leave during it.
+``--link-mbit 1000`` has the servers reach each other through relays of that rate, like a network.
 
 ``--scaling 1 --scaling 2 --scaling 4`` measures whole training steps on 1, 2 and 4 servers instead,
 as multiples of the speed of one server: once with the same rows for each server (weak scaling), and
@@ -13,12 +14,16 @@ once with the same rows in all (strong scaling).
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
+import socket
 import statistics
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -26,9 +31,10 @@ from rich.console import Console
 from rich.table import Table
 
 import burn_remote as br
+from burn_remote_protocol.links.addresses import parse_address
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from support.servers import server
+from support.servers import RunningServer, server
 
 WIDTH = 512
 LAYERS = 8
@@ -59,6 +65,50 @@ def seconds_of(trainer: br.DataParallel, batch: br.distributed.SplitBatch, way: 
     seconds = time.perf_counter() - start
     trainer.zero_grad()
     return seconds
+
+
+def forward(source: socket.socket, sink: socket.socket, bytes_per_second: float) -> None:
+    """Pass on what one socket receives, at most at a rate."""
+    due = time.perf_counter()
+    with contextlib.suppress(OSError):
+        while data := source.recv(2**16):
+            due = max(due, time.perf_counter()) + len(data) / bytes_per_second
+            time.sleep(max(0.0, due - time.perf_counter()))
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+
+
+def relay(ports: Any, bytes_per_second: float) -> None:
+    """Pass connections on to a port, which arrives after this relay's own was sent."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    ports.send(listener.getsockname()[1])
+    target = ports.recv()
+    while True:
+        near, _ = listener.accept()
+        far = socket.create_connection(("127.0.0.1", target))
+        for ends in ((near, far), (far, near)):
+            ends[0].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=forward, args=(*ends, bytes_per_second), daemon=True).start()
+
+
+@contextlib.contextmanager
+def server_behind(link_mbit: float | None) -> Iterator[RunningServer]:
+    """Start a server that others reach through a relay, if a rate is given."""
+    if link_mbit is None:
+        with server() as running:
+            yield running
+        return
+    context = multiprocessing.get_context("spawn")
+    near, far = context.Pipe()
+    process = context.Process(target=relay, args=(far, link_mbit * 1e6 / 8), daemon=True)
+    process.start()
+    try:
+        with server("--advertise-address", f"ws://127.0.0.1:{near.recv()}") as running:
+            near.send(parse_address(running.address).port)
+            yield running
+    finally:
+        process.terminate()
+        process.join()
 
 
 def step_seconds(servers: int, rows: int, rounds: int) -> float:
@@ -104,6 +154,9 @@ def show_scaling(counts: list[int], rounds: int) -> None:
 def main(
     servers: Annotated[int, typer.Option(min=2, help="How many local servers.")] = 2,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds that count.")] = 15,
+    link_mbit: Annotated[
+        float | None, typer.Option(min=1, help="The rate of the links between servers.")
+    ] = None,
     scaling: Annotated[
         list[int] | None, typer.Option(min=1, help="Measure steps on this number of servers.")
     ] = None,
@@ -117,7 +170,7 @@ def main(
     rows = random.normal(size=(ROWS, WIDTH)).astype(np.float32)
     table = Table("engine", *WAYS, "hidden by 4 MiB", "by 1 MiB")
     with contextlib.ExitStack() as stack:
-        running = [stack.enter_context(server()) for _ in range(servers)]
+        running = [stack.enter_context(server_behind(link_mbit)) for _ in range(servers)]
         devices = [stack.enter_context(br.RemoteDevice(one.address)) for one in running]
         for engine in ("ring", "moves"):
             group = stack.enter_context(br.distributed.Group(devices, engine=engine))

@@ -5,6 +5,7 @@
     python benchmarks/fusion.py --sizes           several sizes: where blocks pay
     python benchmarks/fusion.py --rows            programs around reductions of rows
     python benchmarks/fusion.py --block-sizes     the programs with several block sizes
+    python benchmarks/fusion.py --loops           programs of small operations, compiled to ufuncs
 
 With llvmlite (extra ``fusion``), a third column has the programs with compiled kernels.
 
@@ -36,6 +37,7 @@ from rich.table import Table
 import burn_remote_server.fusion.array.block_program as block_program
 import burn_remote_server.fusion.array.elementwise as elementwise
 import burn_remote_server.fusion.array.reduce as reduce
+import burn_remote_server.programs.graphs as graphs
 from burn_remote_protocol.dialects.native import Batch
 from burn_remote_protocol.dtypes import BOOL, F32, DType
 from burn_remote_protocol.messages import Define, DefineGraph, Drop
@@ -46,7 +48,7 @@ from burn_remote_server.fusion.array.kernel_compiler import opened_compiler
 from burn_remote_server.fusion.backend import FusionBackend
 from burn_remote_server.fusion.opening import with_fusion
 from burn_remote_server.programs.graphs import GraphPlan
-from burn_remote_server.tensors.plans import Plan
+from burn_remote_server.programs.plans import Plan
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.engines import EngineSession, undecoded
@@ -228,6 +230,64 @@ def dying(count: int, size: int) -> tuple[Program, tuple[int, ...]]:
     return p, (found,)
 
 
+def chain(rows: int, columns: int) -> tuple[Program, tuple[int, ...]]:
+    """Return 60 additions, products and differences."""
+    p = Program(f"60 operations, {rows} x {columns}", *[(rows, columns)] * 4)
+    found = 0
+    for _ in range(12):
+        found = p.do("Numeric.MulScalar", p.do("Numeric.Add", found, 1), rhs=0.5)
+        found = p.do("Numeric.Add", p.do("Numeric.Sub", found, 2), 3)
+        found = p.do("Numeric.Sub", found, 1)
+    return p, (found,)
+
+
+def layer(rows: int, inner: int, columns: int) -> tuple[Program, tuple[int, ...]]:
+    """Return a product with a bias and a ReLU."""
+    shapes = (rows, inner), (inner, columns), (1, columns)
+    p = Program(f"product, bias, ReLU: {rows} x {inner} x {columns}", *shapes)
+    biased = p.do("Numeric.Add", p.do("Float.Matmul", 0, 1), 2)
+    return p, (p.do("Numeric.Clamp", biased, min=0.0, max=float("inf")),)
+
+
+def many(update: str, count: int, size: int) -> tuple[Program, tuple[int, ...]]:
+    """Return updates of many parameters by SGD with momentum or by Adam."""
+    kinds = 3 if update == "momentum" else 4
+    p = Program(f"{update}, {count} parameters of {size:,}", *[(size,)] * (kinds * count))
+    outputs: list[int] = []
+    for place in range(count):
+        w, grad, mean, *other = range(kinds * place, kinds * (place + 1))
+        if not other:
+            mean = p.do("Numeric.Add", p.do("Numeric.MulScalar", mean, rhs=0.9), grad)
+            step = p.do("Numeric.MulScalar", mean, rhs=0.1)
+        else:
+            old, new = (
+                p.do("Numeric.MulScalar", mean, rhs=0.9),
+                p.do("Numeric.MulScalar", grad, rhs=0.1),
+            )
+            mean = p.do("Numeric.Add", old, new)
+            square = p.do("Numeric.MulScalar", p.do("Numeric.Mul", grad, grad), rhs=0.001)
+            kept = p.do("Numeric.MulScalar", other[0], rhs=0.999)
+            variance = p.do("Numeric.Add", kept, square)
+            root = p.do("Numeric.AddScalar", p.do("Float.Sqrt", variance), rhs=1e-8)
+            step = p.do("Numeric.MulScalar", p.do("Numeric.Div", mean, root), rhs=0.001)
+            outputs.append(variance)
+        outputs += [mean, p.do("Numeric.Sub", w, step)]
+    return p, tuple(outputs)
+
+
+def small_programs() -> list[tuple[Program, tuple[int, ...]]]:
+    """Return the programs of ``--loops``."""
+    return [
+        chain(16, 16),
+        chain(128, 128),
+        layer(64, 10, 128),
+        layer(64, 784, 128),
+        many("momentum", 60, 100),
+        many("Adam", 60, 100),
+        many("Adam", 60, 10_000),
+    ]
+
+
 def compared(runs: list[Callable[[], object]], repeats: int = REPEATS) -> list[float]:
     """Return the median processor time of each call, in milliseconds; the calls alternate."""
     seconds: list[list[float]] = [[] for _ in runs]
@@ -332,6 +392,7 @@ def main(
     sizes: Annotated[bool, typer.Option("--sizes")] = False,
     rows: Annotated[bool, typer.Option("--rows")] = False,
     block_sizes: Annotated[bool, typer.Option("--block-sizes")] = False,
+    loops: Annotated[bool, typer.Option("--loops")] = False,
     repeats: int = REPEATS,
 ) -> None:
     """Print the figures."""
@@ -348,6 +409,8 @@ def main(
         shapes = [(1024, 1024), (8192, 128), (4096, 1024), (512, 8192), (32768, 1024)]
         made = (plain_softmax, rms_norm, square_sum, softmax, layer_norm)
         programs = [make(*shape) for shape in shapes for make in made]
+    if loops:
+        programs = small_programs()
     if block_sizes:
         blocks = [2**power for power in range(12, 19)]
     for program, outputs in programs:
@@ -360,6 +423,7 @@ def main(
                     block if block_sizes else block_program.KERNEL_BLOCK_ELEMENTS,
                 ),
                 forced_fusers() if sizes or rows or block_sizes else contextlib.nullcontext(),
+                patch.object(graphs, "COMPILED_AT", 1),
             ):
                 without, *fused = compared(make_runs(program, outputs), repeats)
             name = f"{program.name}, blocks of {block:,}" if block_sizes else program.name

@@ -1,6 +1,6 @@
 """Compare Burn 0.21 and this project, each client on each server, in one run.
 
-    python benchmarks/interop.py                first run tests/interop/build.sh
+    python benchmarks/interop.py                first run tests/interop/build.sh --release
     python benchmarks/interop.py --repeats 9 --json FILE
 
 Burn's client measures itself (`burn-client bench`). This program performs the same measurements
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import platform
 import signal
 import sys
@@ -31,6 +32,7 @@ from rich.table import Table
 import burn_remote as br
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+os.environ.setdefault("BURN_PROFILE", "release")
 from support.burn_programs import burn_server, start_burn_client
 from support.servers import server
 

@@ -1,0 +1,188 @@
+"""Compare checkouts of the server by frames of a Burn 0.22 client, in alternating blocks.
+
+    python benchmarks/burn_frames.py /path/to/one/checkout /path/to/another
+
+A plain socket sends frames that are made and masked beforehand: an addition with its read, and the
+steps of the recorded training session `train`, with larger tensors and the loss read in each step.
+Each checkout has its own server, and blocks take turns, so load by other programs affects all of
+them. Prints the fastest tenth, the lower quartile and the median of the blocks, in µs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgpack
+import numpy as np
+import typer
+from burn_uploads import STREAM, framed, opened
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.recorded import recordings_0_22, sessions
+from support.servers import RunningServer, server
+
+BLOCKS = 45
+ROUND_TRIPS = 150
+STEPS = 15
+WARM_STEPS = 80
+# The client takes about as long to make a frame.
+PAUSE_SECONDS = 15e-6
+
+# Sizes of the recorded program, and those that take their place.
+SIZES = {20: 64, 16: 784, 8: 128}
+STATUSES = {"ReadOnly", "ReadWrite", "NotInit"}
+# The recorded ids of one step follow those of the step before; the batch has 0 and 1.
+IDS_PER_STEP = 54
+OWN_IDS = 2
+
+
+def changed(value: Any, shift: int) -> Any:
+    """Return a message with larger tensors, whose ids are shifted."""
+    if isinstance(value, dict):
+        return {name: changed(item, shift) for name, item in value.items()}
+    if not isinstance(value, list):
+        return value
+    if len(value) == 4 and isinstance(value[2], str) and value[2] in STATUSES:
+        (number,), (shape,), status, dtype = value
+        number += shift if number >= OWN_IDS else 0
+        return [[number], [[SIZES.get(size, size) for size in shape]], status, dtype]
+    return [changed(item, shift) for item in value]
+
+
+def uploaded(message: Any) -> Any:
+    """Return an upload with elements for its larger shape; any other message unchanged."""
+    if "RegisterTensor" not in message["Task"]:
+        return changed(message, 0)
+    stream, number, (_, shape, dtype) = message["Task"]["RegisterTensor"]
+    shape = [SIZES.get(size, size) for size in shape]
+    if dtype == "F32":
+        random = np.random.default_rng(number[0])
+        elements = (0.2 * random.random(shape) - 0.1).astype(np.float32).tobytes()
+    else:
+        elements = (np.arange(np.prod(shape)) % 10).astype(np.int32).tobytes()
+    return {"Task": {"RegisterTensor": [stream, number, [elements, shape, dtype]]}}
+
+
+def recorded_messages() -> list[Any]:
+    """Return the messages of the recorded training session after its opening."""
+    recordings = (each for name in recordings_0_22() for each in sessions(name))
+    session = next(each for each in recordings if each["name"] == "train")
+    frames = [each["payload"] for each in session["frames"] if each["dir"] == "c2s"]
+    return [one for frame in frames[1:] for one in msgpack.unpackb(frame, strict_map_key=False)]
+
+
+def is_beginning(message: Any) -> bool:
+    """Whether a message multiplies the batch by the first weights."""
+    operation = message["Task"].get("RegisterOperation", [None, {}])[1]
+    product = operation.get("Float", [None, {}])
+    product = product[1].get("Matmul") if isinstance(product[1], dict) else None
+    return product is not None and product[0][0] == [0]
+
+
+def training_steps(count: int) -> Iterator[list[Any]]:
+    """Yield the messages before the first step, and those of each step, its read last."""
+    messages = recorded_messages()
+    first, second, third, *_ = [
+        place for place, message in enumerate(messages) if is_beginning(message)
+    ]
+    yield [uploaded(message) for message in messages[:first]]
+    yield ordered(messages[first:second], 0, 0)
+    for step in range(count):
+        yield ordered(messages[second:third], IDS_PER_STEP * step, step + 1)
+
+
+def ordered(messages: list[Any], shift: int, request: int) -> list[Any]:
+    """Return a step's messages with the read of its loss at the end."""
+    reads = [one for one in messages if "ReadTensor" in one["Task"]]
+    step = [changed(one, shift) for one in messages if one not in reads]
+    for one in reads:
+        _, stream, tensor = changed(one, shift)["Task"]["ReadTensor"]
+        step.append({"Task": {"ReadTensor": [request, stream, tensor]}})
+    return step
+
+
+def round_trips(running: RunningServer) -> Iterator[float]:
+    """Yield the median time of an addition and its read, of one block after another."""
+    client = opened(running)
+    one = np.ones((16, 16), np.float32).tobytes()
+    upload = {"Task": {"RegisterTensor": [STREAM, [1], [one, [16, 16], "F32"]]}}
+    client.sendall(framed(upload))
+    first = 100_000
+    while True:
+        frames = []
+        for number in range(first, first + ROUND_TRIPS):
+            use, out, last = (
+                [[tensor], [[16, 16]], status, "F32"]
+                for tensor, status in ((1, "ReadOnly"), (number, "NotInit"), (number, "ReadWrite"))
+            )
+            add = {"NumericFloat": ["F32", {"AddScalar": [use, {"Float": 1.0}, out]}]}
+            operation = {"Task": {"RegisterOperation": [STREAM, add]}}
+            frames.append(framed(operation, {"Task": {"ReadTensor": [number, STREAM, last]}}))
+        first += ROUND_TRIPS
+        seconds = []
+        for frame in frames:
+            start = time.perf_counter()
+            client.sendall(frame)
+            client.recv(65536)
+            seconds.append(time.perf_counter() - start)
+        yield sorted(seconds)[len(seconds) // 2]
+
+
+def training(running: RunningServer) -> Iterator[float]:
+    """Yield the time of a training step, of one block after another."""
+    client = opened(running)
+    steps = [
+        [framed(*messages[place : place + 4]) for place in range(0, len(messages), 4)]
+        for messages in training_steps(WARM_STEPS + BLOCKS * STEPS)
+    ]
+    for frame in steps[0]:
+        client.sendall(frame)
+    for first in range(1, len(steps) - STEPS, STEPS):
+        start = time.perf_counter()
+        for step in steps[first : first + STEPS]:
+            for frame in step:
+                until = time.perf_counter() + PAUSE_SECONDS
+                while time.perf_counter() < until:
+                    pass
+                client.sendall(frame)
+            client.recv(65536)
+        seconds = (time.perf_counter() - start) / STEPS
+        if first > WARM_STEPS:
+            yield seconds
+
+
+MEASURES: dict[str, Callable[[RunningServer], Iterator[float]]] = {
+    "addition and its read": round_trips,
+    "training step with its loss read": training,
+}
+
+
+def main(checkouts: Annotated[list[Path], typer.Argument()]) -> None:
+    """Measure all checkouts in turns."""
+    print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores")
+    with contextlib.ExitStack() as stack:
+        servers = {}
+        for checkout in checkouts:
+            parts = (checkout.resolve() / part for part in ("protocol", "server", "client"))
+            path = os.pathsep.join(map(str, parts))
+            servers[checkout] = stack.enter_context(server(PYTHONPATH=path))
+        for name, measure in MEASURES.items():
+            runs = {checkout: measure(running) for checkout, running in servers.items()}
+            found: dict[Path, list[float]] = {checkout: [] for checkout in runs}
+            for _ in range(BLOCKS - 2):
+                for checkout, run in runs.items():
+                    found[checkout].append(next(run) * 1e6)
+            for checkout, times in found.items():
+                times.sort()
+                shown = " / ".join(f"{times[len(times) // part]:,.0f}" for part in (10, 4, 2))
+                print(f"{name:34} {checkout}: {shown}", flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)
