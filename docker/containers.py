@@ -122,9 +122,11 @@ def burn_target() -> str:
         return chosen
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     built = os.environ.get("CARGO_TARGET_DIR") or cache / "burn-remote/interop-target"
-    program = Path(built, "release/burn-server")
-    if program.exists():  # tests/interop/build.sh made it
-        shutil.copy2(program, PREBUILT)
+    for profile in ("release", "quick"):
+        program = Path(built, profile, "burn-server")
+        if program.exists():  # tests/interop/build.sh made it
+            shutil.copy2(program, PREBUILT)
+            break
     return "prebuilt" if PREBUILT.exists() else "built"
 
 
