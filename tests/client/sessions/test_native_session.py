@@ -162,12 +162,14 @@ def test_a_full_batch_is_sent_without_a_flush(
     assert session.traffic.frames_sent > before
 
 
-def test_a_dropped_tensor_is_freed_with_the_next_batch(
+def test_a_dropped_tensor_is_freed_before_a_sync_returns(
     session: NativeSession, end: NativeEnd
 ) -> None:
     x = issued(session, zeros(1), [])
     session.drop(x)
     synced(session)
+    tasks = [task for task in end.tasks if isinstance(task, Drop | Sync)]
+    assert [type(task) for task in tasks] == [Drop, Sync]
     assert end.dropped == {x}
 
 

@@ -332,7 +332,7 @@ class NativeSession:
         return self._ask(lambda request: Read(request, tensor, spec), spec)
 
     def sync(self) -> Pending[None]:
-        """Request a reply once everything issued so far has been executed.
+        """Request a reply once everything issued so far, also drops, has been executed.
 
         Its result raises the first failure that no read has raised, with the others attached.
         """
@@ -378,8 +378,9 @@ class NativeSession:
             self._next_request += 1
             self._connection.traffic.requests += 1
             self._router.expect(request, pending, read, reports_failures=reports_failures)
-            if self._undropped_bytes >= DROP_BYTES:
+            if self._undropped_bytes >= DROP_BYTES or (read is None and self._dropped):
                 # Before the request: tensors that were just used for the last time are free then.
+                # After a sync, the memory of everything that was dropped before it is free.
                 self._append_drops()
             self._append(encode_task(question(request)))
         self._fail_late()
