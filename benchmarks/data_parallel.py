@@ -5,6 +5,8 @@
 A network of eight linear layers (8 MiB of float32) is differentiated on local servers, in turns:
 without an exchange, with one bucket after the backward pass, and with buckets that leave during it.
 ``--link-mbit 1000`` has the servers reach each other through relays of that rate, like a network.
+``--rows`` sets the rows of a batch: a backward pass that is shorter than the exchange cannot hide
+all of it.
 
 ``--scaling 1 --scaling 2 --scaling 4`` measures whole training steps on 1, 2 and 4 servers instead,
 as multiples of the speed of one server: once with the same rows for each server (weak scaling), and
@@ -68,11 +70,12 @@ def seconds_of(trainer: br.DataParallel, batch: br.distributed.SplitBatch, way: 
 
 
 def forward(source: socket.socket, sink: socket.socket, bytes_per_second: float) -> None:
-    """Pass on what one socket receives, at most at a rate."""
+    """Pass on what one socket receives, on average at a rate while more is waiting."""
     due = time.perf_counter()
     with contextlib.suppress(OSError):
         while data := source.recv(2**16):
-            due = max(due, time.perf_counter()) + len(data) / bytes_per_second
+            # A sleep ends late, so up to 2 ms are made up for.
+            due = max(due, time.perf_counter() - 0.002) + len(data) / bytes_per_second
             time.sleep(max(0.0, due - time.perf_counter()))
             sink.sendall(data)
         sink.shutdown(socket.SHUT_WR)
@@ -157,6 +160,7 @@ def main(
     link_mbit: Annotated[
         float | None, typer.Option(min=1, help="The rate of the links between servers.")
     ] = None,
+    rows: Annotated[int, typer.Option(min=2, help="Rows of a batch, of all servers.")] = ROWS,
     scaling: Annotated[
         list[int] | None, typer.Option(min=1, help="Measure steps on this number of servers.")
     ] = None,
@@ -167,7 +171,7 @@ def main(
         return
     random = np.random.default_rng(0)
     params = [random.normal(0, 0.05, (WIDTH, WIDTH)).astype(np.float32) for _ in range(LAYERS)]
-    rows = random.normal(size=(ROWS, WIDTH)).astype(np.float32)
+    inputs = random.normal(size=(rows, WIDTH)).astype(np.float32)
     table = Table("engine", *WAYS, "hidden by 4 MiB", "by 1 MiB")
     with contextlib.ExitStack() as stack:
         running = [stack.enter_context(server_behind(link_mbit)) for _ in range(servers)]
@@ -178,7 +182,7 @@ def main(
                 way: br.DataParallel(loss_of, params, group, bucket_bytes=size)
                 for way, size in WAYS.items()
             }
-            batch = trainers["one bucket"].split(rows)
+            batch = trainers["one bucket"].split(inputs)
             times: dict[str, list[float]] = {way: [] for way in WAYS}
             for _ in range(WARM_UP + rounds):
                 for way, trainer in trainers.items():
