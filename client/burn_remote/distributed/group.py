@@ -21,7 +21,7 @@ from burn_remote.distributed.ring import RingEngine
 from burn_remote.functions.device_class import AnyDevice, Device, checked_device
 from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.value import is_tensor
-from burn_remote.runner.operation_graph import recording
+from burn_remote.runner.issuing import recording
 from burn_remote_protocol.collectives import ISSUE_SECONDS, EngineKind
 from burn_remote_protocol.dtypes import Category
 from burn_remote_protocol.errors import (

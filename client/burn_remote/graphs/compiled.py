@@ -27,7 +27,7 @@ from burn_remote.graphs.recorded_call import RecordedCall, record_call, run_upda
 from burn_remote.graphs.structures import is_compared_by_identity, take_apart
 from burn_remote.graphs.tracked_call import NotRecorded, TrackedFunction, record_tracked
 from burn_remote.runner.interface import RunnerClient, TensorHandle
-from burn_remote.runner.operation_graph import recording
+from burn_remote.runner.issuing import recording
 from burn_remote.runner.stack import RunnerStack
 from burn_remote_protocol.errors import ArgumentMismatch, DeviceMismatch
 from burn_remote_protocol.tensors import TensorSpec

@@ -30,7 +30,8 @@ from burn_remote.graphs.recorder import Argument, Recorder, draws_random_numbers
 from burn_remote.graphs.structures import Template
 from burn_remote.graphs.tensor_names import name_in
 from burn_remote.runner.interface import RunnerClient, TensorHandle
-from burn_remote.runner.operation_graph import Graph, recording
+from burn_remote.runner.issuing import recording
+from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.stack import RunnerStack
 from burn_remote_protocol.errors import UsageError
 

@@ -13,7 +13,8 @@ from burn_remote.arguments.traced_numbers import NumberProgram
 from burn_remote.autodiff.nodes import TrackedHandle
 from burn_remote.graphs.recorder import Argument, Recorder
 from burn_remote.runner.interface import TensorHandle
-from burn_remote.runner.operation_graph import GraphPart, part_of, recording
+from burn_remote.runner.issuing import recording
+from burn_remote.runner.operation_graph import GraphPart, part_of
 from burn_remote.runner.stack import RunnerStack
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.operations.row import Signature

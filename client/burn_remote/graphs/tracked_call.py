@@ -45,7 +45,8 @@ from burn_remote.graphs.structures import Template
 from burn_remote.graphs.symbolic_recorder import SymbolicRecorder
 from burn_remote.graphs.tensor_names import name_in
 from burn_remote.runner.interface import TensorHandle
-from burn_remote.runner.operation_graph import GraphPart, recording
+from burn_remote.runner.issuing import recording
+from burn_remote.runner.operation_graph import GraphPart
 from burn_remote.runner.stack import RunnerStack
 from burn_remote_protocol.errors import UsageError
 

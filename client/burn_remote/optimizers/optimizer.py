@@ -22,7 +22,7 @@ from burn_remote.functions.value import is_tensor, read
 from burn_remote.graphs.compiled import compile
 from burn_remote.optimizers.formulas import STEP, Counters, Formula, Options
 from burn_remote.runner.interface import TensorHandle
-from burn_remote.runner.operation_graph import recording
+from burn_remote.runner.issuing import recording
 from burn_remote_protocol.errors import (
     ArgumentMismatch,
     DeviceMismatch,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from burn_remote.runner.interface import RunnerClient, Session, TensorHandle
+from burn_remote.runner.issuing import issue_each
 from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.stack import outermost
@@ -71,7 +72,7 @@ class ForwardingRunner:
         self, graph: Graph, inputs: Sequence[TensorHandle], numbers: Sequence[Any]
     ) -> tuple[TensorHandle, ...]:
         """Issue the operations of a graph one by one, so that this runner sees each of them."""
-        return graph.issue_each(self, inputs, numbers)
+        return issue_each(graph, self, inputs, numbers)
 
     def register_tensor_data(self, data: TensorData) -> TensorHandle:
         """Send a tensor's elements."""

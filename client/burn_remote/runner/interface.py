@@ -111,7 +111,7 @@ class RunnerClient(Protocol):
         """Issue the operations of a graph and return the handles of its outputs.
 
         ``numbers`` has the graph's changing numbers. A runner that has to see every operation
-        calls ``graph.issue_each(self, inputs, numbers)``.
+        calls ``issue_each(graph, self, inputs, numbers)``.
         """
         ...
 

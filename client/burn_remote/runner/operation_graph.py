@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
+from typing import Final, NamedTuple, final
 
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec
 
-if TYPE_CHECKING:
-    from burn_remote.runner.interface import RunnerClient, TensorHandle
-
-__all__ = ["CodePosition", "Graph", "GraphPart", "GraphStep", "part_of", "recording"]
-
+__all__ = ["CodePosition", "Graph", "GraphPart", "GraphStep", "part_of"]
 
 # Bytes of a definition, estimated as its bytes on the wire: at most 64 KiB go into one batch.
 MAX_GRAPH_BYTES: Final = 96 * 1024
 STEP_BYTES: Final = 6
 SLOT_BYTES: Final = 4
 
-
-class _Recording(threading.local):
-    """The runner that records what this thread does, if any."""
-
-    runner: RunnerClient | None = None
-
-
-recording: Final = _Recording()
 
 # A code object and the offset of an instruction in it; the line is computed only on request.
 CodePosition = tuple[CodeType, int]
@@ -92,47 +79,6 @@ class Graph:
         if self._parts[0] != most_steps:
             self._parts = (most_steps, _split(self, most_steps))
         return self._parts[1]
-
-    def issue_parts(
-        self,
-        runner: RunnerClient,
-        inputs: Sequence[TensorHandle],
-        numbers: Sequence[Any],
-        most_steps: int,
-    ) -> tuple[TensorHandle, ...]:
-        """Issue the parts of the graph one after the other."""
-        handles: dict[int, TensorHandle] = dict(enumerate(inputs))
-        for part in self.parts(most_steps):
-            chosen = [handles[slot] for slot in part.inputs]
-            values = [numbers[place] for place in part.numbers]
-            made = runner.register_graph(part.graph, chosen, values)
-            chosen.clear()
-            handles.update(zip(part.outputs, made, strict=True))
-            del made
-            for slot in part.released:
-                del handles[slot]  # drops the tensor
-        return tuple([handles[slot] for slot in self.output_slots])
-
-    def issue_each(
-        self, runner: RunnerClient, inputs: Sequence[TensorHandle], numbers: Sequence[Any]
-    ) -> tuple[TensorHandle, ...]:
-        """Issue the operations one by one, by a runner that does not take graphs."""
-        handles: dict[int, TensorHandle] = dict(enumerate(inputs))
-        next_slot = self.input_count
-        last_use = {slot: place for place, step in enumerate(self.steps) for slot in step.inputs}
-        kept = {*self.output_slots}
-        for place, step in enumerate(self.steps):
-            chosen = [handles[slot] for slot in step.inputs]
-            made = runner.register_op(_with_numbers(step, numbers), chosen)
-            chosen.clear()
-            slots = range(next_slot, next_slot + len(made))
-            handles.update(zip(slots, made, strict=True))
-            del made
-            next_slot = slots.stop
-            for slot in {*step.inputs, *slots}:
-                if last_use.get(slot, place) == place and slot not in kept:
-                    del handles[slot]  # drops the tensor
-        return tuple([handles[slot] for slot in self.output_slots])
 
 
 class GraphPart(NamedTuple):
@@ -199,10 +145,3 @@ def part_of(steps: Sequence[GraphStep], made: range, outputs: Sequence[int]) -> 
     ]
     graph = Graph(len(inputs), own, [slots[slot] for slot in outputs])
     return GraphPart(graph, inputs, numbers, tuple(outputs), ())
-
-
-def _with_numbers(step: GraphStep, numbers: Sequence[Any]) -> Signature:
-    """Return the signature of a step with the numbers of a call."""
-    if not step.numbers:
-        return step.signature
-    return step.signature.with_scalars((field, numbers[place]) for field, place in step.numbers)

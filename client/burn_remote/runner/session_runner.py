@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 from burn_remote.runner.interface import OwningHandle, RunnerClient, Session, TensorHandle
-from burn_remote.runner.operation_graph import Graph, recording
+from burn_remote.runner.issuing import issue_each, issue_parts, recording
+from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.errors import BurnRemoteError, DeviceMismatch, UsageError
@@ -107,9 +108,9 @@ class SessionRunner:
             if not graph.steps:
                 return ()
             if not most_steps:
-                return graph.issue_each(self, inputs, numbers)
+                return issue_each(graph, self, inputs, numbers)
             if not graph.fits(most_steps):
-                return graph.issue_parts(self, inputs, numbers, most_steps)
+                return issue_parts(graph, self, inputs, numbers, most_steps)
         outputs = graph.outputs
         if len(outputs) == 1:
             out = _new(OwningHandle)

@@ -19,7 +19,7 @@ import torch
 import burn_remote as br
 from burn_remote.graphs.recorded_call import RecordedCall, record_call
 from burn_remote.runner.interface import TensorHandle
-from burn_remote.runner.operation_graph import recording
+from burn_remote.runner.issuing import issue_each, recording
 from burn_remote.runner.stack import RunnerStack
 from burn_remote.sessions.locations import PACKAGES
 from burn_remote.torch.places import torch_device
@@ -97,7 +97,7 @@ class Plan:
             handles += recorded.constants
         registers = [numbers[place] for place in recorded.registers]
         if not self._has_graph:
-            outputs: Sequence[TensorHandle] = recorded.graph.issue_each(client, handles, registers)
+            outputs: Sequence[TensorHandle] = issue_each(recorded.graph, client, handles, registers)
         else:
             outputs = client.register_graph(recorded.graph, handles, registers)
             # The graph has the line that was recorded; this call may come from another one.
