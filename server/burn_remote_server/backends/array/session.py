@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -35,9 +35,6 @@ from burn_remote_server.backends.interface import (
     RowReduction,
 )
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
-
-if TYPE_CHECKING:
-    from burn_remote_server.backends.array.backend import ArrayBackend
 
 __all__ = ["ArraySession", "KernelTable", "kernel_table"]
 
@@ -81,6 +78,24 @@ def kernel_table(families: Iterable[KernelFamily]) -> KernelTable:
     return table
 
 
+class ArrayStorage(Protocol):
+    """What a session uses of its backend."""
+
+    @property
+    def xp(self) -> Any:
+        """The array module whose functions the kernels call."""
+        ...
+
+    @property
+    def array_module(self) -> Any:
+        """The unwrapped array module, which custom operations receive."""
+        ...
+
+    def to_bytes(self, array: Any, dtype: DType) -> memoryview:
+        """Return the elements of an array in C order; see ``Backend.to_bytes``."""
+        ...
+
+
 class ArraySession(BackendSession):
     """The kernels of one session of a backend.
 
@@ -89,7 +104,7 @@ class ArraySession(BackendSession):
 
     def __init__(
         self,
-        backend: ArrayBackend,
+        backend: ArrayStorage,
         table: KernelTable,
         seed: Callable[[int], None],
         custom: CustomOperations = NO_OPERATIONS,
