@@ -140,7 +140,7 @@ def _round(
             with contextlib.suppress(br.BurnRemoteError):
                 lost.close(0)
         for device in steady:
-            device.session.settle().result(WAIT_SECONDS)
+            device.session.fence().result(WAIT_SECONDS)
             device.session.take_failures()
             device.sync()
 

@@ -298,7 +298,7 @@ def test_a_member_whose_client_keeps_its_tasks_is_named_with_the_work_of_its_ses
             assert failed.value.member == 1
             assert "did not issue collective 1, all_reduce by sum" in str(failed.value)
             for device in devices:
-                device.session.settle().result()
+                device.session.fence().result()
                 device.session.take_failures()
 
 

@@ -130,7 +130,7 @@ class RecordingSession:
         self.events.append(("sync",))
         return _done(None)
 
-    def settle(self) -> Pending[None]:
+    def fence(self) -> Pending[None]:
         return _done(None)
 
     def seed(self, seed: int) -> None:
@@ -143,7 +143,7 @@ class RecordingSession:
     def memory_cleanup(self) -> None:
         self.events.append(("memory_cleanup",))
 
-    def settle_soon(self) -> Pending[None]:
+    def fence_soon(self) -> Pending[None]:
         return _done(None)
 
     def line_of(self, tensor: int) -> str:

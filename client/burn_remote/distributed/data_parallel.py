@@ -339,8 +339,8 @@ class DataParallel:
             raise UsageError(f"the snapshot has nothing of {missing[0]}; take one of this trainer")
         self.group = self.group.without(lost)
         self._owns_group = True
-        settling = [device.session.settle() for device in kept]
-        for device, one in zip(kept, settling, strict=True):
+        fences = [device.session.fence() for device in kept]
+        for device, one in zip(kept, fences, strict=True):
             one.result()
             device.session.take_failures()
         ranks = [snapshot.devices.index(device) for device in kept]

@@ -295,12 +295,12 @@ class Session(Protocol):
         """Request a reply once all is executed; its result raises a failure that no read raised."""
         ...
 
-    def settle(self) -> Pending[None]:
+    def fence(self) -> Pending[None]:
         """Request a reply once all is executed, without raising failures."""
         ...
 
-    def settle_soon(self) -> Pending[None]:
-        """Request the same as ``settle``, without blocking while the server reads nothing."""
+    def fence_soon(self) -> Pending[None]:
+        """Request the same as ``fence``, without blocking while the server reads nothing."""
         ...
 
     def line_of(self, tensor: int) -> str:

@@ -227,21 +227,21 @@ class SessionRunner:
         if self.session.closed:
             return True
         start = time.monotonic()
-        own = self.session.settle_soon()
+        own = self.session.fence_soon()
         arriving: list[Pending[None]] = []
         # A copy: a target may be garbage-collected meanwhile.
         for target in [*self._targets]:
             # The next use of that session raises its error; this one closes anyway.
             with contextlib.suppress(BurnRemoteError):
                 if not target.closed:
-                    arriving.append(target.settle_soon())
+                    arriving.append(target.fence_soon())
         self._targets.clear()
         for pending in arriving:
-            _is_settled(pending, start + moves_seconds)
-        return _is_settled(own, start + work_seconds)
+            _has_passed(pending, start + moves_seconds)
+        return _has_passed(own, start + work_seconds)
 
 
-def _is_settled(pending: Pending[None], deadline: float) -> bool:
+def _has_passed(pending: Pending[None], deadline: float) -> bool:
     """Wait until the deadline; return whether the session has executed everything, or ended."""
     try:
         pending.result(max(0.0, deadline - time.monotonic()))

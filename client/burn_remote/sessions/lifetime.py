@@ -26,7 +26,7 @@ __all__ = [
     "FLUSH_SECONDS",
     "Flushable",
     "Flusher",
-    "settled_soon",
+    "fence_in_thread",
     "watch",
     "weakly",
 ]
@@ -68,7 +68,7 @@ class Watchable(Flushable, Protocol):
         """Whether the session has ended."""
         ...
 
-    def settle_soon(self) -> Pending[None]:
+    def fence_soon(self) -> Pending[None]:
         """Request a reply once all is executed, without blocking."""
         ...
 
@@ -189,31 +189,31 @@ def _nothing() -> None:
     """Do nothing. As a request, this wakes a flusher's thread."""
 
 
-def settled_soon(flusher: Flusher, settle: Callable[[], Pending[None]]) -> Pending[None]:
-    """Call a session's ``settle`` in its flusher's thread; return what its reply completes.
+def fence_in_thread(flusher: Flusher, fence: Callable[[], Pending[None]]) -> Pending[None]:
+    """Call a session's ``fence`` in its flusher's thread; return what its reply completes.
 
-    The caller does not block. ``settle`` itself blocks while the server reads nothing.
+    The caller does not block. ``fence`` itself blocks while the server reads nothing.
     """
-    settled: Pending[None] = Pending()
+    passed: Pending[None] = Pending()
 
     def deliver(pending: Pending[None]) -> None:
         try:
             pending.result()
         except BurnRemoteError as error:
-            settled.fail(error)
+            passed.fail(error)
         else:
-            settled.complete(None)
+            passed.complete(None)
 
     def ask() -> None:
         try:
-            pending = settle()
+            pending = fence()
             pending.when_done(deliver)
             pending.attend()
         except BurnRemoteError as error:
-            settled.fail(error)
+            passed.fail(error)
 
     flusher.call(ask)
-    return settled
+    return passed
 
 
 def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -245,16 +245,16 @@ def watch(session: Watchable) -> None:
 
 def _close_all() -> None:
     deadline = time.monotonic() + EXIT_SECONDS
-    sessions = [(each, None if each.closed else each.settle_soon()) for each in _watched]
-    for session, settled in sessions:
-        is_settled = True
-        if settled is not None:
+    sessions = [(each, None if each.closed else each.fence_soon()) for each in _watched]
+    for session, passed in sessions:
+        is_done = True
+        if passed is not None:
             try:
-                settled.result(max(0.0, deadline - time.monotonic()))
+                passed.result(max(0.0, deadline - time.monotonic()))
             except (BurnRemoteError, TimeoutError):
-                is_settled = False
+                is_done = False
         with contextlib.suppress(Exception):  # the interpreter is ending; nobody can act on it
-            session.close(discards=not is_settled)
+            session.close(discards=not is_done)
         if failure := session.take_failures():
             notes = "\n".join(["", *getattr(failure, "__notes__", ())])
             warnings.warn(

@@ -35,7 +35,7 @@ class MovingSession(RecordingSession):
         self.peer_address = address
         self.failing: set[str] = set()
         self.transfers: list[tuple[Any, ...]] = []
-        self.settling: list[Pending[None]] = []
+        self.fences: list[Pending[None]] = []
         self.is_stuck = False
         self.was_asked = threading.Event()
 
@@ -62,10 +62,10 @@ class MovingSession(RecordingSession):
             pending.fail(OperationFailed("why", tensor=tensor))
         return pending
 
-    def settle_soon(self) -> Pending[None]:
-        self.check("settle")
+    def fence_soon(self) -> Pending[None]:
+        self.check("fence")
         pending: Pending[None] = Pending()
-        self.settling.append(pending)
+        self.fences.append(pending)
         self.was_asked.set()
         if "arrival" in self.failing:
             pending.fail(ConnectionLost("lost in arrival"))
@@ -154,7 +154,7 @@ def test_if_the_source_cannot_expose_the_target_hears_nothing() -> None:
         stack.move(handle, RunnerStack(target))
     assert not target.transfers
     stack.close()
-    assert not target.settling
+    assert not target.fences
 
 
 def test_if_the_target_has_ended_nothing_is_exposed() -> None:
@@ -205,20 +205,20 @@ def test_a_source_is_closed_when_its_tensors_have_arrived() -> None:
         closing = pool.submit(stack.close)
         assert target.was_asked.wait(PATIENCE_SECONDS)
         assert not source.closed
-        target.settling[0].complete(None)
+        target.fences[0].complete(None)
         closing.result(PATIENCE_SECONDS)
     assert source.closed
     stack.close()
-    assert len(target.settling) == 1
+    assert len(target.fences) == 1
 
 
-@pytest.mark.parametrize("call", ["settle", "arrival"])
+@pytest.mark.parametrize("call", ["fence", "arrival"])
 def test_a_target_that_is_lost_does_not_keep_a_source_open(call: str) -> None:
     source, lost, other = MovingSession(), MovingSession(), MovingSession()
     lost.failing = {call}
     moved_from(source, lost, other).close()
     assert source.closed
-    assert len(other.settling) == 1
+    assert len(other.fences) == 1
 
 
 def test_a_target_that_is_closed_is_not_asked() -> None:
@@ -227,7 +227,7 @@ def test_a_target_that_is_closed_is_not_asked() -> None:
     target.close()
     stack.close()
     assert source.closed
-    assert not target.settling
+    assert not target.fences
 
 
 def test_waiting_for_a_target_is_bounded() -> None:

@@ -280,11 +280,11 @@ def test_tasks_without_a_reply_are_sent_with_their_arguments(
     assert fetch == Fetch(transfer, "ws://a:1", y, f32(2))
 
 
-def test_an_unread_failure_is_raised_by_sync_and_not_by_settle(
+def test_an_unread_failure_is_raised_by_sync_and_not_by_a_fence(
     session: NativeSession, end: NativeEnd
 ) -> None:
     end.send(Failed((7,), OperationFailed("why", tensor=7)))
-    session.settle().result(PATIENCE_SECONDS)
+    session.fence().result(PATIENCE_SECONDS)
     with pytest.raises(OperationFailed, match="why"):
         synced(session)
     synced(session)

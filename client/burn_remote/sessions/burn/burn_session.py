@@ -21,7 +21,7 @@ from burn_remote.sessions.burn.flush_policy import FlushPolicy
 from burn_remote.sessions.burn.outgoing_queue import Outgoing
 from burn_remote.sessions.burn.releases import Burn021, BurnRelease
 from burn_remote.sessions.burn.server_facts import facts, find_bool_store
-from burn_remote.sessions.lifetime import Flusher, settled_soon, watch, weakly
+from burn_remote.sessions.lifetime import Flusher, fence_in_thread, watch, weakly
 from burn_remote.sessions.locations import Locations
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
@@ -202,13 +202,13 @@ class BurnSession:
         """
         return self._ask(Sync)
 
-    def settle(self) -> Pending[None]:
+    def fence(self) -> Pending[None]:
         """Request a reply once everything issued so far has been executed, whatever failed."""
         return self._ask(Sync, reports_failures=False)
 
-    def settle_soon(self) -> Pending[None]:
-        """Request the same as ``settle``, without blocking while the server reads nothing."""
-        return settled_soon(self._flusher, self.settle)
+    def fence_soon(self) -> Pending[None]:
+        """Request the same as ``fence``, without blocking while the server reads nothing."""
+        return fence_in_thread(self._flusher, self.fence)
 
     def line_of(self, tensor: int) -> str:
         """Return ``file:line`` of the program that made a tensor; empty if it is not recorded."""

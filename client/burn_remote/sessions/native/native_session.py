@@ -25,7 +25,7 @@ from burn_remote.sessions.lifetime import (
     DROP_BYTES,
     DROP_TENSORS,
     Flusher,
-    settled_soon,
+    fence_in_thread,
     watch,
     weakly,
 )
@@ -338,13 +338,13 @@ class NativeSession:
         """
         return self._ask(Sync)
 
-    def settle(self) -> Pending[None]:
+    def fence(self) -> Pending[None]:
         """Request a reply once everything issued so far has been executed, whatever failed."""
         return self._ask(Sync, reports_failures=False)
 
-    def settle_soon(self) -> Pending[None]:
-        """Request the same as ``settle``, without blocking while the server reads nothing."""
-        return settled_soon(self._flusher, self.settle)
+    def fence_soon(self) -> Pending[None]:
+        """Request the same as ``fence``, without blocking while the server reads nothing."""
+        return fence_in_thread(self._flusher, self.fence)
 
     def line_of(self, tensor: int) -> str:
         """Return ``file:line`` of the program that made a tensor; empty if it is not recorded."""
