@@ -6,7 +6,7 @@ sequence is complete, one task with the number of its graph takes the place of i
 
 Correctness rests on one rule: **operations that were followed are handed over before anything else
 is queued**. ``execute``, ``_append``, ``_append_drops`` and ``_flush``, through which everything
-passes that a session sends, call ``_settle`` first. It hands over one graph if the pattern is
+passes that a session sends, call ``_hand_over`` first. It hands over one graph if the pattern is
 complete and the program has dropped every tensor that the graph does not return. In all other cases
 it hands over the same tasks that the operations would have been one by one. So a pattern is never
 trusted: it only decides which operations are compared.
@@ -210,7 +210,7 @@ class FollowingSession(NativeSession):
             step = self._alternative(self._expected.place, signature, inputs)
             if step is not None:
                 return step
-            self._settle(is_left=True)
+            self._hand_over(is_left=True)
             if self._is_paused:
                 return None
         cut_at = self._cut_at
@@ -340,7 +340,7 @@ class FollowingSession(NativeSession):
 
     # -- handing over, under the lock ---------------------------------------------------------
 
-    def _settle(self, *, is_left: bool = False) -> None:
+    def _hand_over(self, *, is_left: bool = False) -> None:
         """Queue the operations that were followed: as a graph if complete, else one by one.
 
         ``is_left``: the program has issued another operation than the expected one.
@@ -424,19 +424,19 @@ class FollowingSession(NativeSession):
 
     def _append(self, task: bytes) -> None:
         if self._expected is not None:
-            self._settle()
+            self._hand_over()
         NativeSession._append(self, task)  # faster than by ``super()``, for each operation
 
     def _append_drops(self) -> None:
         if self._expected is not None:
-            self._settle()
+            self._hand_over()
         self._recent_drops.extend(self._dropped)
         self._earlier_count = 0
         super()._append_drops()
 
     def _flush(self) -> None:
         if self._expected is not None:
-            self._settle()
+            self._hand_over()
         if self._is_paused and self._connection.traffic.operations >= self._paused_until:
             self._balance, self._is_paused = NEXT_BALANCE, False
         super()._flush()
@@ -473,7 +473,7 @@ class FollowingSession(NativeSession):
     def _end_segment(self) -> None:
         """End a sequence; make it a pattern if it was seen before."""
         if self._expected is not None:
-            self._settle(is_left=True)
+            self._hand_over(is_left=True)
         learned, self._segment = self._segment, []
         self._cut_at = None
         self._segment_bytes = 0
