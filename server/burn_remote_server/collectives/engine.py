@@ -44,8 +44,8 @@ class CollectiveEngine(Protocol):
 
         It has been announced to the next member; ``Member.await_agreement`` waits for the
         announcement of the previous one.
-        ``inputs`` are arrays. Returns ``None`` if the collective goes on, and the engine settles it
-        later. Raises ``GroupIsBroken`` and ``BurnRemoteError``.
+        ``inputs`` are arrays. Returns ``None`` if the collective goes on; the engine then calls
+        ``Member.complete`` later. Raises ``GroupIsBroken`` and ``BurnRemoteError``.
         """
         ...
 
@@ -66,7 +66,10 @@ class Membership(Protocol):
     """A session's side of a member of a group. Any thread may call it; no method waits."""
 
     def submit(self, job: Job) -> None:
-        """Carry out a collective after those submitted before; it always settles the outputs."""
+        """Carry out a collective after those submitted before.
+
+        Each output always gets an array or an error.
+        """
         ...
 
     def reject(self, sequence: int, reason: str) -> None:

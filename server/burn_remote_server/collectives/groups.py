@@ -256,7 +256,7 @@ class SessionGroups:
     def submit(
         self, task: Collective, inputs: Sequence[InFlight | Lent], outputs: Sequence[InFlight]
     ) -> None:
-        """Carry out a collective, whose outputs are always settled.
+        """Carry out a collective, whose outputs always get an array or an error.
 
         Raises ``OperationFailed``, and ``QuotaExceeded`` if its scratch memory does not fit.
         """

@@ -111,7 +111,7 @@ class Member:
         self._lock: Final = threading.Lock()
         self._changed: Final = threading.Condition(self._lock)
         self._jobs: Final[deque[Job | object]] = deque()
-        self._unsettled: Final[dict[int, Job]] = {}  # by sequence
+        self._open_jobs: Final[dict[int, Job]] = {}  # by sequence
         self._done = 0  # collectives that this member has carried out
         self._broken: GroupBroken | None = None
         self._broken_at = 0.0
@@ -159,7 +159,7 @@ class Member:
             if self._has_ended:  # perhaps before a collective that the others can still complete
                 broken = broken or self._leave_notice()
             elif broken is None or job.sequence < broken.first:
-                self._unsettled[job.sequence] = job
+                self._open_jobs[job.sequence] = job
                 self._jobs.append(job)
                 if self._announces:  # under the lock, in the order of the jobs
                     self._announce(job)
@@ -220,9 +220,9 @@ class Member:
             self._broken_at = time.monotonic()
             self._broken = broken
             self._told_by = told_by
-            failed = [job for number, job in self._unsettled.items() if number >= broken.first]
+            failed = [job for number, job in self._open_jobs.items() if number >= broken.first]
             for job in failed:
-                del self._unsettled[job.sequence]
+                del self._open_jobs[job.sequence]
             self._changed.notify_all()
         for job in failed:
             self._fail_job(job, broken)
@@ -524,13 +524,13 @@ class Member:
         self.await_agreement()  # if the engine received nothing
         self._late_at = float("inf")
         if arrays is not None:
-            self.settle(job, arrays)
+            self.complete(job, arrays)
 
-    def settle(self, job: Job, arrays: Sequence[Any]) -> None:
+    def complete(self, job: Job, arrays: Sequence[Any]) -> None:
         """Deliver the outputs of a collective, unless it has failed. Any thread may call it."""
         with self._lock:
             # ``report`` removes what it fails, under the lock: an aborted collective is not there.
-            if self._unsettled.pop(job.sequence, None) is None:
+            if self._open_jobs.pop(job.sequence, None) is None:
                 return
             self._done = max(self._done, job.sequence + 1)
         for slot, array in zip(job.outputs, arrays, strict=True):
@@ -610,11 +610,11 @@ class Member:
         notice = self._leave_notice()
         with self._lock:
             self._has_ended = True
-            unsettled = [*self._unsettled.values()]
-            self._unsettled.clear()
+            open_jobs = [*self._open_jobs.values()]
+            self._open_jobs.clear()
             self._jobs.clear()  # they refer to the arrays of their inputs
             self._changed.notify_all()
-        for job in unsettled:
+        for job in open_jobs:
             self._fail_job(job, self._broken or notice)
         if self.size > 1:
             # A failure that another thread noted may not have been sent yet. It must arrive before

@@ -9,7 +9,7 @@ aborted collective left in them.
 Members announce a collective as soon as their sessions issue it, and start it once the previous
 member has announced the same one. So agreeing takes no time between collectives that were issued
 together. A member whose inputs never arrive reports itself, which aborts what the others have
-started. The outputs of a collective are settled when the GPU has finished it, so the next one
+started. The outputs of a collective are delivered when the GPU has finished it, so the next one
 can start meanwhile.
 """
 
@@ -65,7 +65,7 @@ class NcclEngine:
         member.announce_ahead()
 
     def carry_out(self, job: Job, inputs: Sequence[Any]) -> None:
-        """Start a collective; its outputs are settled when it has finished.
+        """Start a collective; its outputs are delivered when it has finished.
 
         Raises ``GroupIsBroken`` and ``OperationFailed``.
         """
@@ -107,11 +107,11 @@ class NcclEngine:
     # -- parts --------------------------------------------------------------------------------
 
     def _finished(self, job: Job, arrays: Sequence[Any] | None) -> None:
-        """Settle a collective; called in another thread."""
+        """Deliver the outputs of a collective, or report its failure. Another thread calls this."""
         if arrays is None:
             self._member.reject(job.sequence, f"the GPU failed in {job.call.describe()}")
         else:
-            self._member.settle(job, arrays)
+            self._member.complete(job, arrays)
         with self._lock:
             self._in_flight.pop(job.sequence, None)
         if self._is_waiting:  # else waking would only take time from other threads

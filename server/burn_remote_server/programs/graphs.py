@@ -3,7 +3,7 @@
 A graph's tensors have *slots* (``DefineGraph``). A definition is turned into a program over
 *registers*, which are reused: a program needs as many as values are alive at once. The loop of
 ``GraphPlan.run`` does little more than call the kernels: it looks up no tensors, compares no shapes
-and counts no bytes, because all of that was settled when the graph was defined.
+and counts no bytes, because all of that was done when the graph was defined.
 
 Instructions are tuples of integers (``instructions``), which have the places of kernels in a table,
 and ``Steps`` has columns. So Python's garbage collector examines no object of a single step: it
