@@ -373,7 +373,7 @@ class Engine:
     def _sync(self, task: Sync) -> None:
         deliver = partial(self._reply, task)
         try:
-            self._tensors.settle()
+            self._tensors.await_arrivals()
             is_done = self._interpreter.session.synced(partial(self.later, deliver))
         except OperationFailed as error:
             deliver(detached(error))

@@ -178,13 +178,13 @@ class Allocations:
                 self._quota.retain(more)
             elif more < 0:
                 self._quota.release(-more)
-            self._settle(key, lent)
+            self._delete_if_unused(key, lent)
         self._end_all()
 
-    def _settle(self, key: int, lent: _Lent) -> None:
-        """Delete a record that is no longer needed.
+    def _delete_if_unused(self, key: int, lent: _Lent) -> None:
+        """Delete a record that has neither a tensor nor a reference from outside.
 
-        It stays while it has a tensor: the borrower may become a tensor of this session.
+        A record with a tensor stays, because its borrower may become a tensor of this session.
         """
         if not lent.outside and not lent.tensors:
             del self.lent[key]
@@ -205,7 +205,7 @@ class Allocations:
                     freed = before - lent.held()
                     if freed > 0:
                         self._quota.release(freed)
-                    self._settle(key, lent)
+                    self._delete_if_unused(key, lent)
             finally:
                 self._lock.release()
 

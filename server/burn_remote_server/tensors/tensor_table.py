@@ -246,7 +246,7 @@ class TensorTable:
             )
         return array
 
-    def settle(self) -> None:
+    def await_arrivals(self) -> None:
         """Wait for every tensor that is still arriving; store those that failed as failures.
 
         Raises ``DeviceLost``.

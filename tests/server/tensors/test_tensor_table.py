@@ -204,7 +204,7 @@ def test_settling_waits_for_all_fetches_and_keeps_their_failures() -> None:
     table.tensors.begin_fetch(2, second)
     first.complete(array())
     second.fail(TransferFailed("the peer is gone"))
-    table.tensors.settle()
+    table.tensors.await_arrivals()
     assert list(table.tensors.arrays) == [1]
     assert isinstance(table.tensors.slot(2), TransferFailed)
     assert table.counted == (8, 1)
@@ -244,7 +244,7 @@ def test_no_tensor_of_a_lost_device_is_read() -> None:
     with pytest.raises(DeviceLost, match="fallen off"):
         table.tensors.read(1, vector(2))
     with pytest.raises(DeviceLost, match="fallen off"):
-        table.tensors.settle()
+        table.tensors.await_arrivals()
     table.tensors.drop((1,))
     assert table.counted == (0, 0)
 
