@@ -43,7 +43,10 @@ class Groups(Protocol):
     def submit(
         self, task: Collective, inputs: Sequence[InFlight | Lent], outputs: Sequence[InFlight]
     ) -> None:
-        """Carry out a collective, whose outputs always get an array or an error. Raises ``OperationFailed``."""
+        """Carry out a collective, whose outputs always get an array or an error.
+
+        Raises ``OperationFailed``.
+        """
         ...
 
     def reject(self, task: Collective, reason: str) -> None:

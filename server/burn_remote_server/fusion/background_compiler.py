@@ -66,7 +66,7 @@ class BackgroundCompiler(ABC, Generic[Compiled]):
                     self._worker.start()
         return None
 
-    def is_settled(self, source: str) -> bool:
+    def is_final(self, source: str) -> bool:
         """Whether a source is compiled, or could not be."""
         return source in self._compiled
 

@@ -128,7 +128,7 @@ class Optimization(NumOperations):
         return None
 
     @property
-    def is_settled(self) -> bool:
+    def is_final(self) -> bool:
         """Whether executions will use the same kernels from now on: none is being compiled."""
         return True
 

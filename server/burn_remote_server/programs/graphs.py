@@ -277,10 +277,10 @@ class GraphPlan:
         if self._calls < COMPILED_AT:
             return
         for place, direct in [*self._uncompiled.items()]:
-            run, is_settled = direct.compiled()
+            run, is_final = direct.compiled()
             if run is not None:
                 self._kernels[place] = run
-            if is_settled:
+            if is_final:
                 del self._uncompiled[place]
 
     def _set_numbers(self, inputs: Sequence[Any], numbers: tuple[Any, ...]) -> None:
@@ -473,7 +473,7 @@ class GraphPlan:
             run,
             lambda r, numbers: plan._write_numbers(r, numbers),
             lambda place, numbers: plan.prepared(place, numbers),
-            lambda: all(optimization.is_settled for optimization in optimizations),
+            lambda: all(optimization.is_final for optimization in optimizations),
         )
         capture = ProgramCapture(program, captures)
         return capture if capture.is_useful else None

@@ -116,7 +116,7 @@ class Program(NamedTuple):
     # prepared(place of the step, numbers): the object that keeps the memory of its kernel.
     prepared: Callable[[int, tuple[Any, ...]], Any]
     # Whether the kernels of the instructions will not change any more.
-    is_settled: Callable[[], bool]
+    are_kernels_final: Callable[[], bool]
 
 
 class _State:
@@ -147,7 +147,7 @@ class ProgramCapture:
         self._captures: Final = captures
         self._capturable: Final = {*program.capturable}
         self._divisions_left = MAX_DIVISIONS
-        self._is_settled = False
+        self._are_kernels_final = False
         self._states = self._divided()
 
     @property
@@ -188,7 +188,7 @@ class ProgramCapture:
         if captured is None:
             if fixed != state.fixed:
                 state.fixed, state.runs_left = fixed, RUNS_BEFORE_CAPTURE
-            if state.runs_left or not self._settled():
+            if state.runs_left or not self._have_kernels_become_final():
                 state.runs_left = max(0, state.runs_left - 1)
                 return None
             captured = self._captured(state, registers, numbers)
@@ -212,9 +212,9 @@ class ProgramCapture:
         self._captures.counts.replays += 1
         return results
 
-    def _settled(self) -> bool:
-        self._is_settled = self._is_settled or self._program.is_settled()
-        return self._is_settled
+    def _have_kernels_become_final(self) -> bool:
+        self._are_kernels_final = self._are_kernels_final or self._program.are_kernels_final()
+        return self._are_kernels_final
 
     def _forget(self, state: _State) -> None:
         """Run the instructions from now on, until they are captured again."""

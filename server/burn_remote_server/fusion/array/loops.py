@@ -145,16 +145,16 @@ class LoopOptimization(Optimization):
         return values
 
     def _compiled(self) -> tuple[Run | None, bool]:
-        """Return the ufunc if it is compiled, and whether that is settled."""
+        """Return the ufunc if it is compiled, and whether that will not change."""
         if self._compiler is None:
             return None, True
         dtypes = [each.dtype for each in self._arrays.values()]
         dtypes += [self._dtype(value) for value in self._results]
-        found, is_settled = compiled_ufunc(
+        found, is_final = compiled_ufunc(
             self._compiler, self.source, LOOP_NAME, dtypes, len(self._arrays)
         )
         if found is None:
-            return None, is_settled
+            return None, is_final
         self._ufunc = found
         return found.function, True
 

@@ -83,7 +83,7 @@ def compiled_ufunc(
         return None, True
     kernels = compiler.found(source, (name,))
     if kernels is None:
-        return None, compiler.is_settled(source)
+        return None, compiler.is_final(source)
     made = _ufuncs[source] = CompiledUfunc(kernels, dtypes, operands)
     return made, True
 

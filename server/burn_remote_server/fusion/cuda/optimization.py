@@ -114,8 +114,8 @@ class CudaOptimization(Optimization):
         return self._outputs
 
     @property
-    def is_settled(self) -> bool:
-        return self._kernel is not None or self._compiler.is_settled(self._source)
+    def is_final(self) -> bool:
+        return self._kernel is not None or self._compiler.is_final(self._source)
 
     def execute(self, inputs: Sequence[Any], reusable: Sequence[int] = ()) -> list[Any] | None:
         # Inputs are never overwritten: CuPy's pool reuses freed memory without a system call.
