@@ -39,6 +39,7 @@ from burn_remote.devices.named_devices import device
 from burn_remote.devices.remote import RemoteDevice
 from burn_remote.diagnostics.foreign_names import missing_from
 from burn_remote.distributed.data_parallel import DataParallel
+from burn_remote.function_gradients import grad, jvp, value_and_grad, vjp
 from burn_remote.functions.arithmetic import (
     add,
     atan2,
@@ -306,7 +307,6 @@ from burn_remote.tensor_files.safetensors_files import (
     save_safetensors,
 )
 from burn_remote.tensor_files.safetensors_header import InvalidCheckpoint
-from burn_remote.transforms import grad, jvp, value_and_grad, vjp
 from burn_remote_protocol.dtypes import (
     BF16 as bfloat16,
 )

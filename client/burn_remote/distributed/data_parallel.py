@@ -30,13 +30,13 @@ from burn_remote.distributed.updates import (
     gradients_of,
     with_leaves,
 )
+from burn_remote.function_gradients import value_and_grad
 from burn_remote.functions.creation import tensor, zeros
 from burn_remote.functions.device_class import Device
 from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.value import is_tensor
 from burn_remote.graphs.compiled import compile as compiled
 from burn_remote.optimizers.optimizer import Optimizer
-from burn_remote.transforms import value_and_grad
 from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, UsageError
 
 __all__ = ["DataParallel", "Snapshot"]

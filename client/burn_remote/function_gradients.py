@@ -1,4 +1,4 @@
-"""Functions that differentiate other functions, as in JAX."""
+"""Gradients of functions, as in JAX: ``grad``, ``value_and_grad``, ``vjp`` and ``jvp``."""
 
 from __future__ import annotations
 
