@@ -211,7 +211,7 @@ class _Pullback:
         )
 
     def lifted(self, result: Any) -> Any:
-        """Return what the function returned, without tracking for the sake of its arguments.
+        """Return the function's result, no longer tracked because of its arguments.
 
         Tensors that depend on other tracked tensors stay tracked.
         """

@@ -161,11 +161,11 @@ def choice(
 
     Shapes: ``[…, n, …]`` to ``[…, shape…, …]``. ``replace=False`` draws each element at most once.
     ``p`` ``[n]`` has their probabilities, or weights in the same proportion; without ``replace``,
-    each draw is from what the earlier ones left. A tensor ``x`` determines the device.
+    each draw is from the elements that were not drawn yet. A tensor ``x`` determines the device.
 
-    Raises ``UsageError`` for too few elements, and for a ``p`` of numbers of which one is negative
-    or too few are positive; a tensor ``p`` is not checked. Raises ``Unsupported`` with ``p`` on
-    Burn's own servers.
+    Raises ``UsageError`` for too few elements. If ``p`` is a sequence of numbers, also raises it
+    for a negative number, and if too few are positive for the draw; a tensor ``p`` is not checked.
+    Raises ``Unsupported`` with ``p`` on Burn's own servers.
     """
     if is_tensor(x):
         count, device = x.shape[normal_axis(axis, x.ndim)], x.device
@@ -219,7 +219,7 @@ def _weighted_places(weights: Tensor, shape: tuple[int, ...], replace: bool) -> 
 
 # -- Distributions that follow from the uniform one -----------------------------------------------
 
-# Takes the place of 0, which a float32 between 0 and 1 is once in 16 million draws.
+# Replaces a draw of 0, which occurs once in 16 million draws of float32 numbers.
 _LEAST: Final = 2.0**-26
 
 

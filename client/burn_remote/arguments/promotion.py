@@ -28,7 +28,8 @@ from burn_remote_protocol.errors import DTypeMismatch
 __all__ = ["compared_with_number", "promoted", "promoted_with_number"]
 
 _SIGNED: Final = (dtypes.I8, dtypes.I16, dtypes.I32, dtypes.I64)
-# Each contains all numbers of those before it; bfloat16 and flex32 stand beside float16.
+# Each holds all numbers of those before it. bfloat16 and flex32 have no place in this order: see
+# ``_common``.
 _FLOATS: Final = (dtypes.F16, dtypes.F32, dtypes.F64)
 
 

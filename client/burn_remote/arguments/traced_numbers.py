@@ -50,7 +50,7 @@ class NumberProgram:
         self._constants: dict[int, Any] = {}
         self._instructions: list[_Instruction] = []
         self._is_finished = False
-        # Results of traced numbers only: an expression that is repeated takes one register.
+        # From an expression to its result, so that a repeated expression takes one register.
         self._known: dict[Any, TracedNumber] = {}
         self._guards: set[_Instruction] = set()
         self.inputs: Final = tuple(
@@ -58,13 +58,13 @@ class NumberProgram:
         )
 
     def finish(self) -> None:
-        """End the recording: numbers that the function left somewhere are plain from now on."""
+        """End the recording: traced numbers that the function stored behave as plain ones now."""
         self._is_finished = True
         self._known.clear()
         self._guards.clear()
 
     def resume(self) -> None:
-        """Continue the recording of which ``finish`` was the end."""
+        """Continue the recording that ``finish`` ended."""
         self._is_finished = False
 
     def calculated(self, function: Callable[..., Any], *operands: Any) -> Any:
@@ -88,7 +88,7 @@ class NumberProgram:
         return number
 
     def guarded(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Record that the graph needs this value of a function of numbers; return the value."""
+        """Record a guard on the value of a function of numbers; return the value."""
         result = function(*map(untraced, operands))
         if self._is_finished:
             return result
@@ -268,7 +268,7 @@ class TracedNumber:
         return np.asarray(self._definite(), dtype=dtype)
 
     def __getattr__(self, name: str) -> Any:
-        # ``is_integer``, ``item`` and others: of the definite value.
+        # Attributes such as ``is_integer`` and ``item`` are those of the definite value.
         return getattr(self._definite(), name)
 
     def _definite(self) -> Any:

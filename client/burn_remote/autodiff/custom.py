@@ -32,10 +32,10 @@ def custom_vjp(
 
     ``forward`` takes the arguments of the function and returns its result, a tensor or a tuple of
     tensors, and residuals: what ``backward`` needs, in any containers. ``backward`` takes the
-    residuals and the gradient of the result (a tuple of them for a tuple), and returns the gradient
-    for each argument by position: a tensor, or ``None``, or the same containers of them for an
-    argument that contains tensors; of a single argument, the gradient itself. Tensors that are
-    passed by keyword count as arguments by position::
+    residuals and the gradient of the result, which is a tuple if the result is one. It returns a
+    tuple with the gradient of each argument by position, or the gradient itself if there is one
+    argument. A gradient is a tensor or ``None``; that of an argument which contains tensors has the
+    same containers. Tensors that are passed by keyword count as arguments by position::
 
         def forward(x):
             y = br.exp(x)
@@ -49,8 +49,8 @@ def custom_vjp(
             return br.log(1.0 + br.exp(x))
 
     ``backward`` consists of operations on tensors, so gradients of gradients follow from it. If no
-    argument is tracked, only the function itself is called. Gradients do not pass tensors that
-    ``forward`` uses without getting them as arguments: that raises ``UsageError``.
+    argument is tracked, only the function itself is called. If
+    ``forward`` uses a tracked tensor that is not an argument, the call raises ``UsageError``.
     """
 
     def decorate(function: Function) -> Function:

@@ -142,8 +142,9 @@ class RemoteDevice(Device):
     def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
         """End this device's use of its session; the last use ends it.
 
-        The session ends, and frees its tensors, when all of its devices are closed or forgotten.
-        Until then the tensors made with this device stay usable. A second call does nothing.
+        The session ends, and frees its tensors, when all of its devices are closed or
+        garbage-collected. Until then the tensors made with this device stay usable. A second call
+        does nothing.
 
         The last use waits and raises like ``Device.close``.
         """

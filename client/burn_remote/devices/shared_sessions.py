@@ -37,7 +37,8 @@ class _Shared(Generic[S]):
     def __init__(self, key: Hashable) -> None:
         self.key: Final = key
         self.opening: Final[Future[S]] = Future()
-        # Weak: a garbage-collected device no longer counts as a use. Its end closes nothing.
+        # Weak references: a garbage-collected device no longer counts, but does not close the
+        # session.
         self.uses: Final[weakref.WeakSet[Use[S]]] = weakref.WeakSet()
 
     @property

@@ -142,9 +142,9 @@ def no_tensor(name: str, value: object) -> str:
 
 
 def _name_function(error: BaseException, function: Callable[..., Any]) -> None:
-    """Note which function the program called: the error names an operation of Burn's.
+    """Add a note with the function that the program called: the error names only an operation.
 
-    Of nested functions, the outermost one comes last and replaces the others' notes.
+    Of nested functions, the outermost adds its note last and replaces the notes of the others.
     """
     parameters = ", ".join(inspect.signature(function).parameters)
     notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith(_CALLED)]

@@ -70,10 +70,10 @@ class DataParallel:
     each member with the parameters and rows on the member's device. ``params`` are nested
     containers of floating-point tensors or arrays. ``devices`` are devices or a ``Group``.
 
-    ``reduction`` says what the loss is over the rows of a batch: ``"mean"`` or ``"sum"``. With it,
-    parts of different sizes are weighted so that loss and gradients equal those of one device with
-    the whole batch, up to rounding. The replicas of the parameters stay bit-identical, because all
-    members get the same bits of the gradients and update alike.
+    ``reduction`` says whether the loss is the ``"mean"`` or the ``"sum"`` over the rows of a batch.
+    Parts of different sizes are weighted accordingly, so that loss and gradients equal those of one
+    device with the whole batch, up to rounding. The replicas of the parameters stay bit-identical,
+    because all members get the same bits of the gradients and apply the same update.
 
     The gradients of the last parameters are reduced while the backward pass goes on, in buckets of
     up to ``bucket_bytes``. ``compiles`` records loss and gradients and issues them as one task for
@@ -274,7 +274,7 @@ class DataParallel:
                     found = zeros((), dtype=found.dtype, device=self.group.devices[member])
                 if exchange is not None:
                     exchange.finish_all(waiting)
-                # The last of each member: an error from here on abandons it after the gradients.
+                # Given after the gradients: ``abandon`` below issues what is missing in this order.
                 losses.give(member, [found])
                 own.append(waiting)
             reduced = None if exchange is None else exchange.results()
@@ -313,7 +313,7 @@ class DataParallel:
     def snapshot(self) -> Snapshot:
         """Return the parameters and the optimizer's state as they are now, for ``regroup``.
 
-        It refers to the tensors of each member: nothing is copied, and does not wait.
+        It refers to the tensors of each member, so nothing is copied. Does not wait.
         """
         if self._is_sharded:
             raise UsageError(
@@ -327,10 +327,11 @@ class DataParallel:
     def regroup(self, snapshot: Snapshot, *, without: Iterable[int | Device] = ()) -> None:
         """Continue from a snapshot after a member failed, without some of the members.
 
-        ``without`` are members or their positions; none are left out by default, which suits
-        a failed operation or a member that is back. ``trainer.group`` is a group of the rest, and
-        the one before is closed. Gradients since the last update are discarded. Waits until the
-        rest have executed what was issued before, and discards its failures.
+        ``without`` are members or their positions. By default, all members stay, which is right
+        after a failed operation, or if the failed member works again. ``trainer.group`` becomes a
+        group of the members that stay, and the former group is closed. Gradients since the last
+        update are discarded. Waits until these members have executed what was issued before, and
+        discards its failures.
         """
         lost = {self.group.rank(member) for member in without}
         kept = [one for rank, one in enumerate(self.group.devices) if rank not in lost]
@@ -388,7 +389,8 @@ class DataParallel:
     ) -> Tensor:
         """Compute the gradients of a member; return its weighted loss.
 
-        Each gradient is added to the one in ``waiting``, and leaves it if there is an exchange.
+        Each gradient is added to the one in ``waiting``. If there is an exchange, it gets the sum,
+        which is then removed from ``waiting``.
         """
 
         def finish(place: int, gradient: Tensor) -> None:

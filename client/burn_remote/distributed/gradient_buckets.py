@@ -19,8 +19,8 @@ __all__ = ["BucketPlan", "GradientExchange", "bucket_plans"]
 class BucketPlan:
     """Parameters of one dtype whose gradients are reduced together, by their places.
 
-    ``shard_count``, unless it is 0, has the gradients reduced as one flat tensor, which is padded
-    with zeros so that it can be cut into so many equal shards.
+    If ``shard_count`` is not 0, the gradients are reduced as one flat tensor, padded with zeros so
+    that it can be cut into that many equal shards.
     """
 
     __slots__ = ("_layout", "_padding", "places", "specs")
@@ -80,8 +80,8 @@ class GradientExchange:
     """The reductions of the gradients of one backward pass on each member.
 
     A bucket leaves a member as soon as all its gradients, and those of the buckets before it, are
-    finished: all members issue the same collectives in the same order, although a loss may reach
-    other parameters on each. A parameter without a gradient counts as zeros.
+    finished. So all members issue the same collectives in the same order, even if the loss reaches
+    different parameters on each. A parameter without a gradient counts as zeros.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""``Group``: a set of devices, and collectives of tensors that they have."""
+"""``Group``: a set of devices, and the collectives of tensors on them."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class Group:
     ``name`` appears in errors. A device may be in several groups. Closing a group leaves its
     devices open. ``engine`` is ``"nccl"``, ``"memory"``, ``"ring"`` or ``"moves"``; by default,
     the servers carry out collectives if they all can: by NCCL between GPUs whose operators allow
-    it, in memory if the members are all in this process or on one server, else in a ring. They
-    give a member up when nothing was heard of its server for ``timeout_seconds``, and when it did
-    not issue its part of a collective for ``issue_timeout_seconds`` while another one waited.
+    it, in memory if the members are all in this process or on one server, else in a ring. A
+    member has failed if its server sent nothing for ``timeout_seconds``, or if it did not issue its
+    part of a collective for ``issue_timeout_seconds`` while another member waited.
     """
 
     @explained
@@ -154,10 +154,10 @@ class Group:
     def failure(self) -> CollectiveFailed | None:
         """Wait until all members have carried out what was issued, or one of them failed.
 
-        Returns the failure, whose ``member`` and ``address`` say which member it was; the others
-        tell it, so a member that is lost is not waited for. Raises ``Unsupported`` by the engine
-        ``moves``, which does not know which member failed, and the error of a device that failed
-        for another reason.
+        Returns the failure, whose ``member`` and ``address`` say which member it was. The other
+        members report it, so this does not wait for a lost member. Returns ``None`` if none failed.
+        Raises ``Unsupported`` with the engine ``moves``, which does not know which member failed,
+        and the error of a device that failed for another reason.
         """
         self._check_open("failure")
         return None if self.size == 1 else self._engine.failure()
@@ -379,7 +379,7 @@ class Group:
 
 
 class LoneReduction:
-    """A reduction of the only member of a group (``Reduction``)."""
+    """A reduction in a group of one member (``Reduction``)."""
 
     def __init__(self) -> None:
         self._bucket: Bucket = []
@@ -393,7 +393,7 @@ class LoneReduction:
         return [self._bucket]
 
     def abandon(self) -> None:
-        """Forget the bucket."""
+        """Discard the bucket."""
         self._bucket = []
 
 

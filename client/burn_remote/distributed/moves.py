@@ -183,7 +183,7 @@ class Reduce:
 
 
 class _Packed:
-    """A bucket that is packed when it is first sent, as few tensors."""
+    """A bucket that is packed into one tensor for each dtype when it is first sent."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket

@@ -99,7 +99,7 @@ def mean_of_sum(total: Tensor, count: int) -> Tensor:
 def _named_operation(given: Any) -> ReduceOperation:
     if isinstance(given, ReduceOperation):
         return given
-    # ``ReduceOp.SUM`` of PyTorch has its name in its text.
+    # The text of PyTorch's ``ReduceOp.SUM`` ends with the name of the operation.
     name = str(given).rpartition(".")[2].lower() if given is not None else ""
     known = {operation.value: operation for operation in ReduceOperation}
     found = known.get(name) or _ALIASES.get(name)

@@ -1,9 +1,9 @@
 """The engines ``ring`` and ``memory``: collectives that native servers carry out among themselves.
 
 The client issues one task for each member and dtype; the servers exchange the elements directly, on
-threads of their own: over connections in a ring, or, if all members are on one server, where they
-are in its memory. What a server does not do (parts of different sizes, quantized tensors) is
-carried out by moves.
+threads of their own: over connections in a ring, or, if all members are on one server, directly in
+its memory. The engine ``moves`` carries out what servers do not: parts of different sizes, and
+quantized tensors.
 """
 
 from __future__ import annotations

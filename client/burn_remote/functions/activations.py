@@ -79,7 +79,7 @@ SOFTPLUS_LIMIT: Final = 20.0
 SOFTPLUS_LIMITS: Final = {F64: 40.0, F16: 10.0}
 
 
-# From the result, which the next layer keeps anyway.
+# The gradient is computed from the result, which the next layer keeps anyway.
 @explained
 @preferring(activations.RELU, lambda x, /: RELU.unary(x))
 @gradient_from_result(lambda y, grad: mask_fill(grad, less_equal(y.detach(), 0), 0))

@@ -63,7 +63,7 @@ ADD: Final = Pair(numeric.ADD, numeric.ADD_SCALAR, reflected=numeric.ADD_SCALAR)
 SUB: Final = Pair(numeric.SUB, numeric.SUB_SCALAR)
 MUL: Final = Pair(numeric.MUL, numeric.MUL_SCALAR, reflected=numeric.MUL_SCALAR)
 DIV: Final = Pair(numeric.DIV, numeric.DIV_SCALAR)
-# The same rows, only for floats: the operator ``/`` finds its signatures without their dtypes.
+# The same rows, used for floats only: ``/`` then finds their signatures without examining dtypes.
 FLOAT_DIV: Final = Pair(numeric.DIV, numeric.DIV_SCALAR)
 REM: Final = Pair(numeric.REM, numeric.REM_SCALAR)
 POWI: Final = Pair(numeric.POWI, promotes=False)
@@ -133,7 +133,7 @@ def _floor_divide(x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
         return quotient
     # Burn rounds integer quotients towards zero, but its remainders have the divisor's sign. Where
     # quotient, divisor and remainder do not add up to x1, the quotient is one too large.
-    # The remainder is that of the truncated one, so that a division by zero is one failure.
+    # The remainder is computed from the quotient, so that a division by zero is one failure.
     truncated_remainder = subtract(x1, multiply(quotient, x2))
     too_large = not_equal(truncated_remainder, remainder(truncated_remainder, x2))
     return SUB.apply(quotient, astype(too_large, quotient.dtype))
@@ -286,7 +286,7 @@ def nextafter(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return the next number of the dtype after ``x1`` in the direction of ``x2``.
 
     Raises ``DTypeMismatch`` unless the tensors are floating-point, ``Unsupported`` on Burn's own
-    servers. A gradient does not pass.
+    servers. It has no gradient.
     """
     return NEXT_AFTER.apply(x1, x2)
 

@@ -99,7 +99,8 @@ def _weights(name: str, weights: Tensor | Array | None, variables: Tensor) -> Te
 def corrcoef(x: Tensor, y: Tensor | Array | None = None, /, *, rowvar: bool = True) -> Tensor:
     """Return the Pearson correlation coefficients of variables, as ``numpy.corrcoef`` does.
 
-    Shapes and dtypes are those of ``cov``. Both parts are limited to the range from -1 to 1.
+    Shapes and dtypes are those of ``cov``. Coefficients, or both parts of complex ones, are limited
+    to the range from -1 to 1.
     """
     covariances = cov(x, y, rowvar=rowvar)
     if not covariances.ndim:

@@ -79,7 +79,7 @@ class Device:
 
     @classmethod
     def _another(cls, attributes: dict[str, Any], runners: RunnerStack) -> Self:
-        """Return another device of a session whose devices the program has forgotten."""
+        """Return another device of a session whose devices were all garbage-collected."""
         device = cls.__new__(cls)
         vars(device).update(attributes)
         device._use_runners(runners)
@@ -92,7 +92,7 @@ class Device:
         return tensor(data, dtype=dtype, device=self)
 
     def autodiff(self) -> Self:
-        """Return this device, on which tensors can be tracked, as on all (Burn's name).
+        """Return this device itself: every device can track tensors (Burn's name).
 
         ``x.requires_grad_()`` tracks a tensor; nothing is recorded for other tensors.
         """

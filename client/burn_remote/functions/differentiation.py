@@ -240,7 +240,9 @@ def detach(x: Tensor, /) -> Tensor:
 
 
 def clone(x: Tensor, /) -> Tensor:
-    """Return the same elements, which gradients pass; later updates of ``x`` do not change them.
+    """Return a tensor of the same elements, through which gradients pass to ``x``.
+
+    Later updates of ``x`` do not change it.
 
     Nothing is copied.
     """
@@ -264,7 +266,7 @@ def copied(x: Tensor) -> Tensor:
 
 
 def detached_elements(x: Tensor) -> Tensor:
-    """Return ``x.detach()``; a tracked leaf gets the elements of a tensor that is assigned.
+    """Return ``x.detach()``. Assigning a tensor gives a tracked leaf other elements, in place.
 
     The assigned tensor must have the same shape, dtype and device. See ``set_elements``.
     """

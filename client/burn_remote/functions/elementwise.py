@@ -112,7 +112,7 @@ MAX_DECIMALS: Final = 10_000
 
 
 def abs(x: Tensor, /) -> Tensor:
-    """Return the absolute value, a real number also of a complex one."""
+    """Return the absolute value; that of a complex number is real."""
     return (COMPLEX_ABS if _is_complex(x) else ABS).unary(x)
 
 
@@ -130,7 +130,7 @@ def _is_complex(x: Tensor) -> bool:
 def sign(x: Tensor, /) -> Tensor:
     """Return -1, 0 or 1 for negative, zero and positive numbers; NaN for NaN.
 
-    That of -0 is 0, on Burn 0.21 servers -0. For complex numbers, return ``x / abs(x)``, and 0 for
+    -0 gives 0, but -0 on Burn 0.21 servers. For complex numbers, return ``x / abs(x)``, and 0 for
     0.
     """
     if x.dtype.is_complex:
@@ -184,7 +184,7 @@ def exp(x: Tensor, /) -> Tensor:
     return EXP.unary(x)
 
 
-# Infinity in place of 0 makes the gradient 0, also that of the gradient.
+# Dividing by infinity in place of 0 makes the gradient 0, and the second derivative too.
 @gradient_from_result(
     lambda root, grad: divide(grad, multiply(mask_fill(root, equal(root, 0), math.inf), 2))
 )

@@ -155,7 +155,9 @@ def irfftn(
 def hfft(
     x: Tensor, /, n: int | None = None, axis: int = -1, norm: str | None = "backward"
 ) -> Tensor:
-    """Return the real spectrum of a Hermitian signal, whose sample at -t conjugates that at t.
+    """Return the real spectrum of a Hermitian signal.
+
+    The signal's sample at -t is the conjugate of the one at t.
 
     ``x`` has the samples at nonnegative times only. ``n`` is the number of frequencies, by default
     ``2 * (m - 1)`` for ``m`` samples.

@@ -1,4 +1,4 @@
-"""Joining, splitting and turning along the axes that NumPy's names stand for.
+"""NumPy's functions that join, split and rotate along an axis which their name gives.
 
 ``h`` is axis 1 (axis 0 of vectors), ``v`` axis 0 and ``d`` axis 2. All raise ``ShapeMismatch``.
 """
@@ -61,7 +61,7 @@ def column_stack(tensors: Iterable[Tensor], /) -> Tensor:
 
 @explained
 def array_split(x: Tensor, /, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
-    """Split a tensor along an axis as ``split`` does, but into parts that may differ by one.
+    """Split a tensor along an axis as ``split`` does, but the sizes of parts may differ by one.
 
     The first parts are the larger ones.
     """

@@ -1,4 +1,4 @@
-"""Reductions that leave NaN out, under NumPy's names.
+"""Reductions that ignore NaN, under NumPy's names.
 
 ``axis=None`` reduces all axes. Where all elements are NaN, sums are 0, products 1, and the others
 NaN. Tensors of integers and bools have no NaN, so the functions are those of ``statistics``.

@@ -44,7 +44,7 @@ __all__ = [
     "wait_array",
 ]
 
-# DLPack's number of the memory of a process, ``kDLCPU``.
+# DLPack's code for memory of the CPU, ``kDLCPU``.
 DLPACK_CPU: Final = 1
 
 
@@ -346,7 +346,7 @@ class _Arriving:
         return self._data.deferred(callback)
 
     def deliver(self, data: Pending[TensorData]) -> None:
-        """Complete the array with the data, which are here."""
+        """Complete the array with the data, which have arrived."""
         array = self.array
         if array is None:  # another thread has completed it
             return

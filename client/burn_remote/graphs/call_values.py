@@ -44,7 +44,7 @@ _CONSTANTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ResultLeaf:
-    """A place in a function's result: the kind of its value, and the position of that kind."""
+    """A leaf of a function's result: the source of its value, and the position in that source."""
 
     kind: int
     place: int
@@ -56,7 +56,7 @@ def place_of(leaf: Any) -> tuple[int, int] | None:
 
 
 def leaf_of(leaf: Any, program: NumberProgram, of_tensor: Callable[[Any], ResultLeaf]) -> Any:
-    """Return what stands for a leaf of a function's result; ``of_tensor`` takes the tensors.
+    """Return the entry of a result's template for a leaf; ``of_tensor`` makes that of a tensor.
 
     Raises ``UsageError`` for a value that a graph cannot return.
     """

@@ -256,7 +256,7 @@ def _identity_key(value: Any) -> Hashable:
     """Return a weak reference to something that is compared by identity; else ``_NOT_PLAIN``.
 
     That is a function, and an object of burn_remote, such as an optimizer or a device: its
-    attributes are not searched. Tensors of the surroundings are refused elsewhere.
+    attributes are not searched. Captured tensors are refused elsewhere.
     """
     wrapped = getattr(value, "__dict__", _NO_ATTRIBUTES).get("__wrapped__")
     is_function = type(value) is types.FunctionType or type(wrapped) is types.FunctionType

@@ -143,7 +143,7 @@ class TrackedFunction:
     ) -> Any:
         """Issue the forward graph for a call; return the function's result, with a tape node."""
         registers = self.numbers.run(numbers)
-        assert registers is not None  # the caller has compared
+        assert registers is not None  # the caller has checked the guards of the numbers
         if self.draws:
             check_random_numbers()
         inputs = [plain(tensor.handle) for tensor in tensors]

@@ -57,7 +57,7 @@ CTC_LOSS: Final = Operator(layers.CTC_LOSS)
 
 
 def _differ(input: Tensor, target: Tensor) -> bool:
-    """Whether the shapes differ, so that inputs meet targets of other inputs.
+    """Whether the shapes differ, so that inputs would be compared with targets of other inputs.
 
     One element, or a Python number, is meant for all.
     """
@@ -71,7 +71,7 @@ def warn_of_broadcast(input: Tensor, target: Tensor) -> None:
     if _differ(input, target):
         warnings.warn(
             f"the input {input.handle.spec} and the target {target.handle.spec} broadcast, so "
-            "inputs meet the targets of other inputs; give both the same shape"
+            "inputs are compared with the targets of other inputs; give both the same shape"
             + _advice(input, target),
             stacklevel=caller_and_depth(1)[2],
         )
@@ -264,8 +264,8 @@ def _picked(
     shares = None
     if weight is not None:
         shares = reshaped(take(weight, reshaped(places, (places.size,)), axis=0), shape)
-        # Either way the same places: they depend on the weights, so that a label out of range is
-        # one failure and not two.
+        # This changes no place, but makes the places depend on the weights. So a label out of
+        # range is one failure and not two.
         places = where(equal(shares, shares), places, places)
     picked = gather(input, 1, reshaped(places, (shape[0], 1, *shape[1:])))
     loss = negative(reshaped(picked, shape))

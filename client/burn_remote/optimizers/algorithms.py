@@ -57,7 +57,7 @@ class Adam(Optimizer):
 
     Results and defaults are those of ``torch.optim.Adam``, up to rounding. ``betas`` are the decay
     rates of the two moments. With ``amsgrad``, the second moment never falls (Reddi et al., 2018).
-    Arguments else as of ``SGD``. 11 operations for each parameter.
+    The other arguments are those of ``SGD``. 11 operations for each parameter.
     """
 
     _formula = AdamFormula()
@@ -124,7 +124,7 @@ class RMSprop(Optimizer):
     """RMSprop, with the formulas and defaults of ``torch.optim.RMSprop``.
 
     ``alpha`` is the decay rate of the mean of squares. With ``centered``, the mean of the gradients
-    is subtracted. Arguments else as of ``SGD``. 9 operations for each parameter.
+    is subtracted. The other arguments are those of ``SGD``. 9 operations for each parameter.
     """
 
     _formula = RMSpropFormula()
@@ -158,8 +158,8 @@ class RMSprop(Optimizer):
 class Adagrad(Optimizer):
     """Adagrad of Duchi et al. (2011), with the formulas and defaults of ``torch.optim.Adagrad``.
 
-    The learning rate of step t is ``lr / (1 + (t - 1) * lr_decay)``. Arguments else as of ``SGD``.
-    7 operations for each parameter.
+    The learning rate of step t is ``lr / (1 + (t - 1) * lr_decay)``. The other arguments are those
+    of ``SGD``. 7 operations for each parameter.
     """
 
     _formula = AdagradFormula()

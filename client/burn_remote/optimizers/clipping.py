@@ -36,9 +36,9 @@ SMALL = 1e-6
 def global_norm(grads: Any, norm_type: float = 2.0) -> Tensor:
     """Return the norm ``[]`` of all gradients in containers, as if they were one vector.
 
-    float64 if one of them is, otherwise float32. ``norm_type`` is 2, another number p above 0 for
-    ``sum(abs(g)**p)**(1/p)``, or infinity. The result is on the device of the first gradient. Does
-    not wait.
+    It is computed in float64 if one of them is float64, otherwise in float32. ``norm_type`` is 2,
+    another number p above 0 for ``sum(abs(g)**p)**(1/p)``, or infinity. The result is on the device
+    of the first gradient. Does not wait.
     """
     return _common_norm(_by_device(_tensors(grads)), _checked_type(norm_type))
 

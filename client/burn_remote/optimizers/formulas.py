@@ -1,8 +1,9 @@
 """The update of one parameter, for each optimizer.
 
-A formula has a part on numbers, once for all parameters that are updated together, and a part on
-tensors. Numbers that change from step to step (the count of steps, bias corrections, scheduled
-rates) are arguments of a compiled function, so that no step needs another signature or graph.
+A formula has two parts: one computes numbers, once for all parameters that are updated together;
+the other computes tensors. Numbers that change from step to step (the count of steps, bias
+corrections, scheduled rates) are arguments of a compiled function, so that no step needs another
+signature or graph.
 
 A formula remembers *slots*, tensors for each parameter, and *counters*, numbers.
 """
@@ -132,9 +133,9 @@ class SGDFormula(_Unscaled):
 
 
 class _AdamNumbers(NamedTuple):
-    share: Any  # of the gradient
-    first: Any  # of the slot of the first moment
-    second: Any  # of the second moment
+    share: Any  # the factor of the gradient
+    first: Any  # the factor of the first moment's slot
+    second: Any  # the factor of the second moment
     rate: Any
     floor: Any
     decay: Any  # added to the gradient; ``None`` for nothing

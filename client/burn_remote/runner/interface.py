@@ -1,9 +1,9 @@
 """Interfaces of runners and sessions, and the handles of tensors that runners exchange.
 
 A device has a stack of runners. The innermost one (``stack.py``) converts handles to the tensor ids
-of a ``Session``. Recorders, and in future graph capture, automatic differentiation and fusion, are
-further runners around it. Each operation of the program calls a ``RunnerClient`` method of the
-outermost runner, which may record, change or forward the call. The method names are Burn's.
+of a ``Session``. The runners that record graphs, and the one for automatic differentiation, are
+around it. Each operation of the program calls a ``RunnerClient`` method of the outermost runner,
+which may record, change or forward the call. The method names are Burn's.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ class Session(Protocol):
         ...
 
     def fence(self) -> Pending[None]:
-        """Request a reply once all is executed, without raising failures."""
+        """Request a reply once all is executed, whatever failed: its result raises no failure."""
         ...
 
     def fence_soon(self) -> Pending[None]:

@@ -48,7 +48,7 @@ DROP_BYTES: Final = 4 * 1024 * 1024
 
 
 # How long the end of the process waits for the work of all its sessions, to learn of failures. A
-# server that is up to date replies in milliseconds.
+# server without a backlog replies in milliseconds.
 EXIT_SECONDS: Final = 1.0
 
 

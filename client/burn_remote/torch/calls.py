@@ -1,4 +1,4 @@
-"""Arguments and results of operations: from PyTorch's tensors to values, and back."""
+"""Conversion of arguments and results between PyTorch's tensors and ours, called *values*."""
 
 from __future__ import annotations
 

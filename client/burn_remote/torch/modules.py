@@ -23,7 +23,7 @@ _this_thread: Final = threading.local()
 
 
 def keep_identity() -> None:
-    """Have ``nn.Module.to`` and the like keep parameters that move to or from burn devices."""
+    """Have ``nn.Module.to`` and similar methods keep the objects of parameters that move."""
     torch.nn.Module._apply = _apply
 
 

@@ -426,12 +426,12 @@ class NativeSession:
         allowed = self.welcome.limits.get("files")
         if allowed is None:
             raise Unsupported(
-                f"{self._connection.address} cannot load files of its own: update the server"
+                f"{self._connection.address} is too old to load files of its own: update the server"
             )
         if not allowed:
             raise Unsupported(
-                f"{self._connection.address} allows no files of its own: its operator starts it "
-                "with --data-dir PATH"
+                f"{self._connection.address} allows no files of its own: its operator must start "
+                "it with --data-dir PATH"
             )
 
     def find_file(self, name: str) -> Pending[TensorData]:
@@ -480,7 +480,7 @@ class NativeSession:
         return self._ask(lambda request: ListPublished(request, name))
 
     def open_published(self, tensor: int, spec: TensorSpec, name: str) -> None:
-        """Have the server make a tensor of the one that has a name."""
+        """Have the server make a tensor with the elements that are published under a name."""
         check_announced_dtype(spec.dtype, self._extensions, self._connection.address)
         self._enqueue(OpenPublished(tensor, spec, name))
 

@@ -43,7 +43,7 @@ MAX_DEFINED_STEPS: Final = 4096
 # After this many calls in a row in which the program kept tensors that the pattern counts as dead,
 # they become outputs of the pattern.
 MAX_ALIVE: Final = 2
-# A pattern that was begun and left this often, without being completed in between, is forgotten.
+# A pattern that was begun and left this often, without being completed in between, is discarded.
 MAX_MISSES: Final = 4
 
 

@@ -1,6 +1,6 @@
 """PyTorch's promotion of dtypes.
 
-A tensor with axes outranks a 0-d tensor of the same kind, and that a number: see
+A tensor with axes outranks a 0-d tensor of the same kind, and a 0-d tensor outranks a number: see
 ``torch.result_type``.
 """
 
@@ -52,7 +52,7 @@ def default_float() -> DType:
 
 
 def filled_like(x: Tensor, number: Any, shape: tuple[int, ...] = (), dtype: Any = None) -> Tensor:
-    """Return a tensor of one number on the device of ``x``; dtype is ours."""
+    """Return a tensor of one number on the device of ``x``; ``dtype`` is one of burn-remote's."""
     return br.full(shape, number, dtype=dtype or x.dtype, device=x.device)
 
 
