@@ -1,4 +1,4 @@
-"""The files that clients may load into tensors: those in the directories that the operator allows.
+"""The files that clients may load into tensors, in the directories that the operator allows.
 
 A name is a path below one of the directories. Each part is opened relative to the descriptor of the
 one before it, without following a symbolic link. So no name leads out of the directory, even if the

@@ -63,7 +63,7 @@ class RowReduction(NamedTuple):
     """A reduction over the last axis, which keeps that axis with length 1.
 
     ``function(array)`` takes a C-contiguous array. Each element of the result depends on one row of
-    the array only, and has the same bits wherever that row stands among two rows or more.
+    the array only. In an array of at least two rows, its bits do not depend on the row's position.
     """
 
     function: Run

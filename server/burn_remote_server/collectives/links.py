@@ -108,7 +108,7 @@ class MemoryPipe:
     # -- the end that sends -------------------------------------------------------------------
 
     def on_told(self, told: Callable[[GroupBroken], None]) -> None:
-        """Call ``told`` with each message of the next member, also those that came before."""
+        """Call ``told`` with each message of the next member, also those that came earlier."""
         with self._lock:
             self._told, untold = told, self._untold
             self._untold = []

@@ -305,7 +305,7 @@ class Member:
     def while_sending(self) -> None:
         """Raise ``GroupIsBroken`` if the next member is gone.
 
-        A member that has not read of a failure for ``bound_seconds`` counts as gone.
+        It counts as gone if sending still waits for it ``bound_seconds`` after a failure.
         """
         self.beat()
         is_broken = self._broken is not None  # ``_broken_at`` is set before ``_broken``

@@ -91,7 +91,8 @@ class PeerIncoming:
             piece = open_piece(head)
             return _NOTHING if piece is None else place(*piece, size)
 
-        # The head of any other message is all of it: it is short, or has room in ``choose``.
+        # A piece is received as its head and, in memory that ``choose`` returns, its elements. Any
+        # other message may be shorter than such a head; its bytes are joined again.
         head, rest = self._source.receive(PIECE_HEAD_BYTES, _whole(choose), check)
         piece = open_piece(head)
         if piece is not None:
@@ -136,7 +137,7 @@ def _whole(choose: Callable[[bytes, int], memoryview]) -> Callable[[bytes, int],
 
 
 class Dialler:
-    """Opens the links from members before, in the threads of rings."""
+    """Opens links from previous members, in the threads of members."""
 
     def __init__(
         self, settings: Settings, rules: PeerRules, loop: asyncio.AbstractEventLoop
@@ -227,7 +228,10 @@ def accepts_join(message: JoinLink, signer: FetchSigner | None) -> bool:
 
 
 class _Handshaking:
-    """A blocking link as one for a coroutine that never suspends."""
+    """Adapter that gives a blocking link the interface of an asynchronous one.
+
+    Its coroutines never suspend.
+    """
 
     def __init__(
         self, link: BlockingLink, deadline: float, seconds: float, check: Callable[[], None]

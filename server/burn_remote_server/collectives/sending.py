@@ -94,7 +94,7 @@ class Sender:
         return True
 
     def tell(self, broken: GroupBroken) -> None:
-        """Queue the news of a failure."""
+        """Queue the message about a failure."""
         self._unsent.put(broken)
 
     def send(

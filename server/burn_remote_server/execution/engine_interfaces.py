@@ -1,4 +1,4 @@
-"""What an engine needs from its surroundings: a place for its output, and the session's groups."""
+"""The interfaces that an engine calls: its outbox, and the session's groups."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ class Interpreter:
             raise Stopped
 
     def invoke_fused(self, entries: Callable[[], Iterable[Entry]], progress: Progress) -> int:
-        """Run tasks from the current one on as one, if possible; return their number or 0."""
+        """Run a fused block that begins at the current task; return its number of tasks, or 0."""
         assert self.fusion is not None  # only then is a plan fusible
         before = self.counts.operations_fused
         done = self.fusion.run(entries, progress)
@@ -300,9 +300,9 @@ class Interpreter:
             self._run(plan, tensors, inputs, plan.run)
 
     def invoke_simple(self, plan: Plan, task: tuple[Any, ...], start: int) -> None:
-        """Run a task like ``invoke``, in less time, if ``plan.seen`` is set and nothing is special.
+        """Run a task like ``invoke``, in less time, in the usual case.
 
-        Most tasks of most programs are such. The tensors of ``task`` begin at ``start``.
+        ``plan.seen`` must be set. The tensors of ``task`` begin at ``start``.
         """
         arrays = self._arrays
         output = task[-1]

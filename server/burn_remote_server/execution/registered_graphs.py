@@ -109,7 +109,7 @@ class _Registered:
 
 
 class RegisteredGraphs:
-    """The graphs of one session. Not thread-safe: only the session's worker calls it.
+    """The registered graphs of one session. Not thread-safe: only the session's worker calls it.
 
     ``fail(tensor, error)`` stores a failure as a tensor and reports it.
     """

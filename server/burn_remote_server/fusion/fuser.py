@@ -81,7 +81,7 @@ class FuserProperties(NamedTuple):
 
 
 class NumOperations(ABC):
-    """A thing that consists of operations; its length is their number."""
+    """Base class of objects that consist of operations; their length is the number of these."""
 
     @abstractmethod
     def __len__(self) -> int: ...

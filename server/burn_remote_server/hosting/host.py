@@ -537,7 +537,7 @@ class Host:
         try:
             return await future
         except asyncio.CancelledError:
-            # The result may have come before this task could continue with it.
+            # The result may have arrived before this task could continue.
             if not future.cancelled() and future.exception() is None:
                 self._expose_again(key, future.result())
             raise

@@ -96,7 +96,7 @@ class GraphRunner:
             reusable = _dying(plan, inputs, dying) if dying else ()
             results = plan.run(values, numbers, reusable)
         except QuotaExceeded:
-            # Some steps may fit; the first that does not is the one to blame.
+            # Some steps may fit; the first one that does not gets the error.
             self._run_steps(_Call(plan, outputs, numbers), values)
             return
         except StepFailed as failed:

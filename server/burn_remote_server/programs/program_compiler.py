@@ -305,7 +305,7 @@ class ProgramCompiler:
         *,
         is_block: bool,
     ) -> None:
-        """Note the results of steps that are no single ufunc."""
+        """Record the results of steps that are not a single ufunc."""
         for step in steps:
             is_new = not is_block and self._session.returns_new_array(step.plan.signature)
             self._private.difference_update(step.released if is_new else step.inputs, step.outputs)

@@ -173,20 +173,19 @@ class Settings(BaseModel):
     )
     fusion: bool = Field(
         True,
-        description="Execute runs of operations as one where that is faster; results keep the same "
-        "bits. On a GPU: fused kernels and CUDA graphs. docs/graphs-and-fusion.md has the rules.",
+        description="Fuse consecutive operations where that is faster; results keep the same bits. "
+        "On a GPU: fused kernels and CUDA graphs. docs/graphs-and-fusion.md has the rules.",
     )
     compiled_kernels: bool = Field(
         True,
-        description="Compile parts of such runs to machine code, beside the sessions, if the extra "
+        description="Compile fused operations to machine code in a background thread, if the extra "
         "fusion is installed (llvmlite). Results keep the same bits.",
     )
     tf32: bool = Field(
         False,
         description="Let a GPU round the float32 operands of matrix products and convolutions to "
-        "TF32, with 10 bits after the point in place of 23. Faster, with errors of some 1e-3 in "
-        "place of 1e-6. Only the backend cupy has it, and only GPUs from compute capability 8.0 "
-        "on.",
+        "TF32, with 10 mantissa bits instead of 23: faster, but with errors of about 1e-3 instead "
+        "of 1e-6. Needs the backend cupy and a GPU of compute capability 8.0 or more.",
     )
     custom_operations: Names = Field(
         (),
@@ -343,7 +342,7 @@ class Settings(BaseModel):
 
     content_seconds: Seconds = Field(
         3600.0,
-        description="A shared content of an upload is freed this long after its last use.",
+        description="Elements of a shared upload are freed this long after their last use.",
     )
 
     # -- logging ------------------------------------------------------------------------------

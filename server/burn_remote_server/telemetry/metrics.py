@@ -84,7 +84,7 @@ ROWS: Final = (
     _Row(_BYTES_METRIC, _BYTES_HELP, "peer_sent_bytes", {"kind": "peer", "direction": "sent"}),
     _Row(
         "burn_remote_fusion_windows",
-        "Runs of arrived operations that were looked up as execution plans.",
+        "Windows of arrived operations for which an execution plan was looked up.",
         "fusion_windows",
     ),
     _Row(
@@ -99,17 +99,17 @@ ROWS: Final = (
     ),
     _Row(
         "burn_remote_fusion_plans_evicted",
-        "Windows forgotten because a session had too many.",
+        "Windows discarded because a session had too many.",
         "fusion_plans_evicted",
     ),
     _Row(
         "burn_remote_fusion_operations",
-        "Tensor operations executed as part of an optimization.",
+        "Tensor operations executed as part of a fused run.",
         "fusion_operations",
     ),
     _Row(
         "burn_remote_fusion_fallbacks",
-        "Optimizations in whose place the operations ran one by one.",
+        "Fused runs whose operations ran one by one instead.",
         "fusion_fallbacks",
     ),
     _Row("burn_remote_graphs", "Graphs defined.", "graphs"),
@@ -144,12 +144,12 @@ ROWS: Final = (
     ),
     _Row(
         "burn_remote_kernels_evicted",
-        "Compiled kernels forgotten because there were too many.",
+        "Compiled kernels discarded because there were too many.",
         "kernels_evicted",
     ),
     _Row(
         "burn_remote_kernel_compile_seconds",
-        "Time spent on compiling kernels, beside the sessions.",
+        "Time spent on compiling kernels, in a background thread.",
         "kernel_compile_seconds",
     ),
     _Row(

@@ -36,8 +36,8 @@ WITHDRAWN_AT_ONCE: Final = 256
 EXPIRED_AT_ONCE: Final = 512
 
 
-# Compared by identity, because ``==`` of arrays returns an array. Weak references detect when it is
-# no longer used.
+# Compared by identity, because ``==`` of arrays returns an array. Weak references show when an
+# object is no longer used.
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Exposed:
     """An exposed tensor: the shared array with its spec and backend, or the failure."""

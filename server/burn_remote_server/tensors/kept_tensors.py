@@ -147,7 +147,7 @@ class KeptTensors:
     # -- named tensors ------------------------------------------------------------------------
 
     def publish(self, owner: str, name: str, tensor: KeptTensor, max_bytes: int) -> None:
-        """Keep a tensor under a name, in the place of the one that has it.
+        """Keep a tensor under a name, in place of the tensor that had it.
 
         ``max_bytes`` bounds the named tensors of this token. Raises ``QuotaExceeded``; the name
         then keeps its tensor.

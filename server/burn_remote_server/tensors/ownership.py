@@ -24,7 +24,7 @@ def held_only_here(arrays: Sequence[Any], position: int, others: Sequence[Any]) 
 
 
 def held_by_a_call(arrays: Sequence[Any], position: int, others: Sequence[Any]) -> bool:
-    """Whether only these sequences, a call's inputs and a table reference the array."""
+    """Whether only these two sequences, the inputs of a call and a table reference the array."""
     return _references(arrays, position) <= _HELD_ONCE + 2
 
 

@@ -47,7 +47,7 @@ class InFlight:
     def __init__(self, spec: TensorSpec | None, timeout_seconds: float | None = None) -> None:
         self.spec = spec
         self._timeout_seconds = timeout_seconds
-        # The latest sign of its source; ``None`` for a tensor of another session of this process.
+        # The latest sign from its source; ``None`` for a tensor of another session of this process.
         self.sign: Sign | None = None
         # Bytes reserved for it in the quota while it is not dropped.
         self.reserved: int | None = None
@@ -61,7 +61,7 @@ class InFlight:
         self._on_end: Callable[[], None] | None = None
 
     def note_sign(self, hops: int) -> None:
-        """Note that the work before the tensor makes progress."""
+        """Record that the work before the tensor makes progress."""
         self.sign = Sign(time.monotonic(), hops)
 
     def complete(self, array: Any) -> None:

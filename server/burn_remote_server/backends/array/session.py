@@ -39,21 +39,20 @@ from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 __all__ = ["ArraySession", "KernelTable", "kernel_table"]
 
 
-# The first input of a kernel that has none.
+# Stands for the first input of a kernel without inputs.
 NO_INPUT: Final = ArraySpec((), None)
 
 
 class KernelEntry(NamedTuple):
-    """A kernel; whether it takes low-precision tensors as they are; whether it is elementwise;
-    whether it is a ``RowReduction`` along the last axis."""
+    """A kernel and its properties."""
 
     kernel: Kernel
-    low_precision: bool
+    low_precision: bool  # it takes low-precision tensors as they are
     is_elementwise: bool
-    reduces_rows: bool
+    reduces_rows: bool  # it is a ``RowReduction`` along the last axis
 
 
-# The operations that ``returns_new_array`` means.
+# The operations for which ``returns_new_array`` is true.
 PRODUCTS: Final = frozenset(
     {"Matmul", "Linear", "LinearXBackward", "LinearWeightBackward", "LinearBiasBackward"}
 )
@@ -202,7 +201,10 @@ class ArraySession(BackendSession):
     def _numbered_calls(
         self, signature: Signature, kernel: Kernel, numbers: Mapping[str, float]
     ) -> tuple[ElementwiseCall, ...]:
-        """Return an operation with other numbers as calls that no ufunc computes, if possible."""
+        """Return an operation with other numbers as calls, where no ufunc computes it.
+
+        NumPy has no such calls; a backend for GPUs overrides this.
+        """
         return ()
 
     def bind_row_reduction(self, signature: Signature) -> RowReduction | None:

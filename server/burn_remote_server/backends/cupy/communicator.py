@@ -1,7 +1,7 @@
 """Collectives between GPUs by NCCL: what a communicator starts on a stream of its own.
 
 NCCL knows no 16-bit integers, so these are reduced as 32-bit ones, which wrap alike. Its minimum
-and maximum may drop a NaN, so whether an element is one is reduced beside it.
+and maximum may drop a NaN, so flags that mark the NaNs are reduced beside the elements.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The inputs whose elements the memory of a captured graph has already.
+"""Record of the inputs whose elements are already in the memory of a captured graph.
 
-Arrays never change, so an input of the launch before, a model's weights for example, needs no copy.
-A training step takes the outputs of the step before as inputs. Once that was seen, each launch
-copies such outputs also to the memory of the inputs that they become: they are *forwarded*.
+Arrays never change. So an input that the previous launch had too, such as a model's weights, needs
+no copy. A training step takes outputs of the previous step as inputs. Once that was seen, each
+launch also copies such outputs to the memory of the inputs that they become: they are *forwarded*.
 """
 
 from __future__ import annotations

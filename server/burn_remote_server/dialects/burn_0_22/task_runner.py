@@ -98,7 +98,7 @@ class Burn22Runner(TaskRunner):
             super().answer_refused(task, failure)
 
     def _divided(self, tasks: Sequence[Any]) -> Sequence[Any]:
-        """Return tasks with the messages of those frames that have no program in their place."""
+        """Return the tasks, in which its messages replace each frame that has no program."""
         divided: list[Any] = []
         for task in tasks:
             if type(task) is KnownFrame and (

@@ -188,9 +188,9 @@ _Taken = Literal[True] | Closing | None
 
 
 class _LeftToTask(Exception):
-    """A frame that ends the reading was taken on its arrival.
+    """Raised when a frame that ends reading was handled on arrival; the reading task ends then.
 
-    It is no error of a link, so no link handles it.
+    It is no error of a link, so links let it pass.
     """
 
     def __init__(self, outcome: Closing | BurnRemoteError | None) -> None:
@@ -289,7 +289,7 @@ class _Connection:
                 await asyncio.sleep(0)
 
     async def _take_next(self) -> _Taken:
-        """Take the next frame. It is not alive any more when this returns."""
+        """Take the next frame. No reference to the frame is left when this returns."""
         try:
             frame = await self._link.receive()
         except _LeftToTask as left:

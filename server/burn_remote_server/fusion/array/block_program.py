@@ -79,7 +79,7 @@ class _Way(NamedTuple):
 
 
 class _Prepared:
-    """What a program has for inputs with certain masks, some of which may be overwritten.
+    """The prepared form of a program for inputs with certain masks, some of them overwritable.
 
     ``compiled`` is how it is executed with kernels, ``source`` their assembly.
     """

@@ -102,8 +102,8 @@ def _body(
     joined: Mapping[int, int],
 ) -> str:
     count = len(operands)
-    # Only these are written, so that they do not overlap anything is all LLVM must know. The own
-    # pointer of a result that is stored in an operand is not used.
+    # Only arrays that are written need ``noalias``. A result that is stored in an operand does not
+    # use its own pointer.
     written = {joined.get(place, count + place) for place in range(len(results))}
     arguments = [
         f"ptr noalias %p{place}" if place in written else f"ptr %p{place}"

@@ -1,4 +1,4 @@
-"""The fuser of small arrays: exact operations on them become one ufunc.
+"""The fuser for small arrays: exact operations on them become one ufunc.
 
 A graph calls the ufunc as it calls NumPy's own, so a run of operations takes the time of one call:
 the updates of many small parameters (Burn's "foreach"), and what follows a product, in the memory

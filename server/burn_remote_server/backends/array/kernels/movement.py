@@ -94,7 +94,7 @@ class BaseMovement(KernelFamily):
 
 
 class NumericPadding(KernelFamily):
-    """New elements around those of a tensor."""
+    """Padding: new elements before and after those of each axis."""
 
     family = "Numeric"
 

@@ -243,14 +243,14 @@ def _scales_of(xp: Any, tensor: Array, spec: TensorSpec) -> Array:
 
 
 def _seen(xp: Any, tensor: Any, spec: Any) -> Any:
-    """Dequantize an input for a kernel, unless it is not quantized."""
+    """Dequantize a quantized input for a kernel; return any other input unchanged."""
     if type(spec) is tuple:
         return [_seen(xp, one, part) for one, part in zip(tensor, spec, strict=True)]
     return tensor if spec is None or spec.dtype.scheme is None else _numbers(xp, tensor, spec)
 
 
 def _kept(xp: Any, result: Any, spec: TensorSpec) -> Any:
-    """Quantize a result of a kernel, unless it is not declared as quantized."""
+    """Quantize a kernel's result if it is declared as quantized; else return it unchanged."""
     if result is None or spec.dtype.scheme is None:
         return result
     return _quantized(xp, result, _scales_of(xp, result, spec), spec)

@@ -67,7 +67,7 @@ class RandomStream:
 
 
 class _Random(KernelFamily):
-    """Kernels of one kind of numbers, which ``_uniform`` draws."""
+    """Kernels that draw numbers of one kind, by ``_uniform``."""
 
     def __init__(self, xp: Any, source: RandomSource) -> None:
         super().__init__(xp)

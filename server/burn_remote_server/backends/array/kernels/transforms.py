@@ -17,7 +17,7 @@ __all__ = ["FourierTransforms"]
 
 
 class FourierTransforms(KernelFamily):
-    """The transforms of the array library, of input that is truncated first."""
+    """The transforms of the array library, applied to input that is truncated first."""
 
     family = "Fourier"
 
