@@ -33,14 +33,16 @@ from burn_remote_protocol.messages import (
     Execute,
     Expose,
     Hello,
+    Publish,
     Read,
+    Sync,
     Task,
 )
 from burn_remote_protocol.operations.families.session import CUSTOM
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.operations.table import sign
 from burn_remote_protocol.operations.wire_values import Scalar, TensorUse
-from burn_remote_protocol.tensors import TensorSpec, TensorStatus
+from burn_remote_protocol.tensors import Slice, TensorSpec, TensorStatus
 from support.kernels import signature
 from support.servers import RunningServer, server
 from support.specs import f32
@@ -458,6 +460,20 @@ def lists_of_signatures(address: str, limit: int) -> Iterator[Wire]:
         yield wire
 
 
+def published_views(address: str, limit: int) -> Iterator[Wire]:
+    """Publish views from 14 sessions at once, whose memory is copied."""
+    size = limit // 16
+    spec, view = _floats(size), _floats(size - 4)
+    narrow = signature("Base.Slice", spec, ranges=(Slice(1, size // 4, 1),))
+    wires = [_native(address) for _ in range(14)]
+    for wire in wires:
+        wire.say(_full(1, spec), Execute(Operation(narrow, (1, 2))), Drop((1,)), Sync(1))
+        wire.hear()
+    for number, wire in enumerate(wires):
+        wire.say(Publish(2, f"name {number}", 2, view))
+    yield from wires
+
+
 Attack = Callable[[str, int], Iterable[Wire]]
 
 ATTACKS: Final[dict[str, Attack]] = {
@@ -486,6 +502,7 @@ ATTACKS: Final[dict[str, Attack]] = {
         exposed_failures,
         values_of_registered_graphs,
         lists_of_signatures,
+        published_views,
     )
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -79,18 +80,19 @@ class KeptTasks:
         hashing = content_hash(task.specs)
         kept: list[KeptTensor] = []
         try:
-            for place, spec in enumerate(task.specs):
-                array = self._array(task.first + place, spec)
-                if not array.flags.c_contiguous:
-                    return  # an upload would be contiguous
-                items = max(1, BLOCK_BYTES // max(1, array.itemsize))
-                flat = array.reshape(-1)
-                for start in range(0, flat.size, items):
-                    if self._is_stopped():
-                        return
-                    block = flat[start : start + items]
-                    hashing.update(self._interpreter.backend.to_bytes(block, spec.dtype))
-                kept.append(self._kept(array, spec))
+            with contextlib.ExitStack() as copies:
+                for place, spec in enumerate(task.specs):
+                    array = self._array(task.first + place, spec)
+                    if not array.flags.c_contiguous:
+                        return  # an upload would be contiguous
+                    items = max(1, BLOCK_BYTES // max(1, array.itemsize))
+                    flat = array.reshape(-1)
+                    for start in range(0, flat.size, items):
+                        if self._is_stopped():
+                            return
+                        block = flat[start : start + items]
+                        hashing.update(self._interpreter.backend.to_bytes(block, spec.dtype))
+                    kept.append(self._kept(array, spec, copies))
         except (OperationFailed, MemoryError):
             return
         # Other sessions open the content by its digest alone, so a wrong one must not be kept.
@@ -118,7 +120,10 @@ class KeptTasks:
         own = self._own
         shapes = f"{task.spec}, {shown(task.name)}"
         try:
-            own.publish(task.name, self._kept(self._array(task.tensor, task.spec), task.spec))
+            array = self._array(task.tensor, task.spec)
+            with contextlib.ExitStack() as copies:
+                kept = self._kept(array, task.spec, copies)
+            own.publish(task.name, kept)
         except OperationFailed as error:
             refusal = type(error)(error.reason, operation="Publish", shapes=shapes)
             # The tensor's own failure names the operation and the tensor that failed.
@@ -157,13 +162,19 @@ class KeptTasks:
             raise UnknownTensor(f"tensor {tensor} has the dtype {array.dtype}, not {spec.dtype}")
         return array
 
-    def _kept(self, array: Any, spec: TensorSpec) -> KeptTensor:
-        """Return an array to keep: a copy if it would keep more memory alive than its own."""
+    def _kept(self, array: Any, spec: TensorSpec, copies: contextlib.ExitStack) -> KeptTensor:
+        """Return an array to keep: a copy if it would keep more memory alive than its own.
+
+        A copy counts in the session's quota until ``copies`` is closed; then the store counts it.
+        Raises ``QuotaExceeded``.
+        """
         backend = self._interpreter.backend
         size = backend.nbytes(backend.root(array))
         if size > backend.nbytes(array):
-            array = array.copy()
             size = backend.nbytes(array)
+            self._interpreter.quota.hold(size)
+            copies.callback(self._interpreter.quota.release, size)
+            array = array.copy()
         shared = self._interpreter.session.share(array)
         return KeptTensor(shared, spec, max(size, memory_bytes(spec)))
 

@@ -186,6 +186,31 @@ def test_a_small_view_is_published_without_the_memory_around_it() -> None:
     assert device.pool.taken - before < 2000
 
 
+def test_a_view_is_not_copied_to_be_kept_if_the_copy_does_not_fit() -> None:
+    # Before, each of many sessions made its copy, and only then did the store refuse it.
+    device = Device()
+    session = device.session(max_bytes=3 * SPEC.nbytes // 2)
+    most = signature("Base.Slice", SPEC, ranges=(Slice(1, LENGTH, 1),))
+    view = vector(LENGTH - 1)
+    upload(session, 1, elements(1))
+    session.run(Define(0, most))
+    session.quota.max_bytes *= 2  # the view counts beside the tensor until that is dropped
+    session.run((0, 1, 2), Drop((1,)))
+    session.quota.max_bytes //= 2
+    refused = reply(session, Publish(1, "w", 2, view))
+    assert isinstance(refused, QuotaExceeded)
+    assert "session bytes" in str(refused)
+    digest = digest_of(TensorData(elements(1).bytes[4:], view.shape, F32))
+    session.run(KeepContent(digest, 2, (view,)))
+    assert reply(session, OpenContent(2, digest, 3, 1)) == 0
+    session.quota.max_bytes *= 2
+    held = session.quota.held
+    assert reply(session, Publish(1, "w", 2, view)) is None
+    session.run(KeepContent(digest, 2, (view,)))
+    assert session.quota.held == held
+    assert device.kept.content_bytes > 0
+
+
 def test_a_name_lives_until_it_is_removed() -> None:
     device = Device()
     first = device.session()
