@@ -12,6 +12,7 @@ __all__ = [
     "SessionId",
     "TensorId",
     "TransferId",
+    "exposing_session",
     "is_secret",
     "new_transfer_id",
     "new_transfer_number",
@@ -25,11 +26,16 @@ RequestId = NewType("RequestId", int)
 PayloadId = NewType("PayloadId", int)
 # Drawn by the server in the native dialect, by the client in Burn's dialect (u64).
 SessionId = NewType("SessionId", int)
-# Drawn by the client. Whoever knows it may fetch the tensor: 32 random bytes cannot be guessed.
+# Drawn by the client. Whoever knows it may fetch the tensor: 16 random bytes cannot be guessed.
 TransferId = NewType("TransferId", bytes)
 
 MAX_ID: Final = 2**64 - 1
 TRANSFER_ID_BYTES: Final = 32
+
+# A transfer id that begins with this label names the session that exposes the tensor: its number
+# follows, 8 bytes, big-endian, and 16 random bytes. A random id begins with it once in 2⁶⁴.
+SESSION_LABEL: Final = b"session\0"
+SESSION_END: Final = len(SESSION_LABEL) + 8
 
 # Burn's servers identify transfers by numbers. Burn 0.21's client counts them up from 0. That of
 # Burn 0.22, and ours, draw them at random. A client that counts does not reach this number in years
@@ -40,9 +46,21 @@ SECRET_NUMBERS: Final = 2**40
 DRAWN_NUMBERS: Final = 2**63
 
 
-def new_transfer_id() -> TransferId:
-    """Draw a transfer id: 256 bits from the operating system's random source."""
-    return TransferId(secrets.token_bytes(TRANSFER_ID_BYTES))
+def new_transfer_id(session: int | None = None) -> TransferId:
+    """Draw a transfer id from the operating system's random source.
+
+    ``session`` is the number of the native session that will expose the tensor. Its server then
+    fails fetches at once if that session has ended.
+    """
+    named = b"" if session is None else SESSION_LABEL + session.to_bytes(8, "big")
+    return TransferId(named + secrets.token_bytes(TRANSFER_ID_BYTES - len(named)))
+
+
+def exposing_session(transfer: bytes | int) -> int | None:
+    """Return the session that a transfer id names, or ``None``."""
+    if isinstance(transfer, int) or not transfer.startswith(SESSION_LABEL):
+        return None
+    return int.from_bytes(transfer[len(SESSION_LABEL) : SESSION_END], "big")
 
 
 def new_transfer_number() -> int:

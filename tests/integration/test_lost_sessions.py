@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
+from burn_remote_protocol.ids import new_transfer_id
 from support.faults import FaultyProxy, faulty_proxy
 from support.servers import RunningServer, server
 from support.waiting import PATIENCE_SECONDS, wait_until
@@ -34,11 +35,14 @@ class Lost:
         self.running.kill()
         self._proxy.cut_all()
 
-    def end_lease(self) -> None:
-        """Cut the connections, and let no client back before its lease has ended."""
+    def end_lease(self, others: int = 0) -> None:
+        """Cut the connections, and let no client back before its lease has ended.
+
+        ``others`` is the number of sessions that do not use the proxy.
+        """
         self._proxy.open.clear()
         self._proxy.cut_all()
-        wait_until(lambda: self.running.metric("burn_remote_sessions") == 0)
+        wait_until(lambda: self.running.metric("burn_remote_sessions") == others)
         self._proxy.open.set()
 
 
@@ -198,6 +202,38 @@ def test_every_await_gets_session_lost(losing: tuple[Lost, Callable[[], None]]) 
     check_typed(asyncio.run(program()))
     check_new_session(lost.address)
     device.close()
+
+
+def test_a_move_whose_source_has_lost_its_session_fails_at_once() -> None:
+    """The source's server would wait for an hour for somebody to expose the tensor."""
+    with contextlib.ExitStack() as stack:
+        flags = "--fetch-timeout-seconds", "3600", "--lease-seconds", "0.3"
+        source, target = (stack.enter_context(server(*flags)) for _ in range(2))
+        proxy = stack.enter_context(faulty_proxy(source.port))
+        device = br.RemoteDevice(proxy.address)
+        other = stack.enter_context(br.RemoteDevice(target.address))
+        x = br.ones((3,), device=device)
+        x.numpy()
+        # As if the move's expose had been on its way when the connection broke.
+        moves = [
+            br.Tensor(
+                at.runners.fetch(
+                    new_transfer_id(device.session.number),
+                    device.session.peer_address,
+                    x.handle.spec,
+                )
+            )
+            for at in (other, stack.enter_context(br.RemoteDevice(source.address)))
+        ]
+        pending = [moved.read() for moved in moves]
+        for one in pending:
+            one.attend()
+        Lost(source, proxy).end_lease(others=1)
+        for one in pending:
+            with pytest.raises(br.TransferFailed, match="has ended on its server"):
+                one.result(PATIENCE_SECONDS)
+        with pytest.raises(br.SessionLost):
+            device.sync()
 
 
 @pytest.mark.parametrize("is_source", [True, False], ids=["source lost", "target lost"])

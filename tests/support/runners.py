@@ -29,6 +29,7 @@ class RecordingSession:
     closed = False
     transfer_domain = "recording"
     has_secret_transfers = True
+    number: int | None = None
     peer_address = "ws://recording"
 
     def __init__(self) -> None:

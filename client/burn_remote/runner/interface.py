@@ -207,6 +207,11 @@ class Session(Protocol):
         ...
 
     @property
+    def number(self) -> int | None:
+        """The server's number of this session, if servers fetch from it by that number."""
+        ...
+
+    @property
     def peer_address(self) -> str:
         """The address at which other servers reach this session's server; empty if none."""
         ...

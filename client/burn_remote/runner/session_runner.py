@@ -156,7 +156,7 @@ class SessionRunner:
             raise UsageError(f"{self.device} has no address at which other servers can reach it")
         other.check_open()  # otherwise the source would keep an exposed tensor that nobody fetches
         are_secret = source.has_secret_transfers and other.has_secret_transfers
-        transfer = new_transfer_id() if are_secret else new_transfer_number()
+        transfer = new_transfer_id(source.number) if are_secret else new_transfer_number()
         # The expose has been sent when this returns; in Burn's dialect it has been executed. The
         # fetch is issued next, so it never waits for an expose that is queued behind it.
         source.expose(handle.id, handle.spec, transfer, EXPIRES_SECONDS)

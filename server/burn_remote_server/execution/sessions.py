@@ -361,6 +361,10 @@ class Sessions:
     def __iter__(self) -> Iterator[Session]:
         return iter([*self._open.values()])
 
+    def __contains__(self, identifier: int) -> bool:
+        """Return whether a session with this number is open. Any thread may call this."""
+        return identifier in self._open
+
     def draw_id(self) -> int:
         """Return an id for a new session. Raises ``HandshakeRefused`` if too many are open."""
         ended = [session for session in self._stuck if session.identifier not in self._open]

@@ -18,6 +18,7 @@ from burn_remote_protocol.errors import (
     TransferFailed,
     UsageError,
 )
+from burn_remote_protocol.ids import exposing_session
 from burn_remote_protocol.messages import MAX_HOPS, Fetch
 from burn_remote_server.access.admission import NOBODY, Access, Grant
 from burn_remote_server.access.data_files import DataFiles
@@ -51,7 +52,7 @@ from burn_remote_server.tensors.slots import InFlight
 from burn_remote_server.transfers.burn_peers import is_expected
 from burn_remote_server.transfers.download_scheduler import DownloadScheduler
 from burn_remote_server.transfers.downloads import ignore_sign
-from burn_remote_server.transfers.local_fetches import LocalFetches
+from burn_remote_server.transfers.local_fetches import LocalFetches, source_ended
 from burn_remote_server.transfers.loop_scheduling import BatchedCalls, Deadlines
 from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
 from burn_remote_server.transfers.peers import Peers
@@ -81,6 +82,9 @@ STALE_TIMEOUTS: Final = 1.25
 # signs that arrive within it, and fast enough that a cycle reaches ``MAX_HOPS`` within a timeout.
 TELLS_AGAIN_DIVISOR: Final = 20
 TOLD_AT_ONCE: Final = 64
+
+# Peers' fetches from an ended session that fail in one iteration of the event loop, about 3 ms.
+FAILED_AT_ONCE: Final = 64
 
 
 def new_interpreter(
@@ -140,6 +144,7 @@ class _PeerFetch:
 
     exposed: asyncio.Future[Exposed]
     still_waiting: Callable[[int], None]
+    source: int | None = None  # the session that exposes it, if the transfer id names it
     told: int | None = None  # hops of the last sign
     since: float = field(default_factory=time.monotonic)
 
@@ -227,6 +232,11 @@ class Device:
         return session
 
 
+def _fail_source_ended(fetch: _PeerFetch) -> None:
+    if not fetch.exposed.done():
+        fetch.exposed.set_exception(source_ended())
+
+
 def _described(session: weakref.ref[Session]) -> str:
     found = session()
     return "its session has ended" if found is None else found.describe_work()
@@ -288,7 +298,11 @@ class Host:
             seconds,
             self._not_exposed,
             may_come=lambda since: self._hops(since) is not None,
+            is_open=self.sessions.__contains__,
         )
+        # The fetches of peers whose transfer ids name a session, by that session.
+        self._by_source: Final[dict[int, dict[_PeerFetch, None]]] = {}
+        self._source_failures: Final = BatchedCalls(self._loop, FAILED_AT_ONCE)
         self._waiting: Final = Deadlines(seconds, self._give_up)
         self._tells_again = False  # a call of ``_tell_again`` is scheduled
         self._told_again: Final = BatchedCalls(self._loop, TOLD_AT_ONCE)
@@ -425,6 +439,9 @@ class Host:
         session.counters.tensors = session.counters.tensor_bytes = 0
         self.counter_registry.close(session.counters)
         self.counters.sessions_closed += 1
+        self._local_fetches.end_source(session.identifier)
+        fetches = self._by_source.pop(session.identifier, {})
+        self._source_failures.call(_fail_source_ended, fetches)
 
     def total(self) -> Counters:
         """Return the counters of all sessions, open and ended."""
@@ -532,9 +549,11 @@ class Host:
                 future.set_result(exposed)
 
         ticket = self.transfers.fetch(key, arrive)
-        fetch = _PeerFetch(future, still_waiting)
+        fetch = _PeerFetch(future, still_waiting, exposing_session(key[1]))
         self._waiting.add(fetch)
         try:
+            if self.transfers.is_waiting(key, ticket):
+                self._watch_source(fetch, key[1])
             return await future
         except asyncio.CancelledError:
             # The result may have arrived before this task could continue.
@@ -544,6 +563,24 @@ class Host:
         finally:
             self._waiting.discard(fetch)
             self.transfers.forget(key, ticket)
+            self._forget_source(fetch)
+
+    def _watch_source(self, fetch: _PeerFetch, transfer: bytes | int) -> None:
+        """Have a fetch fail when its source's session ends. Raises ``TransferFailed`` if it has."""
+        if fetch.source is None:
+            return
+        if fetch.source in self.sessions:
+            self._by_source.setdefault(fetch.source, {})[fetch] = None
+        # A tensor that is being sent to a peer may have to be exposed again.
+        elif not any(sending.holds(transfer) for sending in self.outgoing_transfers):
+            raise source_ended()
+
+    def _forget_source(self, fetch: _PeerFetch) -> None:
+        if fetch.source is not None:
+            fetches = self._by_source.get(fetch.source, {})
+            fetches.pop(fetch, None)
+            if not fetches:
+                self._by_source.pop(fetch.source, None)
 
     def _expose_again(self, key: tuple[str, bytes | int], exposed: Exposed) -> None:
         """Expose a tensor that was fetched by nobody: the fetch had ended in the meantime."""

@@ -202,6 +202,10 @@ class Transfers:
         for callback in callbacks:
             callback(exposed)
 
+    def is_waiting(self, key: Key, ticket: int) -> bool:
+        """Return whether a fetch still waits for its tensor."""
+        return ticket in self._waiting.get(key, ())
+
     def forget(self, key: Key, ticket: int) -> None:
         """Stop waiting for a tensor. Does nothing for a fetch that has been served."""
         with self._lock:

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from burn_remote_protocol.errors import TransferFailed
+from burn_remote_protocol.ids import exposing_session
 from burn_remote_server.tensors.exposed import Exposed, Key, Transfers
 from burn_remote_server.tensors.slots import InFlight
 from burn_remote_server.transfers.loop_scheduling import BatchedCalls, Deadlines
 
-__all__ = ["LocalFetches"]
+__all__ = ["LocalFetches", "source_ended"]
 
 # Waiting fetches that fail in one iteration of the event loop, about 1 ms.
 FAILED_AT_ONCE: Final = 128
@@ -34,6 +35,11 @@ class _Wait:
     ticket: int | None = None
     since: float = field(default_factory=time.monotonic)
 
+    @property
+    def source(self) -> int | None:
+        """The session that exposes the tensor, if the transfer id names it."""
+        return exposing_session(self.key[1])
+
 
 class LocalFetches:
     """The waiting fetches of all sessions of a process. Thread-safe, except for ``end``."""
@@ -44,12 +50,16 @@ class LocalFetches:
         seconds: float,
         failure: Callable[[], TransferFailed],
         may_come: Callable[[float], bool] = lambda since: False,
+        is_open: Callable[[int], bool] = lambda session: True,
     ) -> None:
         """Fail a fetch with ``failure()`` if its tensor is not exposed within ``seconds``.
 
         A fetch continues to wait while ``may_come(since)`` returns true: a session may still expose
-        the tensor of a fetch that began at ``since``.
+        the tensor of a fetch that began at ``since``. It fails at once if its transfer id names a
+        session of which ``is_open(session)`` is false.
         """
+        self._is_open: Final = is_open
+        self._by_source: Final[dict[int, dict[_Wait, None]]] = {}
         self._may_come: Final = may_come
         self._transfers: Final = transfers
         self._failure: Final = failure
@@ -72,10 +82,13 @@ class LocalFetches:
         fails the slot.
         """
         wait = _Wait(owner, key, slot)
+        source = wait.source
         with self._lock:
             waits = self._waits.get(owner)
             if waits is not None:
                 waits[wait] = None
+                if source is not None:
+                    self._by_source.setdefault(source, {})[wait] = None
         if waits is None:
             slot.fail(_session_ended())
             return
@@ -95,6 +108,14 @@ class LocalFetches:
             is_waiting = wait in self._waits.get(owner, ())
         if not is_waiting:  # the tensor arrived, or the session ended, before the entries existed
             self._forget(wait)
+        elif source is not None and not self._is_open(source):
+            self._fail(wait, source_ended())
+
+    def end_source(self, session: int) -> None:
+        """Fail the fetches from a session that has ended. Belongs to the event loop's thread."""
+        with self._lock:
+            waits = self._by_source.pop(session, {})
+        self._failures.call(lambda wait: self._fail(wait, source_ended()), waits)
 
     def end(self, owner: object) -> None:
         """Fail the fetches of a session that has ended. Belongs to the event loop's thread."""
@@ -137,8 +158,24 @@ class LocalFetches:
 
     def _forget(self, wait: _Wait) -> None:
         self._deadlines.discard(wait)
+        source = wait.source
+        if source is not None:
+            with self._lock:
+                waits = self._by_source.get(source, {})
+                waits.pop(wait, None)
+                if not waits:
+                    self._by_source.pop(source, None)
         if wait.ticket is not None:
             self._transfers.forget(wait.key, wait.ticket)
+
+
+def source_ended() -> TransferFailed:
+    """Return the error of a fetch from a session that cannot expose its tensor any more."""
+    return TransferFailed(
+        "the session that was to send the tensor has ended on its server: the server was "
+        "restarted, the connection was lost for longer than the lease, or the program closed the "
+        "device; open the device again and make the tensor there"
+    )
 
 
 def _session_ended() -> TransferFailed:

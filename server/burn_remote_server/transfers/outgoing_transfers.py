@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -59,6 +60,11 @@ class OutgoingTransfers:
         self._making: list[Exposed] = []
         self._idle: Final = asyncio.Event()
         self._idle.set()
+
+    def holds(self, transfer: bytes | int) -> bool:
+        """Return whether a tensor is being sent or lent that may have to be exposed again."""
+        begun = itertools.chain(self._begun.values(), self._lent.values())
+        return any(one.transfer == transfer for one in begun)
 
     def begin(self, request: FetchRequest, exposed: Exposed) -> None:
         """Register a tensor that is being sent.

@@ -21,7 +21,8 @@ from burn_remote_protocol.errors import (
     QuotaExceeded,
     TransferFailed,
 )
-from burn_remote_protocol.messages import MAX_HOPS, Fetch, Upload
+from burn_remote_protocol.ids import new_transfer_id
+from burn_remote_protocol.messages import MAX_HOPS, Fetch, FetchRequest, Upload
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.admission import NOBODY, Grant
 from burn_remote_server.backends.interface import Backend
@@ -35,6 +36,7 @@ from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.tensors.exposed import Exposed
 from burn_remote_server.tensors.slots import InFlight
+from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
 from support.engines import RecordingOutbox, floats, undecoded
 from support.native_clients import turns, until
 from support.waiting import PATIENCE_SECONDS
@@ -94,9 +96,21 @@ async def hosting(*backends: Backend, **settings: Any) -> AsyncIterator[Host]:
             host.draining.set()
 
 
-def expose(host: Host, array: Any = ARRAY, spec: TensorSpec = SPEC, *, device: int = 0) -> None:
+def named(session: int) -> tuple[str, bytes]:
+    """Return the key of a transfer id that names a session."""
+    return NATIVE_TRANSFERS, new_transfer_id(session)
+
+
+def expose(
+    host: Host,
+    array: Any = ARRAY,
+    spec: TensorSpec = SPEC,
+    *,
+    device: int = 0,
+    key: tuple[str, bytes | int] = KEY,
+) -> None:
     exposed = Exposed(array, spec, host.devices[device].backend)
-    host.transfers.expose(KEY, exposed, owner=host, count=1, expires_seconds=60)
+    host.transfers.expose(key, exposed, owner=host, count=1, expires_seconds=60)
 
 
 async def within_patience(waited: Awaitable[Any]) -> Any:
@@ -370,6 +384,40 @@ async def test_a_peer_waits_a_bounded_time_and_learns_why() -> None:
             await within_patience(host.exposed(KEY))
         expose(host)
         assert len(host.transfers) == 1  # the fetch that timed out did not take the tensor
+
+
+async def test_a_peer_learns_at_once_that_the_session_of_its_tensor_has_ended() -> None:
+    async with hosting(fetch_timeout_seconds=3600) as host:
+        session = host.devices[0].open_session(7, RecordingOutbox(), NATIVE_TRANSFERS)
+        waiting = [asyncio.create_task(host.exposed(named(7))) for _ in range(200)]
+        key = named(7)
+        exposed = asyncio.create_task(host.exposed(key))
+        await turns(2)
+        expose(host, key=key)
+        assert (await within_patience(exposed)).array is ARRAY
+        with pytest.raises(TransferFailed, match="has ended on its server"):
+            await within_patience(host.exposed(named(8)))
+        assert not any(one.done() for one in waiting)
+        host.end_session(session)
+        for one in waiting:
+            with pytest.raises(TransferFailed, match="has ended on its server"):
+                await within_patience(one)
+        assert not host._by_source
+        assert not host.transfers._waiting
+
+
+async def test_a_peer_waits_for_the_tensor_of_an_ended_session_that_is_being_sent() -> None:
+    # The connection that carries it broke, and the source has not noticed.
+    async with hosting(fetch_timeout_seconds=3600) as host:
+        key = named(7)
+        sending = OutgoingTransfers(host.transfers, NATIVE_TRANSFERS, 60.0)
+        host.outgoing_transfers.add(sending)
+        sending.begin(FetchRequest(1, key[1]), Exposed(ARRAY, SPEC, host.devices[0].backend))
+        waiting = asyncio.create_task(host.exposed(key))
+        await turns(2)
+        assert not waiting.done()
+        sending.expose_again()
+        assert (await within_patience(waiting)).array is ARRAY
 
 
 @pytest.mark.parametrize("is_exposed_first", [True, False])

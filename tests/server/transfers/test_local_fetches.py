@@ -12,6 +12,7 @@ import pytest
 
 from burn_remote_protocol.dtypes import U8
 from burn_remote_protocol.errors import TransferFailed
+from burn_remote_protocol.ids import new_transfer_id
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends import open_backends
 from burn_remote_server.tensors import exposed as registry
@@ -236,3 +237,36 @@ async def test_a_fetch_that_was_delivered_keeps_no_timeout() -> None:
     local_fetches.begin("session", slot, KEY, _completing(slot))
     assert slot.arrived()
     assert not local_fetches._deadlines._items
+
+
+async def test_a_fetch_from_a_session_that_is_not_open_fails_at_once() -> None:
+    transfers, slot = Transfers(), InFlight(SPEC)
+    local_fetches = LocalFetches(
+        transfers, 60.0, lambda: TransferFailed("too late"), is_open=lambda session: session == 7
+    )
+    local_fetches.open("session")
+    key = ("native", new_transfer_id(8))
+    local_fetches.begin("session", slot, key, _completing(slot))
+    with pytest.raises(TransferFailed, match="has ended on its server"):
+        slot.array()
+    assert not transfers._waiting
+
+
+async def test_the_end_of_a_session_fails_the_fetches_that_name_it_a_bounded_number_at_a_time() -> (
+    None
+):
+    transfers = Transfers()
+    local_fetches = _local_fetches(transfers)
+    slots = {source: [InFlight(SPEC) for _ in range(300)] for source in (7, 8)}
+    for source, named in slots.items():
+        for slot in named:
+            key = ("native", new_transfer_id(source))
+            local_fetches.begin("session", slot, key, _completing(slot))
+    unnamed = InFlight(SPEC)
+    local_fetches.begin("session", unnamed, KEY, _completing(unnamed))
+    local_fetches.end_source(7)
+    assert await _failed_per_turn(slots[7]) <= FAILED_AT_ONCE
+    assert not any(slot.arrived() for slot in [*slots[8], unnamed])
+    local_fetches.end("session")
+    assert await _failed_per_turn([*slots[8], unnamed]) <= FAILED_AT_ONCE
+    assert not local_fetches._by_source

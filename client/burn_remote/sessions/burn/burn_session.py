@@ -57,6 +57,7 @@ class BurnSession:
 
     transfer_domain: Final = "servers"
     has_secret_transfers: Final = False
+    number: Final = None  # its transfer ids are numbers themselves
     graph_steps: Final = 0  # Burn's protocol has no graphs
 
     def __init__(

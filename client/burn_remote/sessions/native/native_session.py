@@ -169,6 +169,11 @@ class NativeSession:
         return self._connection.welcome
 
     @property
+    def number(self) -> int | None:
+        """The server's number of this session, if servers fetch from it by that number."""
+        return self.welcome.session if self.transfer_domain == "servers" else None
+
+    @property
     def traffic(self) -> Traffic:
         """The session's traffic so far."""
         return self._connection.traffic
