@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
+import threadpoolctl
 
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.tensors import TensorSpec
@@ -33,7 +35,8 @@ class Library:
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     made = Library()
-    monkeypatch.setattr(blas_threads, "_libraries", lambda: ((made, 8),))
+    limit = blas_threads.Limit(made.set_num_threads, 8)
+    monkeypatch.setattr(blas_threads, "limits", lambda: (limit,))
     return made
 
 
@@ -61,5 +64,32 @@ def test_a_failed_product_restores_the_number_of_threads(library: Library) -> No
 
 
 def test_a_single_threaded_blas_is_not_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blas_threads, "_libraries", lambda: ())
+    monkeypatch.setattr(blas_threads, "limits", lambda: ())
     assert blas_threads.on_one_thread(np.matmul) is np.matmul
+
+
+def test_the_number_of_threads_is_restored_after_the_last_of_products_at_a_time(
+    library: Library,
+) -> None:
+    seen = []
+
+    def inner() -> None:
+        seen.append(library.num_threads)
+
+    def outer() -> None:
+        blas_threads.on_one_thread(inner)()
+        seen.append(library.num_threads)
+
+    blas_threads.on_one_thread(outer)()
+    assert seen == [1, 1]
+    assert library.num_threads == 8
+
+
+@pytest.mark.skipif(not blas_threads.limits(), reason="NumPy's BLAS has one thread")
+def test_products_of_all_sessions_run_on_one_thread() -> None:
+    """threadpoolctl sets the threads of OpenBLAS only for the first thread that asks."""
+    libraries = threadpoolctl.ThreadpoolController().select(user_api="blas")
+    run = blas_threads.on_one_thread(lambda: [each["num_threads"] for each in libraries.info()])
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        seen = first.submit(run).result() + second.submit(run).result()
+    assert {*seen} == {1}
