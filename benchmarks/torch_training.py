@@ -7,7 +7,8 @@ the optimizer is AdamW. The burn device is a server on this machine, in a proces
 PyTorch and the server use one thread each on a CPU. PyTorch's own variant runs in another process,
 because no CUDA tensor can run a backward pass in a process with burn devices. The variants take
 turns, so each round measures all of them under the same load; the ratios are of medians. Processor
-times are the program's, without the server's. Needs PyTorch; ``--backend cupy`` needs a GPU.
+times are the program's, and beside them those of the server, which works at the same time. Needs
+PyTorch; ``--backend cupy`` needs a GPU.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from multiprocessing import get_context
 from statistics import median
 from typing import Any, Final
 
+import psutil
 import torch
 from torch import nn
 
@@ -29,6 +31,8 @@ import burn_remote as br
 from support.servers import server
 
 STEPS: Final = 10
+# A server compiles the functions of a graph at its 32nd call, beside the calls.
+WARM_UP: Final = 40
 TOKENS: Final = 96
 
 
@@ -99,15 +103,19 @@ def run_alone(device: str, steps: int) -> tuple[float, float, float]:
 
 
 def measure(
-    variants: Mapping[str, Callable[[int], tuple[float, float, float]]], rounds: int
-) -> dict[str, list[tuple[float, float, float]]]:
-    """Return what each variant returned in each round, after steps that compile."""
-    measured: dict[str, list[tuple[float, float, float]]] = {name: [] for name in variants}
+    variants: Mapping[str, Callable[[int], tuple[float, float, float]]],
+    rounds: int,
+    server_seconds: Callable[[], float],
+) -> dict[str, list[tuple[float, ...]]]:
+    """Return what each variant returned in each round, and the server's processor milliseconds."""
+    measured: dict[str, list[tuple[float, ...]]] = {name: [] for name in variants}
     for run in variants.values():
-        run(5)
+        run(WARM_UP)
     for _ in range(rounds):
         for name, run in variants.items():
-            measured[name].append(run(STEPS))
+            before = server_seconds()
+            found = run(STEPS)
+            measured[name].append((*found, (server_seconds() - before) / STEPS * 1e3))
     return measured
 
 
@@ -134,16 +142,18 @@ def main() -> None:
             "burn device": Training(burn, device.sync, None).run,
             "burn device, torch.compile": Training(burn, device.sync, "burn_remote").run,
         }
-        measured = measure(variants, arguments.rounds)
+        process = psutil.Process(running.process.pid)
+        measured = measure(variants, arguments.rounds, lambda: sum(process.cpu_times()[:2]))
 
     name = torch.cuda.get_device_name() if on_gpu else "CPU, one thread"
     print(f"PyTorch {torch.__version__}, {name}; medians of {arguments.rounds} rounds of {STEPS}")
     base = [median(each[index] for each in measured["PyTorch"]) for index in (0, 1)]
     for name, rounds in measured.items():
-        wall, processor = (median(each[index] for each in rounds) for index in (0, 1))
+        wall, processor, served = (median(each[index] for each in rounds) for index in (0, 1, 3))
         print(
             f"{name:<28}{wall:8.2f} ms a step, ÷ PyTorch {wall / base[0]:.2f};"
-            f" processor {processor:8.2f} ms, ÷ PyTorch {processor / base[1]:.2f};"
+            f" processor {processor:8.2f} ms, ÷ PyTorch {processor / base[1]:.2f},"
+            f" server {served:8.2f} ms, ÷ PyTorch {served / base[1]:.2f};"
             f" loss {rounds[-1][2]:.6f}"
         )
 

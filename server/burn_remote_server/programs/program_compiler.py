@@ -190,11 +190,17 @@ class ProgramCompiler:
     def _called(self, steps: Sequence[Step], place: int, block: Block, direct: DirectCall) -> bool:
         """Append the instruction of a block that is one function.
 
-        Returns ``False`` if single steps must run instead: they have a limit, no output, or one
-        that may be in another order than C.
+        Returns ``False`` if single steps must run instead: they have no output, or one that may be
+        in another order than C.
         """
-        if self._limited(direct.run, [step.plan for step in steps]) is not direct.run:
-            return False
+        plans = [step.plan for step in steps]
+
+        def limit(run: Run) -> Run:
+            return self._limited(run, plans)
+
+        has_limit = limit(direct.run) is not direct.run
+        if has_limit:
+            direct = _limited_call(direct, limit)
         inputs, targets = self._operands(steps, place, block)
         unknown = self._unknown_orders(steps, inputs)
         orders = self._orders.assuming(unknown)
@@ -203,7 +209,8 @@ class ProgramCompiler:
         is_ordered = bool(targets) and all(target in orders for target in targets)
         if not is_ordered or (unknown and len(targets) > 1):
             return False
-        dying = self._overwritten(steps, inputs, targets, unknown)
+        # A limit may be exceeded after everything was written.
+        dying = () if has_limit else self._overwritten(steps, inputs, targets, unknown)
         # Its own entry among the kernels, which a compiled function replaces.
         k = len(self._kernels.found)
         self._kernels.found += [partial(direct.run), direct.run]
@@ -488,6 +495,16 @@ def _call(k: int, inputs: tuple[int, ...], dying: tuple[int, ...], target: int) 
             form = INTO_FIRST if dying[0] == inputs[0] else INTO_SECOND
         return (form, k, *inputs, target)
     return (MANY_INPUTS, k, (*inputs, *dying), 0, target)
+
+
+def _limited_call(direct: DirectCall, limit: Callable[[Run], Run]) -> DirectCall:
+    """Return a call whose functions have a limit."""
+
+    def compiled() -> tuple[Run | None, bool]:
+        run, is_settled = direct.compiled()
+        return (None if run is None else limit(run)), is_settled
+
+    return DirectCall(limit(direct.run), compiled, direct.makes_new_arrays)
 
 
 def _overwriting_form(

@@ -237,6 +237,24 @@ def test_elements_at_any_address_are_read() -> None:
     assert_same_bits("Numeric.Add", unaligned, np.ones(100, np.float32))
 
 
+@pytest.mark.parametrize("name", ["Float.Erf", "Activation.Gelu"])
+def test_the_error_function_has_the_bits_of_the_server(name: str) -> None:
+    steps = np.linspace(-6, 6, 100_001, dtype=np.float32)
+    assert_same_bits(name, np.concatenate([special(F32), steps, numbers(F32, 20_000)]))
+
+
+@pytest.mark.parametrize("name", ["Float.Erf", "Activation.Gelu"])
+def test_the_error_function_of_doubles_is_not_compiled(name: str) -> None:
+    assert not is_exact(operation(name, TensorSpec((8,), F64)))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_gradient_of_the_logistic_function_has_the_bits_of_the_server(dtype: DType) -> None:
+    pairs = [*itertools.product(special(dtype), repeat=2)]
+    first, second = (np.array(column, array_dtype(dtype)) for column in zip(*pairs, strict=True))
+    assert_same_bits("Activation.SigmoidBackward", first, second)
+
+
 @pytest.mark.parametrize("name", ["Float.Exp", "Float.Tanh", "Float.Sin"])
 def test_functions_that_are_not_rounded_exactly_are_not_compiled(name: str) -> None:
     assert not is_exact(operation(name, TensorSpec((8,), F32)))

@@ -16,6 +16,7 @@ from burn_remote_protocol.errors import OutOfMemory
 from burn_remote_protocol.messages import Define, DefineGraph
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.fusion.array import loops, ufuncs
@@ -24,6 +25,7 @@ from burn_remote_server.fusion.array.runtime import NumpyFusionRuntime
 from burn_remote_server.fusion.opening import with_fusion
 from burn_remote_server.programs import graphs
 from burn_remote_server.programs.graphs import GraphPlan
+from burn_remote_server.programs.instructions import INTO_ONLY, ONE_INPUT
 from support.compiled_kernels import compiled_at_once
 from support.engines import EngineSession
 from support.kernels import Array, signature
@@ -195,6 +197,53 @@ def test_a_single_operation_of_several_functions_is_a_loop() -> None:
     signatures = [signature("Activation.ReluBackward", MATRIX, MATRIX)]
     arrays = [numbers((6, 5)), numbers((6, 5)) + 1]
     assert names(check(signatures, ((0, 0, 1),), (2,), arrays)) == ["loop"]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("Sigmoid", F32), ("Sigmoid", F64), ("Gelu", F32)])
+@pytest.mark.parametrize("shape", [(23, 31), (61, 4099)], ids=["small", "with scratch memory"])
+def test_an_operation_around_an_exponential_is_two_loops(
+    name: str, dtype: DType, shape: tuple[int, int]
+) -> None:
+    spec = TensorSpec(shape, dtype)
+    x, gradient = (numbers(shape, dtype) * scale for scale in (1, 0.5))
+    x.reshape(-1)[:6] = [0.0, -0.0, np.inf, -np.inf, np.nan, -104.0]
+    if name == "Gelu":
+        signed = signature("Activation.GeluBackward", spec, spec)
+        plan = check([signed], ((0, 0, 1),), (2,), [x, gradient])
+    else:
+        plan = check([signature("Activation.Sigmoid", spec)], ((0, 0),), (1,), [x])
+    assert names(plan) == ["exponential"]
+    assert not plan._uncompiled
+
+
+def test_gradients_of_gelu_in_doubles_are_no_loops() -> None:
+    spec = TensorSpec((6, 5), F64)
+    signed = signature("Activation.GeluBackward", spec, spec)
+    plan = check([signed], ((0, 0, 1),), (2,), [numbers((6, 5), F64), numbers((6, 5), F64)])
+    assert names(plan) == []
+
+
+def test_a_result_around_an_exponential_takes_the_memory_of_a_dying_operand() -> None:
+    steps = ((0, 0), (0, 1), (0, 2))
+    plan = check([signature("Activation.Sigmoid", MATRIX)], steps, (3,), [numbers((6, 5))])
+    assert names(plan) == ["exponential"] * 3
+    assert [each[0] for each in plan._program] == [ONE_INPUT, INTO_ONLY, INTO_ONLY]
+
+
+def test_a_loop_that_needs_scratch_memory_reserves_it_in_the_quota() -> None:
+    spec = TensorSpec((61, 4093), F32)
+    signatures = [signature("Activation.Gelu", spec)]
+    session = opened(signatures)
+    session.run(DefineGraph(GRAPH, 1, ((0, 0),), (1,)))
+    session.tensors.store(0, numbers(spec.shape))
+    with patch.object(Quota, "take", autospec=True, side_effect=Quota.take) as take:
+        for place in range(3):
+            session.run((GRAPH, 0, 1 + place))
+    plan = session.interpreter.numbered[GRAPH]
+    assert names(plan) == ["loop"]
+    assert not plan._uncompiled
+    workspace = plan.steps[0].plan.workspace_bytes
+    assert [call.args[1:] for call in take.call_args_list].count((workspace, 0)) == 3
 
 
 def test_equal_updates_of_parameters_of_any_shape_share_one_compilation() -> None:

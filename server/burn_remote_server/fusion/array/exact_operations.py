@@ -2,11 +2,13 @@
 
 Any correct implementation of them gives NumPy's bits, but for the sign and payload of a NaN.
 ``exp`` and similar functions are not exact in this sense. Neither is any operation on ``float16``
-or ``bfloat16``, which is computed in ``float32``.
+or ``bfloat16``, which is computed in ``float32``. The server's error function of ``float32`` is a
+quotient of polynomials, so it is exact.
 """
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -15,7 +17,15 @@ import numpy as np
 
 from burn_remote_server.fusion.fuser import StreamOperation
 
-__all__ = ["COMPARISONS", "ExactStep", "exact_steps", "is_exact_dtype"]
+__all__ = [
+    "COMPARISONS",
+    "AroundExponential",
+    "ExactStep",
+    "around_exponential",
+    "exact_steps",
+    "is_exact_dtype",
+    "returns_new_array",
+]
 
 DTypes = Sequence["np.dtype[Any]"]
 
@@ -31,12 +41,25 @@ class ExactStep(NamedTuple):
     dtype: np.dtype[Any]
 
 
+class AroundExponential(NamedTuple):
+    """An operation as exact functions before and after one exponential, which NumPy computes.
+
+    The steps of ``before`` take the operands and ``constants``; the last one gives the exponent.
+    Those of ``after`` take the operands, the exponential and ``constants``.
+    """
+
+    constants: tuple[np.ndarray[Any, Any], ...]
+    before: tuple[ExactStep, ...]
+    after: tuple[ExactStep, ...]
+
+
 def is_exact_dtype(dtype: np.dtype[Any]) -> bool:
     """Whether there are exact functions of this dtype."""
     return dtype in _FLOATS or dtype in _INTEGERS or dtype == _BOOL
 
 
 _BOOL: Final[Any] = np.dtype(np.bool_)
+_F32: Final[Any] = np.dtype(np.float32)
 _FLOATS: Final = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
 _INTEGERS: Final = frozenset(
     np.dtype(each)
@@ -132,6 +155,32 @@ def _relu_backward(
     return ExactStep("less_equal", (0, 2), _BOOL), ExactStep("select", (3, 2, 1), result)
 
 
+def _erf(
+    operation: StreamOperation, operands: DTypes, result: np.dtype[Any]
+) -> tuple[ExactStep, ...] | None:
+    return (ExactStep("erf", (0,), result),) if [*operands, result] == [_F32] * 2 else None
+
+
+def _gelu(
+    operation: StreamOperation, operands: DTypes, result: np.dtype[Any]
+) -> tuple[ExactStep, ...] | None:
+    if [*operands, result] != [_F32] * 2:
+        return None
+    return ExactStep("normal_distribution", (0,), result), ExactStep("multiply", (0, 1), result)
+
+
+def _sigmoid_backward(
+    operation: StreamOperation, operands: DTypes, result: np.dtype[Any]
+) -> tuple[ExactStep, ...] | None:
+    if [*operands] != [result] * 2 or result not in _FLOATS:
+        return None
+    return (
+        ExactStep("multiply", (0, 0), result),
+        ExactStep("subtract", (0, 2), result),
+        ExactStep("multiply", (1, 3), result),
+    )
+
+
 def _cast(
     operation: StreamOperation, operands: DTypes, result: np.dtype[Any]
 ) -> tuple[ExactStep, ...] | None:
@@ -156,14 +205,81 @@ def _power(
 
 
 _ROWS: Final[Mapping[tuple[str, str], Callable[..., tuple[ExactStep, ...] | None]]] = {
+    ("Activation", "Gelu"): _gelu,
     ("Activation", "ReluBackward"): _relu_backward,
+    ("Activation", "SigmoidBackward"): _sigmoid_backward,
     ("Base", "MaskFill"): _mask_fill,
     ("Base", "MaskWhere"): _mask_fill,
     ("Base", "Cast"): _cast,
     ("Int", "IntoFloat"): _cast,
+    ("Float", "Erf"): _erf,
     ("Bool", "IntoFloat"): _cast,
     ("Bool", "IntoInt"): _cast,
     ("Numeric", "Clamp"): _clamp,
     ("Numeric", "PowiScalar"): _power,
     ("Float", "PowfScalar"): _power,
 }
+
+
+def around_exponential(
+    operation: StreamOperation, operands: DTypes, result: np.dtype[Any]
+) -> AroundExponential | None:
+    """Return an operation as exact functions around an exponential, or ``None`` if it is none.
+
+    ``operands`` are the dtypes of its inputs.
+    """
+    row = operation.signature.row
+    made_of = _EXPONENTIALS.get((row.family, row.name))
+    if made_of is None or len(operation.calls) != 1 or operation.calls[0].constants:
+        return None
+    return made_of(operands, result)
+
+
+def _sigmoid(operands: DTypes, result: np.dtype[Any]) -> AroundExponential | None:
+    if [*operands] != [result] or result not in _FLOATS:
+        return None
+    return AroundExponential(
+        (np.array(-1, result), np.array(0, result), np.array(1, result)),
+        (ExactStep("absolute", (0,), result), ExactStep("multiply", (4, 1), result)),
+        (
+            ExactStep("less", (0, 3), _BOOL),
+            ExactStep("select", (5, 1, 4), result),
+            ExactStep("add", (1, 4), result),
+            ExactStep("divide", (6, 7), result),
+        ),
+    )
+
+
+def _gelu_backward(operands: DTypes, result: np.dtype[Any]) -> AroundExponential | None:
+    if [*operands, result] != [_F32] * 3:
+        return None
+    return AroundExponential(
+        (np.array(-0.5, result), np.array(1 / math.sqrt(2 * math.pi), result)),
+        (ExactStep("multiply", (0, 0), result), ExactStep("multiply", (4, 2), result)),
+        (
+            ExactStep("multiply", (2, 4), result),
+            ExactStep("multiply", (0, 5), result),
+            ExactStep("normal_distribution", (0,), result),
+            ExactStep("add", (7, 6), result),
+            ExactStep("multiply", (1, 8), result),
+        ),
+    )
+
+
+_EXPONENTIALS: Final[Mapping[tuple[str, str], Callable[..., AroundExponential | None]]] = {
+    ("Activation", "GeluBackward"): _gelu_backward,
+    ("Activation", "Sigmoid"): _sigmoid,
+}
+
+# Rows whose functions are no ufuncs, but return a new array, to which they keep no reference.
+_NEW_ARRAYS: Final = frozenset({
+    ("Activation", "Gelu"), ("Activation", "GeluBackward"), ("Activation", "Sigmoid"),
+    ("Activation", "SigmoidBackward"), ("Float", "Erf"),
+})  # fmt: skip
+
+
+def returns_new_array(operation: StreamOperation) -> bool:
+    """Whether nothing else references the result of an elementwise operation."""
+    row = operation.signature.row
+    is_ufunc = isinstance(operation.calls[0].function, np.ufunc)
+    return is_ufunc or (row.family, row.name) in _NEW_ARRAYS

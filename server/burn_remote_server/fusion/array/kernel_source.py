@@ -10,11 +10,18 @@ axes. Along the last axis, an array has either consecutive elements or a single 
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from burn_remote_server.backends.array.kernels.error_function import (
+    DENOMINATOR_32,
+    LIMIT_32,
+    NUMERATOR_32,
+)
 from burn_remote_server.fusion.array.exact_operations import COMPARISONS
 
 __all__ = [
@@ -23,6 +30,7 @@ __all__ = [
     "computed",
     "declarations",
     "kernel_source",
+    "literal",
     "load",
     "memory_type",
     "store",
@@ -359,6 +367,68 @@ def _conversion(source: np.dtype[Any], target: np.dtype[Any]) -> str | None:
     return "sext" if source.kind == "i" else "zext"
 
 
+class _Formula:
+    """Instructions of ``float32`` arithmetic, whose intermediate values are named after ``v``."""
+
+    def __init__(self, v: str) -> None:
+        self._v = v
+        self.lines: list[str] = []
+
+    def apply(self, name: str, lhs: Any, rhs: Any) -> str:
+        """Append a function of two operands, each a value or a number; return its value."""
+        result = f"{self._v}_{len(self.lines)}"
+        kind = np.dtype(np.float32)
+        operands = [one if isinstance(one, str) else literal(np.float32(one)) for one in (lhs, rhs)]
+        written = _WRITTEN.get(name)
+        if written is not None:
+            self.lines += written(result, operands, (kind, kind), kind)
+        else:
+            self.lines.append(
+                f"  {result} = {_FLOAT_INSTRUCTIONS[name]} float {', '.join(operands)}"
+            )
+        return result
+
+    def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
+        total = self.apply("multiply", x, coefficients[0])
+        for coefficient in coefficients[1:-1]:
+            total = self.apply("multiply", self.apply("add", total, coefficient), x)
+        return self.apply("add", total, coefficients[-1])
+
+    def erf(self, x: str) -> str:
+        """Append the steps of ``error_function.erf`` in ``float32``."""
+        bounded = self.apply("minimum", self.apply("maximum", x, -LIMIT_32), LIMIT_32)
+        square = self.apply("multiply", bounded, bounded)
+        above, below = (self.polynomial(square, each) for each in (NUMERATOR_32, DENOMINATOR_32))
+        quotient = self.apply("divide", self.apply("multiply", above, bounded), below)
+        return self.apply("minimum", self.apply("maximum", quotient, -1.0), 1.0)
+
+    def ended(self, value: str) -> list[str]:
+        return [*self.lines, f"  {self._v} = select i1 true, float {value}, float {value}"]
+
+
+def _erf(v: str, operands: list[str], dtypes: Any, result: np.dtype[Any]) -> list[str]:
+    formula = _Formula(v)
+    return formula.ended(formula.erf(operands[0]))
+
+
+def _normal_distribution(
+    v: str, operands: list[str], dtypes: Any, result: np.dtype[Any]
+) -> list[str]:
+    formula = _Formula(v)
+    found = formula.erf(formula.apply("divide", operands[0], math.sqrt(2)))
+    return formula.ended(formula.apply("divide", formula.apply("add", found, 1.0), 2.0))
+
+
+def literal(constant: Any) -> str:
+    """Return how LLVM writes a number of NumPy."""
+    if constant.dtype.kind == "f":
+        # LLVM writes numbers of 32 bits as those of 64 bits that are equal to them.
+        return f"0x{struct.pack('>d', float(constant)).hex().upper()}"
+    if constant.dtype.kind == "b":
+        return "true" if constant else "false"
+    return str(int(constant))
+
+
 _WRITTEN: Final[Mapping[str, Callable[..., list[str]]]] = {
     "maximum": _extreme("gt"),
     "minimum": _extreme("lt"),
@@ -369,6 +439,8 @@ _WRITTEN: Final[Mapping[str, Callable[..., list[str]]]] = {
     "isinf": _isinf,
     "absolute": _absolute,
     "cast": _cast,
+    "erf": _erf,
+    "normal_distribution": _normal_distribution,
 }
 
 

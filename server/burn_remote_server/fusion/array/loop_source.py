@@ -11,7 +11,6 @@ an operand. So no iteration depends on another, which the metadata of the second
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from burn_remote_server.fusion.array.kernel_source import (
     KernelArray,
     KernelStep,
     computed,
+    literal,
     load,
     memory_type,
     store,
@@ -167,15 +167,6 @@ def _literals(first: int, constants: Sequence[Any]) -> list[str]:
     """Return the instructions that name the constants, from the value ``first`` on."""
     lines = []
     for place, constant in enumerate(constants, first):
-        kind, literal = type_name(constant.dtype), _literal(constant)
-        lines.append(f"  %v{place} = select i1 true, {kind} {literal}, {kind} {literal}")
+        number = f"{type_name(constant.dtype)} {literal(constant)}"
+        lines.append(f"  %v{place} = select i1 true, {number}, {number}")
     return lines
-
-
-def _literal(constant: Any) -> str:
-    if constant.dtype.kind == "f":
-        # LLVM writes numbers of 32 bits as those of 64 bits that are equal to them.
-        return f"0x{struct.pack('>d', float(constant)).hex().upper()}"
-    if constant.dtype.kind == "b":
-        return "true" if constant else "false"
-    return str(int(constant))

@@ -27,6 +27,7 @@ from burn_remote_server.fusion.array.block_optimization import (
     gives,
     is_exact,
 )
+from burn_remote_server.fusion.array.exact_operations import returns_new_array
 from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler
 from burn_remote_server.fusion.array.kernel_source import KernelArray, KernelStep
 from burn_remote_server.fusion.array.loop_source import LOOP_NAME, loop_source
@@ -123,7 +124,7 @@ class LoopOptimization(Optimization):
 
     @property
     def direct_call(self) -> DirectCall | None:
-        are_new = all(isinstance(call.function, np.ufunc) for call, _ in self._calls)
+        are_new = all(map(returns_new_array, self._operations))
         return DirectCall(self._call_operations, self._compiled, are_new)
 
     def _call_operations(self, *arrays: Any) -> Any:
@@ -219,10 +220,13 @@ class LoopFuser(RunFuser):
                 0 < math.prod(out.shape) < MAX_LOOP_ELEMENTS
                 # Results are then in C order if operands of their shape are.
                 and out.shape in shapes
-                and is_exact(operation)
+                and self._is_exact(operation)
                 and gives(operation, out)
             )
         return known
+
+    def _is_exact(self, operation: StreamOperation) -> bool:
+        return is_exact(operation)
 
     def reset(self) -> None:
         super().reset()

@@ -14,6 +14,10 @@ from burn_remote_server.backends.array.kernels.casting import conversion
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.fusion.array.block_optimization import BlockOptimization
 from burn_remote_server.fusion.array.elementwise import ElementwiseFuser, ElementwiseOptimization
+from burn_remote_server.fusion.array.exponentials import (
+    ExponentialFuser,
+    ExponentialOptimization,
+)
 from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler
 from burn_remote_server.fusion.array.loops import LoopFuser, LoopOptimization
 from burn_remote_server.fusion.array.reduce import ReduceFuser, ReduceOptimization
@@ -26,7 +30,13 @@ __all__ = ["NumpyFusionRuntime"]
 
 
 _OPTIMIZATIONS: Final[dict[str, type[BlockOptimization | LoopOptimization]]] = {
-    kind.name: kind for kind in (ElementwiseOptimization, ReduceOptimization, LoopOptimization)
+    kind.name: kind
+    for kind in (
+        ElementwiseOptimization,
+        ReduceOptimization,
+        LoopOptimization,
+        ExponentialOptimization,
+    )
 }
 
 
@@ -49,7 +59,7 @@ class NumpyFusionRuntime(FusionRuntime):
         if self.compiler is None:
             return self.fusers(device)
         # Not for streams: searching a window takes longer than a few small operations.
-        return (*self.fusers(device), LoopFuser(self.compiler))
+        return (*self.fusers(device), LoopFuser(self.compiler), ExponentialFuser(self.compiler))
 
     def from_state(self, device: Backend, state: OptimizationState) -> Optimization:
         kind = _OPTIMIZATIONS.get(state["name"])

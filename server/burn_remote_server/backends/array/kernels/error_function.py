@@ -8,18 +8,18 @@ import numpy as np
 
 from burn_remote_server.backends.array.core.kernel_forms import Array
 
-__all__ = ["erf"]
+__all__ = ["DENOMINATOR_32", "LIMIT_32", "NUMERATOR_32", "erf"]
 
-# erf(x) = x P(x^2) / Q(x^2) for |x| <= _LIMIT_32, beyond which it is 1 in float32. P and Q minimize
+# erf(x) = x P(x^2) / Q(x^2) for |x| <= LIMIT_32, beyond which it is 1 in float32. P and Q minimize
 # the maximal relative error (2.1e-8, by Lawson's iteratively reweighted least squares). All
 # coefficients are positive, so nothing cancels. Coefficients start at the highest power.
-_NUMERATOR_32: Final = (
+NUMERATOR_32: Final = (
     2.02589558e-06, 2.84686888e-04, 3.80816404e-03, 5.28754517e-02, 1.91550493e-01, 1.12837911e+00,
 )  # fmt: skip
-_DENOMINATOR_32: Final = (
+DENOMINATOR_32: Final = (
     3.78316254e-05, 1.17072463e-03, 1.50550958e-02, 1.14559688e-01, 5.03089905e-01, 1.0,
 )  # fmt: skip
-_LIMIT_32: Final = 3.95
+LIMIT_32: Final = 3.95
 
 # The four rational functions of Sun's fdlibm (s_erf.c), one per range of |x|. Coefficients start at
 # the highest power.
@@ -98,9 +98,9 @@ def _erf_32(xp: Any, x: Array, out: Array) -> None:
     for start in range(0, x.size, BLOCK):
         part = x[start : start + BLOCK]
         bounded, square, above, below = (row[: part.size] for row in scratch)
-        xp.clip(part, -_LIMIT_32, _LIMIT_32, out=bounded)
+        xp.clip(part, -LIMIT_32, LIMIT_32, out=bounded)
         multiply(bounded, bounded, out=square)
-        for sum_, coefficients in ((above, _NUMERATOR_32), (below, _DENOMINATOR_32)):
+        for sum_, coefficients in ((above, NUMERATOR_32), (below, DENOMINATOR_32)):
             multiply(square, coefficients[0], out=sum_)
             for coefficient in coefficients[1:-1]:
                 add(sum_, coefficient, out=sum_)
