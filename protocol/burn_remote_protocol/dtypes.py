@@ -82,7 +82,7 @@ class DTypeUsage(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class QuantScheme:
-    """Describe how the values of a quantized tensor are stored.
+    """The form in which the values of a quantized tensor are stored.
 
     ``value`` is the type of the values (``"Q8S"`` …), ``param`` the dtype of the scales,
     ``store`` is ``"Native"``, or ``("PackedU32" | "PackedNative", dimension)``, ``level`` is

@@ -253,7 +253,7 @@ class ListPublished:
 
 @dataclass(frozen=True, slots=True)
 class OpenPublished:
-    """Make a tensor of the one that has a name."""
+    """Make a tensor with the elements that are published under a name."""
 
     tensor: int
     spec: TensorSpec

@@ -118,7 +118,7 @@ def fetch_signer(key: bytes, transcript: Transcript) -> FetchSigner:
 
 
 def find_key(keys: Iterable[bytes], transcript: Transcript, proof: bytes) -> bytes | None:
-    """Return the key with which a target made its proof, or ``None`` for none of them.
+    """Return the key with which a target made its proof, or ``None`` if it used none of them.
 
     Tries every key, each in constant time, so that the duration does not reveal which one matches.
     """

@@ -186,7 +186,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], Transition]] = {
 
 
 class Handover:
-    """Records whether the replay window has a frame, also if an interrupt stopped ``append``."""
+    """A record of whether the replay window has a frame, even if an interrupt stops ``append``."""
 
     __slots__ = ("is_done",)
 

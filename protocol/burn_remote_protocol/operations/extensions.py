@@ -37,7 +37,7 @@ def _is_new(row: Row, kind: str) -> bool:
 
 
 def is_announced(signature: Signature) -> bool:
-    """Return whether the first servers did not have this operation."""
+    """Return whether servers announce this operation, because the first servers lack it."""
     return _is_new(signature.row, signature.kind)
 
 
@@ -50,9 +50,9 @@ ANNOUNCED: Final[dict[str, list[str]]] = {
 
 
 def announces(announced: Mapping[str, Any], row: Row) -> bool:
-    """Return whether a server has a row, in all of its kinds but those of complex numbers.
+    """Return whether a server has a row for tensors of all real dtypes that the row takes.
 
-    A server without those has no complex tensors.
+    Complex kinds are not required: a server that lacks them has no complex tensors.
     """
     return all(
         row.name in announced.get(kind, ())

@@ -175,8 +175,8 @@ class ListCodec(FieldCodec):
 class QuantizationParametersCodec(FieldCodec):
     """The scales of a quantized tensor; since Burn 0.22 also an optional scale of all scales.
 
-    The argument is the use of the scales, or a tuple of both uses. The native dialect writes a
-    second element only if there is one.
+    The argument is the ``TensorUse`` of the scales, or a tuple of two if there is a scale of all
+    scales. The native dialect writes a second element only in that case.
     """
 
     inner: FieldCodec

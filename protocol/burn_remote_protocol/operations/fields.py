@@ -74,7 +74,7 @@ MAX_TENSORS_IN_LIST: Final = 65_536
 MAX_NAME_CHARACTERS: Final = 256
 
 
-# Enough for the settings of one operation. Each takes an object.
+# Enough for the settings of one operation. Each becomes a Python object.
 MAX_SCALARS_IN_LIST: Final = 1024
 
 # More devices than one process has.

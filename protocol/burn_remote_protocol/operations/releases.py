@@ -12,7 +12,7 @@ __all__ = ["EVERYWHERE", "EXTENSION", "SINCE_BURN_0_22", "Lifetime", "Vocabulary
 
 
 class Vocabulary(IntEnum):
-    """A set of operations that a dialect can say, in the order of their releases.
+    """A set of operations that a dialect can express, in the order of their releases.
 
     ``NATIVE`` has every row of the table. Rows that only it has are called *extension rows*.
     """

@@ -99,8 +99,9 @@ class Signature:
     # each.
     input_uses: tuple[TensorUse, ...] = field(init=False, compare=False, repr=False)
     output_count: int = field(init=False, compare=False, repr=False)
-    # What a client derived from the signature; not part of it. Here, it is found without a lookup
-    # by identity, which takes longer than the rest of recording an operation.
+    # Values that a client derives from the signature. They are kept here, although they are not
+    # part of it: a lookup in a dictionary by the signature's identity would take longer than the
+    # rest of recording an operation.
     derived: dict[int, Any] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -56,7 +56,7 @@ _STATUSES: Final = {status.value: status for status in TensorStatus}
 
 
 class TensorUse(NamedTuple):
-    """A tensor's part in a signature: its spec and its use, but not its id."""
+    """A tensor in a signature: its spec and its status, without its id."""
 
     spec: TensorSpec
     status: TensorStatus
@@ -157,7 +157,7 @@ def dtype_to_wire(dtype: DType, vocabulary: Vocabulary) -> Any:
     """Write a dtype as a vocabulary does; those of quantized tensors have two forms.
 
     Raises ``Unsupported`` for a complex dtype or a quantization scheme that the vocabulary cannot
-    say.
+    express.
     """
     if dtype.scheme is None:
         return check_dtype(dtype, vocabulary).wire

@@ -87,7 +87,10 @@ def _convolution_backward(call: Call) -> tuple[TensorSpec, TensorSpec, TensorSpe
 
 
 def _transposed(call: Call) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
-    """Return image, filters and output of the convolution that this one is the gradient of."""
+    """Return image, filters and output of the plain convolution with the same products.
+
+    A transposed convolution computes the gradient of that convolution with respect to its image.
+    """
     return call.requested[0], call.inputs[1], call.inputs[0]
 
 
@@ -99,7 +102,10 @@ def _windows(parts: Callable[[Call], tuple[TensorSpec, TensorSpec, TensorSpec]])
 
 
 def _transposed_backward(call: Call) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
-    """Return image, filters and output of the convolution with the same gradient of its filters."""
+    """Return image, filters and output of the plain convolution with the same products.
+
+    The gradients of both convolutions with respect to their filters are equal.
+    """
     return call.inputs[2], call.inputs[1], call.inputs[0]
 
 

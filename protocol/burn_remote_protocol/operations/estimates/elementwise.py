@@ -67,11 +67,11 @@ def per_element(
 
 
 def padding(call_cost: int, cost: int) -> Estimates:
-    """Return estimates for ``cost`` per element of inputs and outputs plus ``call_cost``."""
+    """Return estimates for padding: ``cost`` per input and output element plus ``call_cost``."""
 
     def scratch(call: Call) -> int:
-        # NumPy assigns the edge to the padding through a copy of the padding's size, since both
-        # are in one array.
+        # Edge and padding are in one array, so NumPy assigns one to the other through a copy of the
+        # padding's size.
         outputs = sum(width_bytes(spec) * spec.size for spec in call.requested)
         return outputs + 16 * input_element_count(call)
 
@@ -145,7 +145,7 @@ def _sorting_cost(call: Call) -> int:
     return int(2 * KERNEL_COST + (10 * max(1, size.bit_length()) + 10) * size)
 
 
-# The library makes the indices with the axes in another order.
+# The array library makes the indices with the axes in another order.
 NONZERO: Final = Estimates(
     lambda call: KERNEL_COST + 12 * element_count(call),
     lambda call: 2 * INDEX_BYTES * output_element_count(call),

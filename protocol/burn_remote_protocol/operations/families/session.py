@@ -54,8 +54,8 @@ ALL_REDUCE: Final = Row(
 
 # Operations that no backend can carry out, and why.
 IMPOSSIBLE: Final = {
-    ALL_REDUCE: "Burn's IR says neither which tensors take part nor how they are reduced in 0.21; "
-    "since 0.22, servers carry it out between sessions, but in no graph",
+    ALL_REDUCE: "Burn's IR says neither which tensors take part nor how they are reduced (0.21), "
+    "or it is in a graph (0.22), and servers carry it out only outside of graphs",
 }
 
 ROWS: Final = (INIT, DROP, CUSTOM, ALL_REDUCE)

@@ -29,7 +29,10 @@ def _resized(call: Call) -> list[int]:
     for axis, size in zip(axes, sizes, strict=True):
         check_axis("axes", axis, spec.shape)
         if size < 1 or spec.shape[axis] < 1:
-            refuse_shape(f"a transform of {spec} to {size} samples along axis {axis}: at least 1")
+            refuse_shape(
+                f"{spec} cannot be transformed to {size} samples along axis {axis}: the axis and "
+                "the number of samples must be 1 or more"
+            )
         shape[axis] = size
     return shape
 

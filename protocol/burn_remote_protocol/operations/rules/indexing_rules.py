@@ -87,7 +87,10 @@ def _picked(data: TensorSpec, indices: TensorSpec) -> Shape:
         refuse_shape(f"indices is {indices}, but must have a last axis of coordinates")
     depth = indices.shape[-1]
     if depth > len(data.shape):
-        refuse_shape(f"indices is {indices}: {depth} coordinates for the axes of {data}")
+        refuse_shape(
+            f"indices is {indices}, with {depth} coordinates in its last axis, but {data} has "
+            f"{len(data.shape)} axes"
+        )
     return (*indices.shape[:-1], *data.shape[depth:])
 
 

@@ -98,7 +98,9 @@ def eigenvectors_symmetric(call: Call) -> Outputs:
 
 
 def orthogonal_triangular(call: Call) -> Outputs:
-    """Return ``[rows, k]`` and ``[k, columns]``; ``k`` is ``rows`` if ``complete``, else the less.
+    """Return ``[rows, k]`` and ``[k, columns]``.
+
+    ``k`` is ``rows`` if ``complete``, otherwise the smaller of ``rows`` and ``columns``.
 
     The result of a complete factorization is larger than its input if there are more rows.
     """

@@ -115,7 +115,7 @@ def unfold(call: Call) -> Outputs:
     check_axis("dim", dim, spec.shape)
     if step == 0:
         refuse_shape("step=0 does not move a window; it must be 1 or more")
-    # Burn counts ``size + 1`` windows of zero elements.
+    # As in Burn, an axis of ``n`` elements has ``n + 1`` windows of zero elements at step 1.
     windows = max(0, (spec.shape[dim] + step - size) // step)
     shape = (*spec.shape[:dim], windows, *spec.shape[dim + 1 :], size)
     return (result(shape, spec.dtype),)
