@@ -20,7 +20,7 @@ __all__ = ["Download", "ignore_sign", "transfer_failure"]
 
 
 def ignore_sign(hops: int) -> None:
-    """Take a sign that the work before a tensor makes progress, for callers that need none."""
+    """Ignore a sign that the work before a tensor makes progress."""
 
 
 class Download:

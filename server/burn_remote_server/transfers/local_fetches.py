@@ -1,7 +1,7 @@
 """Fetches of tensors that another session of the same process exposes.
 
-Such a fetch is an entry in two tables, not a task: a session may have thousands, and waiting ones
-take no time of the event loop.
+Such a fetch is an entry in two tables, not a task: a session may have thousands, and the event loop
+spends no time on those that wait.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FAILED_AT_ONCE: Final = 128
 
 @dataclass(slots=True, eq=False)
 class _Wait:
-    """A fetch whose tensor has not been exposed."""
+    """A fetch whose tensor has not yet been exposed."""
 
     owner: object
     key: Key

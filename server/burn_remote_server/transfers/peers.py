@@ -207,8 +207,8 @@ class Peers:
                 f"{target} has a token in its path; remove it, because native servers prove the "
                 "peer token instead"
             )
-        # TLS detects corrupted bytes itself. An older source refuses checked frames. Try them
-        # twice, because one flipped bit in the first of them has the same effect.
+        # TLS detects corrupted bytes itself. Older sources refuse checked frames. So does a current
+        # source if one bit of the first frame flips, so they are tried twice.
         if not target.secure and self._settings.transfer_checksum:
             for _ in range(2):
                 try:

@@ -1,4 +1,4 @@
-"""When a fetch from a peer is tried again after its connection broke."""
+"""Policy of retries: when to try a fetch again after its connection broke."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Retries:
         self._violations = 0
 
     def reached(self) -> None:
-        """Note that the peer completed the handshake."""
+        """Record that the peer completed the handshake."""
         self._refused_tries = 0
         self._unreached_tries = -1  # the try that begins now is none of them
 

@@ -18,9 +18,9 @@ __all__ = ["FairShare", "ThroughputSample", "watch_throughput"]
 # enough for slow networks; it ends fetches from peers that send almost nothing.
 MIN_BYTES_PER_SECOND: Final = 64 * 2**10
 
-# How far one tensor may lag behind its fair share of the connection. The buffers of a fast network
-# can hold that many bytes of other tensors, including abandoned ones. A larger lag means that the
-# source no longer sends this tensor.
+# The number of bytes by which one tensor may lag behind its fair share of the connection. The
+# buffers of a fast network can hold that many bytes of other tensors, including abandoned ones. A
+# larger lag means that the source no longer sends this tensor.
 MAX_LAG_BYTES: Final = 16 * 2**20
 
 
