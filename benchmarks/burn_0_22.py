@@ -4,11 +4,11 @@
     python benchmarks/burn_0_22.py --moves              only moves between two servers
 
 Burn's clients, plain and with fusion, measure themselves (`burn22-client bench`), on both servers
-in turns. Our client measures the same operations on our server. Prints medians of the rounds, and
-for each measure how many times Burn's own pair it is.
+in turns. Our client measures the same operations on our server. Prints the median of each measure,
+and its ratio to that of Burn's client on Burn's server.
 
-Moves between two of Burn's servers hang after some hundreds. So each client has a limited time, and
-the benchmark goes on without a figure of those that do not end.
+Moves between two of Burn's servers hang after some hundreds. So each client has limited time, and
+those that do not finish have no figure.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@
     .venv-oracle/bin/python benchmarks/collectives.py --rival gloo
     python benchmarks/collectives.py --members 1 2 4 --mib 64 1 0.015625 --estimate
 
-Each member of the bare ring is a process with two threads, as a server's, and the same chunks: one
-receives and adds with NumPy, the other sends. Its time is that of the slowest member, from a common
-start. The servers' time is that of ``--issued`` collectives that the program issues without a
-request in between, from the first one until all members are done, divided by their number. The two
-take turns, and the ratio is that of the medians. Further figures are the bytes that a link carried
-and the bytes between client and servers, for each collective.
+Each member of the bare ring is a process with two threads: one receives and adds with NumPy, the
+other sends. Its chunks have the size of the servers' chunks. The ring's time is that of the slowest
+member, from a common start. For the servers' time, the program issues ``--issued`` collectives
+without a request in between; the time from the first one until all members are done is divided by
+their number. The two take turns, and the ratio is that of the medians. Further figures are the
+bytes that a link carried and the bytes between client and servers, for each collective.
 
 ``--tls`` encrypts the links of both. ``--rival gloo`` compares with PyTorch's gloo instead, one
 process for each member. ``--estimate`` derives from two members the latency alpha of a step and the

@@ -28,8 +28,8 @@ VIEWS = 4_000
 TRAINING_STEPS = 60
 LOCAL_OPERATIONS = 5_000
 
-# Runs the workload; returns the number of its units and, if not the mean counts, the elapsed
-# seconds of one unit.
+# Runs the workload; returns the number of its units, and the elapsed seconds of one unit (``None``:
+# the elapsed time divided by the number of units).
 Workload = Callable[[], tuple[int, float | None]]
 
 

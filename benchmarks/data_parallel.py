@@ -82,7 +82,7 @@ def forward(source: socket.socket, sink: socket.socket, bytes_per_second: float)
 
 
 def relay(ports: Any, bytes_per_second: float) -> None:
-    """Pass connections on to a port, which arrives after this relay's own was sent."""
+    """Pass connections on to a port. Sends this relay's own port, then receives the other one."""
     listener = socket.create_server(("127.0.0.1", 0))
     ports.send(listener.getsockname()[1])
     target = ports.recv()

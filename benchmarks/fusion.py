@@ -221,7 +221,7 @@ def five(size: int) -> tuple[Program, tuple[int, ...]]:
 
 
 def dying(count: int, size: int) -> tuple[Program, tuple[int, ...]]:
-    """Return operations on a tensor that dies, so that each may write over it."""
+    """Return operations on a tensor that is not used afterwards, so each may overwrite it."""
     p = Program(f"{count} on a tensor that dies, {size:,}")
     found = p.do("Numeric.Full", out=TensorSpec((size,), F32), value=0.5)
     for place in range(count):
@@ -360,7 +360,7 @@ def batch_of(program: Program, outputs: tuple[int, ...], first: int) -> Batch:
 def dropping(outputs: tuple[int, ...], program: Program, first: int) -> Batch:
     """Return the batch that drops the results of ``batch_of``.
 
-    It is a batch of its own: a result that dies among the operations need not be computed.
+    It is a batch of its own: a result that is dropped among the operations need not be computed.
     """
     ids = tuple(first + slot - program.input_count for slot in outputs)
     return Batch(0, (undecoded(Drop(ids)),))

@@ -2,10 +2,10 @@
 
     PYTHONPATH=tests python benchmarks/gpu_graphs.py
 
-Prints one line per workload: the time of one call in microseconds, with one wait after many calls,
-and its ratio to each comparison in the same run. Steps of batch 4,096 follow each other 1,000
-times. The server runs in a process of its own on the
-same machine. PyTorch's rows are missing where it is not installed.
+Prints one line per workload: the time of one call in microseconds, and its ratio to each comparison
+in the same run. A round waits once, after 300 training steps of batch 64 or 1,000 of batch 4,096.
+The server runs in a process of its own on the same machine. PyTorch's rows are missing where it is
+not installed.
 """
 
 from __future__ import annotations

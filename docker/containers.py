@@ -59,10 +59,10 @@ ADVICE: Final = {
     "connect to the docker daemon": "Docker is not running; start it (systemctl start docker)",
     "is already allocated": "a port is in use; choose others by PORT_A, PORT_B and PORT_C",
     "address already in use": "a port is in use; choose others by PORT_A, PORT_B and PORT_C",
-    "pull access denied": "the base image is not to be had; name another by BASE_IMAGE",
-    'get "https://': "the registry cannot be reached; name an image that is here by BASE_IMAGE",
-    "manifest unknown": "the base image is not to be had; name another by BASE_IMAGE",
-    "no space left on device": "the disk of Docker is full; docker system df shows with what",
+    "pull access denied": "the base image cannot be pulled; name another by BASE_IMAGE",
+    'get "https://': "the registry cannot be reached; name a local image by BASE_IMAGE",
+    "manifest unknown": "the base image cannot be pulled; name another by BASE_IMAGE",
+    "no space left on device": "Docker's disk is full; docker system df shows what occupies it",
     "could not select device driver": "Docker has no GPU; install the NVIDIA Container Toolkit",
 }
 
@@ -269,7 +269,7 @@ def demo(cluster: Cluster) -> int:
         if cluster.variant == "burn":
             # Burn's server advertises no address; others fetch from the address that the client
             # uses.
-            print("\n== no client is outside: other servers would look for Burn's where it does")
+            print("\n== no client runs outside: its address of node c is unknown to nodes a and b")
         elif code == 0:
             print("\n== the client is outside of it:", *cluster.addresses(), flush=True)
             code = cluster.outside("--svg", "timeline.svg")

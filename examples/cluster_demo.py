@@ -98,9 +98,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--svg", type=Path, help="draw a timeline of the nodes' work here")
     add("--tolerate-loss", action="store_true", help="exit with 0 if only a node was lost")
     add("--patience", type=float, default=60.0, metavar="SECONDS",
-        help="a node that is silent for longer counts as lost (%(default)s)")  # fmt: skip
+        help="seconds of silence after which a node counts as lost (%(default)s)")  # fmt: skip
     add("--connect-timeout", type=float, default=10.0, metavar="SECONDS",
-        help="time to connect to each node (%(default)s)")  # fmt: skip
+        help="seconds to connect to each node (%(default)s)")  # fmt: skip
     return parser.parse_args(arguments)
 
 
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"cluster_demo: {error}", file=sys.stderr)
         return 2
     except FAILURES as error:
-        print(f"cluster_demo: no way to go on: {error}", file=sys.stderr)
+        print(f"cluster_demo: cannot continue: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -231,7 +231,7 @@ def faults(options: argparse.Namespace, accuracy: float, ring: Ring) -> Iterator
     if accuracy < options.accuracy:
         yield f"the accuracy is {accuracy:.1%}, not {options.accuracy:.0%} or more"
     if ring.wrong:
-        yield f"{ring.wrong} sums of moved tensors differ from what they must be"
+        yield f"{ring.wrong} moved tensors have a wrong sum"
     most = max((move.client_bytes for move in ring.moves), default=0)
     if most > CLIENT_BYTES:
         yield f"a move took {most:,} bytes through this program, over {CLIENT_BYTES:,}"

@@ -98,7 +98,7 @@ class Encoder:
 
 
 def main(
-    address: Annotated[str, typer.Option(help="Server; unset: computes in this process.")] = "",
+    address: Annotated[str, typer.Option(help="A running server. Default: this process.")] = "",
 ) -> None:
     """Embed six sentences, print the most similar one of each, and what it cost."""
     folder = model_folder()
@@ -121,7 +121,7 @@ def main(
         console.print(f"{sentence}  →  {SENTENCES[row.argmax()]}  ({row.max():.2f})")
     operations = after.operations - before.operations
     frames = after.frames_sent - before.frames_sent
-    console.print(f"{operations} operations, {frames} frames sent, one of them waited for")
+    console.print(f"{operations} operations in {frames} frames; the program waited for one reply")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 The embeddings are WordLlama's (MIT licence): 32,000 tokens of a large language model, reduced to
 256 numbers each. The package `wordllama` ships them as a safetensors file of 16 MB, with their
-tokenizer; nothing is downloaded. They stay as they are on the device. Trained is the head: a
+tokenizer; nothing is downloaded. The embeddings do not change. Only the head is trained: a
 perceptron on the mean of a text's embeddings. The texts are the docstrings of Python's own library.
 
     pip install wordllama

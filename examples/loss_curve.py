@@ -15,7 +15,7 @@ WIDTH, HEIGHT, MARGIN = 640, 320, 48
 # The losses of this many steps are read at once.
 STEPS_PER_READ = 10
 
-# Reads that may be under way: so far the program runs ahead of the server.
+# Reads that may be pending. They limit how far the program runs ahead of the server.
 READS_AHEAD = 3
 
 

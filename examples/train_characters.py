@@ -1,8 +1,8 @@
 """Train a transformer that writes Python documentation character by character.
 
-The text is the help topics of Python itself, 460,000 characters. The model
-is a small GPT-2 (Radford et al., 2019): embeddings, blocks of attention and a perceptron, each with
-a layer norm before it. One compiled step is one task: forward, backward, clipping, and AdamW.
+The text is the help topics of Python itself, 460,000 characters. The model is a small GPT-2
+(Radford et al., 2019): embeddings, then blocks of attention and a perceptron, each with a layer
+norm before it. The server runs a compiled step as one task: forward, backward, clipping, and AdamW.
 
     python examples/train_characters.py                               computes in this process
     python examples/train_characters.py --address ws://gpu-box:3000 --width 256 --layers 4
@@ -51,7 +51,10 @@ class Model:
 
 
 def initial(device: br.Device, characters: int, context: int, width: int, layers: int) -> Model:
-    """Draw the weights as GPT-2 does: normal, deviation 0.02, less before each sum."""
+    """Draw the weights as GPT-2 does: normal, with a standard deviation of 0.02.
+
+    The deviation is smaller for layers whose results are added to a block's input.
+    """
 
     def normal(*shape: int, std: float = 0.02) -> br.Tensor:
         return br.random.normal(shape, std=std, device=device)

@@ -6,8 +6,9 @@ them directly. This program sends the batches and a few short messages; it waits
     python examples/train_data_parallel.py                      starts two servers for it
     python examples/train_data_parallel.py --address ws://gpu-a:3000 --address ws://gpu-b:3000
 
-With --within 1e-6 it exits with 1 if a request was sent while training, if the replicas differ, or
-if a weight differs by more from one device. Equal hardware keeps to that.
+With --within 1e-6, the exit code is 1 if a request was sent while training, if the replicas differ,
+or if a weight differs by more than 1e-6 from that of a training on one device. On equal hardware,
+the weights differ by less.
 """
 
 from __future__ import annotations
