@@ -20,12 +20,14 @@ from burn_remote.diagnostics.foreign_names import (
     RENAMED_KEYWORDS,
     similar_name,
 )
+from burn_remote.diagnostics.tracebacks import shorten
 from burn_remote.runner.interface import TensorHandle
 from burn_remote_protocol.errors import (
     ArgumentMismatch,
     ConnectionFailed,
     DTypeMismatch,
     ShapeMismatch,
+    UsageError,
 )
 
 __all__ = ["explained", "no_tensor"]
@@ -63,19 +65,24 @@ def explained(function: Function) -> Function:
             return function(*arguments, **options)
         except (DTypeMismatch, ShapeMismatch) as error:
             _name_function(error, function)
+            shorten(error)
             raise
         except ConnectionFailed as error:
             # The text says what to check. The frames would bury it: those of opening a device.
             raise error.with_traceback(None) from None
-        except (AttributeError, TypeError):
+        except (AttributeError, TypeError) as error:
             # Only a call that Python could not bind is made again, so nothing is issued twice.
             accepted = _accepted(_Call(function, arguments, options))
             if accepted is not None:
                 return called(*accepted.arguments, **accepted.options)
             text = _explanation(_Call(function, arguments, options))
             if text is None:
+                shorten(error)
                 raise
             raise ArgumentMismatch(f"{function.__qualname__}: {text}") from None
+        except UsageError as error:
+            shorten(error)
+            raise
 
     return cast("Function", called)
 

@@ -18,6 +18,7 @@ from burn_remote.autodiff.saved_containers import tensors_in
 from burn_remote.autodiff.tracking import Autodiff
 from burn_remote.autodiff.walk import sources_of
 from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.diagnostics.tracebacks import shorten
 from burn_remote.functions.default_device import default_device
 from burn_remote.functions.device_class import Device
 from burn_remote.functions.differentiation import is_tracked_leaf, update_all
@@ -102,26 +103,32 @@ class CompiledFunction(Generic[P, R]):
                 is_common = False
         found = self._found.get(tuple(identity))
         graphs = found[1] if found is not None else self._find(tuple(identity), handles)
-        if not is_common:
-            client = _common(handles)
-        if type(client) is Autodiff:
-            if is_recording():
-                key = (structure, client.session.__class__, *[one.spec for one in handles])
-                return self._call_recorded(client, (args, kwargs), key, tensors, numbers, statics)  # type: ignore[no-any-return]
-            return self._call_tracked(args, kwargs)  # type: ignore[no-any-return]
-        for recorded in graphs:
-            if recorded.constants and recorded.constants[0].client is not client:
-                continue
-            for read, seen, guard in recorded.guards:
-                # Compared here first, because a call of ``holds`` takes three times as long.
-                if (read is None or read() is not seen) and not guard.holds(statics):
-                    break
-            else:
-                registers = recorded.numbers.run(numbers) if recorded.computes else numbers
-                if registers is not None:
-                    return recorded.issue(client, tensors, handles, registers)  # type: ignore[no-any-return]
-        key = (*identity[:3], *[handle.spec for handle in handles])
-        return self._call_anew(client, (args, kwargs), key, tensors, numbers, statics)  # type: ignore[no-any-return]
+        try:
+            if not is_common:
+                client = _common(handles)
+            if type(client) is Autodiff:
+                if is_recording():
+                    key = (structure, client.session.__class__, *[one.spec for one in handles])
+                    return self._call_recorded(
+                        client, (args, kwargs), key, tensors, numbers, statics
+                    )  # type: ignore[no-any-return]
+                return self._call_tracked(args, kwargs)  # type: ignore[no-any-return]
+            for recorded in graphs:
+                if recorded.constants and recorded.constants[0].client is not client:
+                    continue
+                for read, seen, guard in recorded.guards:
+                    # Compared here first, because a call of ``holds`` takes three times as long.
+                    if (read is None or read() is not seen) and not guard.holds(statics):
+                        break
+                else:
+                    registers = recorded.numbers.run(numbers) if recorded.computes else numbers
+                    if registers is not None:
+                        return recorded.issue(client, tensors, handles, registers)  # type: ignore[no-any-return]
+            key = (*identity[:3], *[handle.spec for handle in handles])
+            return self._call_anew(client, (args, kwargs), key, tensors, numbers, statics)  # type: ignore[no-any-return]
+        except Exception as error:
+            shorten(error)
+            raise
 
     def _find(
         self, identity: tuple[Any, ...], handles: Sequence[TensorHandle]

@@ -1,0 +1,93 @@
+"""Tracebacks of errors: the program's lines and the sentence, without frames of the package."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import burn_remote as br
+from burn_remote.diagnostics.tracebacks import FULL_TRACEBACKS
+
+# Of a compiled function's error: the program's call, its line in the function, and the sentence.
+MAX_LINES = 15
+
+
+@pytest.fixture(autouse=True, scope="module")
+def device() -> Iterator[br.LocalDevice]:
+    with br.LocalDevice() as device:
+        br.set_default_device(device)
+        yield device
+        br.set_default_device(None)
+
+
+def shapes_that_do_not_fit(x: br.Tensor) -> br.Tensor:
+    return x @ x
+
+
+def a_read(x: br.Tensor) -> br.Tensor:
+    return x if x.sum() > 0 else -x
+
+
+def a_shape_that_depends_on_elements(x: br.Tensor) -> br.Tensor:
+    return x[x > 0]
+
+
+def a_mistake_of_the_program(x: br.Tensor) -> br.Tensor:
+    return x + {}["rate"]  # type: ignore[no-any-return]
+
+
+def a_foreign_name(x: br.Tensor) -> br.Tensor:
+    return br.concatenate([x, x])  # type: ignore[attr-defined, no-any-return]
+
+
+def a_gradient(x: br.Tensor) -> Any:
+    return br.grad(lambda w: (w @ w).sum())(x)
+
+
+FUNCTIONS = [
+    shapes_that_do_not_fit, a_read, a_shape_that_depends_on_elements, a_mistake_of_the_program,
+    a_foreign_name, a_gradient,
+]  # fmt: skip
+
+
+def lines_of(function: Callable[[br.Tensor], Any]) -> list[str]:
+    x = br.zeros((3, 4))
+    try:
+        function(x)
+    except Exception as error:
+        return "".join(traceback.format_exception(error)).splitlines()
+    raise AssertionError("no error was raised")
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_an_error_in_a_compiled_function_shows_the_line_and_the_sentence(
+    function: Callable[[br.Tensor], Any],
+) -> None:
+    lines = lines_of(br.compile(function))
+    assert len(lines) <= MAX_LINES
+    assert any(line.endswith(f"in {function.__name__}") for line in lines)
+    assert not any("/graphs/" in line or "/dispatch/" in line for line in lines)
+
+
+def test_an_error_of_a_function_shows_no_frame_of_the_package_but_the_call() -> None:
+    lines = lines_of(shapes_that_do_not_fit)
+    assert len(lines) <= MAX_LINES
+    assert lines[-2].startswith("burn_remote_protocol.errors.ShapeMismatch: ")
+
+
+def test_an_error_that_is_not_ours_keeps_the_innermost_frames() -> None:
+    class Broken:
+        @property
+        def handle(self) -> Any:
+            raise RuntimeError("broken")
+
+    lines = lines_of(br.compile(lambda x: br.stack([x, Broken()])))  # type: ignore[list-item]
+    assert any("in handle" in line for line in lines)
+
+
+def test_an_environment_variable_keeps_all_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FULL_TRACEBACKS, "1")
+    assert any("/dispatch/" in line for line in lines_of(br.compile(shapes_that_do_not_fit)))
