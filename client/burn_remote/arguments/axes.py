@@ -29,7 +29,7 @@ def normal_axis(axis: int, rank: int) -> int:
     Raises ``IndexOutOfRange``, or ``ArgumentMismatch`` if it is not an integer.
     """
     try:
-        place = operator.index(axis)
+        place = int(operator.index(axis))
     except TypeError:
         raise ArgumentMismatch(f"an axis must be an integer, not {axis!r}") from None
     if not -rank <= place < rank:
@@ -64,7 +64,8 @@ def normal_shape(shape: int | Sequence[int]) -> Shape:
         return tuple(sizes)
     try:
         if bool not in types:
-            return tuple([operator.index(size) for size in sizes])
+            # ``index`` returns an instance of a subclass of ``int``, such as ``x.size``, as it is.
+            return tuple([int(operator.index(size)) for size in sizes])
     except TypeError:
         pass
     raise ArgumentMismatch(f"a shape must be an integer or a tuple of integers, not {shape!r}")

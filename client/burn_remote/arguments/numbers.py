@@ -7,8 +7,10 @@ becomes a float; any other change of kind is an error.
 from __future__ import annotations
 
 import math
+import numbers
 import operator
 import struct
+from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -30,6 +32,7 @@ __all__ = [
     "is_number",
     "number_for",
     "number_key",
+    "plain_number",
     "real_number",
     "refuse_elements",
     "truncated_for",
@@ -45,7 +48,7 @@ def whole_number(what: str, value: Any, least: int, most: int) -> int:
     ``least`` to ``most``. ``what`` names the argument in the message.
     """
     try:
-        number = None if isinstance(value, bool) else operator.index(value)
+        number = None if isinstance(value, bool) else int(operator.index(value))
     except TypeError:
         number = None
     if number is None:
@@ -86,7 +89,8 @@ _NUMBERS: Final = frozenset({complex, float, int, bool})
 
 def is_number(value: object) -> TypeIs[Number]:
     """Return whether a value is a Python number or a NumPy scalar."""
-    return value.__class__ in _NUMBERS or isinstance(value, np.generic)
+    # A traced number has the ``__class__`` of its value. Subclasses are enumerations, for example.
+    return value.__class__ in _NUMBERS or isinstance(value, np.generic | complex | float | int)
 
 
 def is_imaginary(value: object) -> bool:
@@ -128,9 +132,23 @@ def number_for(dtype: DType, value: Any) -> float:
         if least <= value <= most:
             return int(value)
         raise DTypeMismatch(f"{shown(value)} does not fit in {dtype} ({least} to {most})")
-    if isinstance(value, np.generic):
-        return number_for(dtype, value.item())
+    plain = plain_number(value)
+    if plain is not value:
+        return number_for(dtype, plain)
     raise _refusal(dtype, value)
+
+
+def plain_number(value: Any) -> Any:
+    """Return a NumPy scalar, or a number of a subclass, as a number of Python's own classes.
+
+    Other values are returned unchanged.
+    """
+    if value.__class__ in _NUMBERS:
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    kinds: Any = (int, float, complex)
+    return next((kind(value) for kind in kinds if isinstance(value, kind)), value)
 
 
 def whole_for(dtype: DType, number: float) -> int:
@@ -160,11 +178,11 @@ def check_number(value: object) -> None:
 
 
 def refuse_elements(value: object) -> None:
-    """Raise ``ArgumentMismatch`` for an array, a list or a tuple.
+    """Raise ``ArgumentMismatch`` for an array, a list, a tuple or a number of another class.
 
     For ``==`` and ``!=``, where Python would otherwise return a single boolean.
     """
-    if isinstance(value, np.ndarray | list | tuple):
+    if isinstance(value, np.ndarray | list | tuple | numbers.Number | Decimal):
         raise _not_a_number(value)
 
 

@@ -131,13 +131,13 @@ def promoted_with_number(dtype: DType, number: Any) -> DType:
     if category is Category.QUANTIZED or category is Category.COMPLEX:
         return dtype
     kind = number.__class__  # a traced number has the ``__class__`` of its value
-    if kind is complex or issubclass(kind, np.complexfloating):
+    if issubclass(kind, complex | np.complexfloating):
         return dtypes.C128 if dtype is dtypes.F64 else dtypes.C64
     if category is Category.FLOAT:
         return dtype
-    if kind is float or issubclass(kind, np.floating):
+    if issubclass(kind, float | np.floating):
         return dtypes.F32
-    if category is Category.BOOL and (kind is int or issubclass(kind, np.integer)):
+    if category is Category.BOOL and issubclass(kind, int | np.integer) and kind is not bool:
         return dtypes.I64
     return dtype
 

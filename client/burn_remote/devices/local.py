@@ -33,6 +33,10 @@ class LocalDevice(Device):
     """
 
     distinction = "each LocalDevice() is a device of its own"
+    elsewhere = (
+        "make another burn_remote.LocalDevice() over there, and send the elements of tensors, "
+        "x.numpy()"
+    )
 
     def __init__(
         self,

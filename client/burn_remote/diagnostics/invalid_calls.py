@@ -129,9 +129,13 @@ def _accepted(call: _Call) -> _Call | None:
 def _gathered(name: str, arguments: list[Any]) -> list[Any] | None:
     """Put surplus integers into one tuple: ``zeros(2, 3)``, ``x.flip(0, 1)``."""
     first = GATHERED.get(name)
-    if first is None or not all(type(size) is int for size in arguments[first:]):
+    if first is None or not all(map(_is_size, arguments[first:])):
         return None
     return [*arguments[:first], tuple(arguments[first:])]
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 @functools.cache

@@ -438,5 +438,5 @@ def _ranked(shape: Shape, rank: int) -> Shape:
 
 def _changed(spec: TensorSpec, wanted: Shape | DType) -> TensorSpec:
     if isinstance(wanted, tuple):
-        return TensorSpec(wanted, spec.dtype)
+        return TensorSpec(tuple(map(int, wanted)), spec.dtype)
     return TensorSpec(spec.shape, wanted)

@@ -11,9 +11,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import numpy as np
-
-from burn_remote.arguments.numbers import Number, Operand, is_imaginary, number_for
+from burn_remote.arguments.numbers import Number, Operand, is_imaginary, number_for, plain_number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, constant
 from burn_remote.dispatch.preferred_rows import preferring
@@ -213,7 +211,7 @@ def _power(x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
     if is_imaginary(x2):
         return POWF.apply(x1, x2)
     base, _ = alike(x1, x2)
-    return _to_number(base, x2.item() if isinstance(x2, np.generic) else x2)
+    return _to_number(base, plain_number(x2))
 
 
 def _to_number(x1: Tensor, x2: Any) -> Tensor:

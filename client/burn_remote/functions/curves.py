@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from burn_remote.arguments.arrays import Array
+from burn_remote.arguments.arrays import Array, as_dtype
 from burn_remote.arguments.numbers import Number, real_number, whole_number
+from burn_remote.arguments.promotion import promoted
 from burn_remote.diagnostics.invalid_calls import explained, no_tensor
 from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote.functions.arithmetic import add, divide, multiply, pow, remainder, subtract
-from burn_remote.functions.casting import as_float, at_least_float32
+from burn_remote.functions.casting import as_float, astype, at_least_float32
 from burn_remote.functions.creation import arange, zeros_like
 from burn_remote.functions.elementwise import isnan, norm_of_squares, square
 from burn_remote.functions.gathering import take
@@ -25,7 +26,7 @@ from burn_remote.functions.searching import argsort
 from burn_remote.functions.selection import clip, where
 from burn_remote.functions.statistics import sum
 from burn_remote.functions.value import is_tensor
-from burn_remote_protocol.dtypes import F32, F64
+from burn_remote_protocol.dtypes import F32, F64, U64
 from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import search_rows
 
@@ -120,16 +121,23 @@ def _periodic(x: Tensor, xp: Tensor, fp: Tensor, period: float) -> tuple[Tensor,
 
 @explained
 def polyval(p: Tensor | Array | Sequence[float], x: Tensor | Array, /) -> Tensor:
-    """Evaluate a polynomial by Horner's method; ``p`` ``[n]`` has the highest power first."""
+    """Evaluate a polynomial by Horner's method; ``p`` ``[n]`` has the highest power first.
+
+    Integers are evaluated in the common dtype of ``p`` and ``x``, where a list has int64.
+    """
     if not is_tensor(x) and not is_tensor(p):
         raise ArgumentMismatch(no_tensor("neither argument is a tensor: x", x))
     coefficients: Any = p
-    if not is_tensor(p):
-        coefficients = [one.item() for one in np.asarray(p).reshape(-1)]
-    elif p.ndim != 1:
-        raise ShapeMismatch(f"coefficients are a vector, not {p.handle.spec}")
-    if not is_tensor(x):
-        x = sent(coefficients, np.asarray(x))
+    if is_tensor(p):
+        if p.ndim != 1:
+            raise ShapeMismatch(f"coefficients are a vector, not {p.handle.spec}")
+        x = x if is_tensor(x) else sent(p, np.asarray(x))
+    else:
+        assert is_tensor(x)
+        array = np.asarray(p).reshape(-1)
+        coefficients = [one.item() for one in array]
+        if array.dtype.kind in "iu" and x.dtype.is_integer and x.dtype is not U64:
+            x = astype(x, promoted(x.dtype, as_dtype(array.dtype)))
     count = len(coefficients)
     if not count:
         return zeros_like(x)

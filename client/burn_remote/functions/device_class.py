@@ -44,6 +44,10 @@ class Device:
 
     # For errors: why two devices of the same name are not equal.
     distinction: ClassVar[str] = "each has a session of its own"
+    # How another process gets such a device, for errors.
+    elsewhere: ClassVar[str] = (
+        "send its address, str(device), and open burn_remote.RemoteDevice(address) over there"
+    )
 
     runners: RunnerStack
 
@@ -215,8 +219,8 @@ class Device:
     def __reduce__(self) -> NoReturn:
         # ``copy`` calls this too.
         raise ArgumentMismatch(
-            f"{self!r} is a connection of this process and can be neither pickled nor copied; send "
-            "its address, str(device), and open burn_remote.RemoteDevice(address) over there"
+            f"{self!r} belongs to this process and can be neither pickled nor copied; "
+            f"{self.elsewhere}"
         )
 
     def __eq__(self, other: object) -> bool:

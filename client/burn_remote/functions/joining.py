@@ -9,11 +9,14 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from burn_remote.arguments.axes import normal_axes, normal_axis
 from burn_remote.arguments.numbers import whole_number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import reshaped
 from burn_remote.functions.manipulation import concat, flatten, flip, part, split, swapaxes
+from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.tensors import MAX_ELEMENTS
 
@@ -65,7 +68,7 @@ def array_split(x: Tensor, /, sections: int | Sequence[int], axis: int = 0) -> l
 
     The first parts are the larger ones.
     """
-    if not isinstance(sections, int):
+    if isinstance(sections, Sequence | np.ndarray) or is_tensor(sections):
         return split(x, sections, axis)
     count = whole_number("sections", sections, 1, MAX_ELEMENTS)
     place = normal_axis(axis, x.ndim)

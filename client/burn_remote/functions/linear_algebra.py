@@ -167,9 +167,10 @@ def vector_norm(
     """
     if x.dtype.is_complex:
         x = abs(x)
-    if ord == math.inf:
+    # Of no elements, the maximum absolute value is 0, as their sum is.
+    if ord == math.inf and x.size:
         return max_abs(x, axis=axis, keepdims=keepdims)
-    if ord == 1:
+    if ord in (1, math.inf):
         return sum(abs(x), axis=axis, keepdims=keepdims)
     if ord == -math.inf:
         return smallest(abs(x), axis=axis, keepdims=keepdims)

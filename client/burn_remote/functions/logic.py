@@ -8,15 +8,19 @@ logical operations return bools of the broadcast shape. A comparison with NaN is
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from burn_remote.arguments.numbers import Operand, check_number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator
 from burn_remote.dispatch.preferred_rows import preferring
-from burn_remote.functions.casting import NOT, as_bool
+from burn_remote.functions.casting import NOT, as_bool, astype
 from burn_remote.functions.operands import Pair, operands
 from burn_remote.functions.value import is_tensor
+from burn_remote_protocol.dtypes import U64
+from burn_remote_protocol.errors import DTypeMismatch
 from burn_remote_protocol.operations.families import base, bools, ints, numeric
 
 if TYPE_CHECKING:
@@ -62,7 +66,9 @@ LOWER_EQUAL: Final = Pair(
     reflected=numeric.GREATER_EQUAL_ELEM,
     compares=True,
 )
-NOT_EQUAL: Final = Pair(base.NOT_EQUAL, base.NOT_EQUAL_ELEM, reflected=base.NOT_EQUAL_ELEM)
+NOT_EQUAL: Final = Pair(
+    base.NOT_EQUAL, base.NOT_EQUAL_ELEM, reflected=base.NOT_EQUAL_ELEM, compares=True
+)
 XOR: Final = Pair(bools.XOR)
 AND: Final = Pair(bools.AND)
 OR: Final = Pair(bools.OR)
@@ -80,33 +86,62 @@ BITWISE_NOT: Final = Operator(ints.BITWISE_NOT)
 
 def equal(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``x1 == x2`` element by element."""
-    return EQUAL.apply(x1, x2)
+    return _compared(EQUAL, operator.eq, x1, x2)
 
 
-@preferring(base.NOT_EQUAL, lambda x1, x2, /: NOT_EQUAL.apply(x1, x2))
+@preferring(base.NOT_EQUAL, lambda x1, x2, /: _compared(NOT_EQUAL, operator.ne, x1, x2))
 def not_equal(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``x1 != x2`` element by element."""
-    return NOT.unary(EQUAL.apply(x1, x2))
+    return NOT.unary(equal(x1, x2))
 
 
 def greater(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``x1 > x2`` element by element."""
-    return GREATER.apply(x1, x2)
+    return _compared(GREATER, operator.gt, x1, x2)
 
 
 def greater_equal(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``x1 >= x2`` element by element."""
-    return GREATER_EQUAL.apply(x1, x2)
+    return _compared(GREATER_EQUAL, operator.ge, x1, x2)
 
 
 def less(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``x1 < x2`` element by element."""
-    return LOWER.apply(x1, x2)
+    return _compared(LOWER, operator.lt, x1, x2)
 
 
 def less_equal(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``x1 <= x2`` element by element."""
-    return LOWER_EQUAL.apply(x1, x2)
+    return _compared(LOWER_EQUAL, operator.le, x1, x2)
+
+
+def _compared(
+    pair: Pair,
+    compare: Callable[[int, int], bool],
+    x1: Tensor | Operand,
+    x2: Tensor | Operand,
+) -> Tensor:
+    try:
+        return pair.apply(x1, x2)
+    except DTypeMismatch:
+        first, second = operands(x1, x2)
+        if not (is_tensor(first) and is_tensor(second)):
+            raise
+        if U64 not in (first.dtype, second.dtype) or not _are_integers(first, second):
+            raise
+    # No integer dtype holds the elements of uint64 and those of a signed dtype. An element below 0
+    # compares with every element of uint64 as it does with 0.
+    if first.dtype is U64:
+        below, found = less(second, 0), pair.apply(first, astype(second, U64))
+        answer = compare(0, -1)
+    else:
+        below, found = less(first, 0), pair.apply(astype(first, U64), second)
+        answer = compare(-1, 0)
+    return OR.apply(found, below) if answer else AND.apply(found, NOT.unary(below))
+
+
+def _are_integers(*tensors: Tensor) -> bool:
+    return all(x.dtype.is_integer for x in tensors)
 
 
 def bitwise_and(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from burn_remote.arguments.axes import Axes, normal_axes, normal_axis, normal_shape
+from burn_remote.arguments.numbers import whole_number
 from burn_remote.diagnostics.invalid_calls import explained, no_tensor
 from burn_remote.dispatch.operators import Operator, reshaped, with_rank
 from burn_remote.functions.casting import distinct
@@ -21,7 +22,7 @@ from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base
 from burn_remote_protocol.operations.rules.checks import broadcast_shapes
-from burn_remote_protocol.tensors import Slice
+from burn_remote_protocol.tensors import MAX_ELEMENTS, Slice
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
@@ -260,13 +261,15 @@ def split(x: Tensor, /, sections: int | Sequence[int], axis: int = 0) -> list[Te
     """Split a tensor along an axis into ``sections`` equal parts, or at the given positions."""
     place = normal_axis(axis, x.ndim)
     size = x.shape[place]
-    if isinstance(sections, int):
-        if sections < 1 or size % sections:
+    if not isinstance(sections, Sequence | np.ndarray) and not is_tensor(sections):
+        count = whole_number("sections", sections, 1, MAX_ELEMENTS)
+        if size % count:
             raise ShapeMismatch(
-                f"{x.handle.spec} cannot be split into {sections} equal parts along axis {axis}"
+                f"{x.handle.spec} cannot be split into {count} equal parts along axis {axis}; "
+                "burn_remote.array_split allows parts that differ by one"
             )
-        step = size // sections
-        ends = [step * count for count in range(1, sections + 1)]
+        step = size // count
+        ends = [step * place for place in range(1, count + 1)]
     else:
         ends = [*sections, size]
     return [part(x, place, *ends) for ends in zip([0, *ends[:-1]], ends, strict=True)]
@@ -284,7 +287,7 @@ def unfold(x: Tensor, /, axis: int, size: int, step: int) -> Tensor:
 def part(x: Tensor, axis: int, start: int, end: int) -> Tensor:
     """Return the elements from ``start`` up to, but excluding, ``end`` along an axis."""
     everything = tuple([Slice(0, size, 1) for size in x.shape[:axis]])
-    return SLICE.apply((x,), ((*everything, Slice(start, end, 1)),))
+    return SLICE.apply((x,), ((*everything, Slice(int(start), int(end), 1)),))
 
 
 def _tensors_in(tensors: Iterable[Tensor]) -> list[Tensor]:

@@ -7,7 +7,7 @@ that use a factorization raise ``Unsupported`` on Burn's own servers.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from burn_remote.arguments.numbers import Number
 from burn_remote.autodiff.custom import custom_vjp
@@ -205,15 +205,20 @@ def matrix_norm(
     wide = at_least_float32(x)
     if ord in ("nuc", 2, -2):
         values = svdvals(wide)
-        reduce = {"nuc": sum, 2: largest, -2: smallest}[ord]
+        reduce: Any = {"nuc": sum, 2: _largest, -2: smallest}[ord]
         norms = reduce(values, axis=-1)
     elif ord in (1, -1, math.inf, -math.inf):
         sums = sum(abs(wide), axis=-2 if ord in (1, -1) else -1)
-        norms = (largest if ord > 0 else smallest)(sums, axis=-1)
+        norms = (_largest if ord > 0 else smallest)(sums, axis=-1)
     else:
         raise UsageError(f"ord must be 'fro', 'nuc', ±1, ±2 or ±infinity, not {ord!r}")
     norms = norms if x.dtype.is_complex else astype(norms, x.dtype)
     return reshaped(norms, (*norms.shape, 1, 1)) if keepdims else norms
+
+
+def _largest(sizes: Tensor, axis: int) -> Tensor:
+    # Of no elements, the largest size is 0, as their sum is.
+    return largest(sizes, axis=axis) if sizes.shape[axis] else sum(sizes, axis=axis)
 
 
 @explained

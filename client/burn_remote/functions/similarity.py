@@ -19,6 +19,8 @@ from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.dtypes import F64
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from burn_remote.arguments.arrays import Array
     from burn_remote.functions.tensor import Tensor
 
@@ -80,14 +82,14 @@ def allclose(
 
 
 @explained
-def array_equal(x1: Tensor | Array, x2: Tensor | Array, /, equal_nan: bool = False) -> bool:
+def array_equal(x1: Tensor | ArrayLike, x2: Tensor | ArrayLike, /, equal_nan: bool = False) -> bool:
     """Return whether two tensors have the same shape and equal elements.
 
     Waits for one round trip, unless the shapes differ. ``equal_nan`` counts NaN as equal to NaN.
     """
-    if x1.shape != x2.shape:
+    first, second = operands(*[x if is_tensor(x) else np.asarray(x) for x in (x1, x2)])
+    if first.shape != second.shape:
         return False
-    first, second = operands(x1, x2)
     found = equal(first, second)
     if equal_nan:
         found = logical_or(found, logical_and(_missing(first), _missing(second)))

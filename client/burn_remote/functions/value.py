@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from burn_remote.arguments.arrays import Array, array_from, numpy_dtype
+from burn_remote.arguments.axes import normal_axis
 from burn_remote.autodiff.nodes import TrackedHandle
 from burn_remote.diagnostics.foreign_names import attribute_advice
 from burn_remote.diagnostics.invalid_calls import explained
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from burn_remote_protocol.tensors import Shape
 
 __all__ = [
+    "ElementCount",
     "TensorValue",
     "holds_tensors",
     "is_tensor",
@@ -46,6 +48,20 @@ __all__ = [
 
 # DLPack's code for memory of the CPU, ``kDLCPU``.
 DLPACK_CPU: Final = 1
+
+
+class ElementCount(int):
+    """The number of elements of a tensor, which programs of PyTorch may call."""
+
+    shape: Shape
+
+    def __call__(self, dim: int | None = None) -> Any:
+        """Return the shape, or the size of axis ``dim``. Raises ``IndexOutOfRange``."""
+        return self.shape if dim is None else self.shape[normal_axis(dim, len(self.shape))]
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        """Pickle and copy as an ordinary integer."""
+        return int, (int(self),)
 
 
 class TensorValue:
@@ -78,9 +94,12 @@ class TensorValue:
         return len(self.handle.spec.shape)
 
     @property
-    def size(self) -> int:
-        """The number of elements; a property as in NumPy, not a method as in PyTorch."""
-        return self.handle.spec.size
+    def size(self) -> ElementCount:
+        """The number of elements, as in NumPy; ``x.size()`` is the shape, as in PyTorch."""
+        spec = self.handle.spec
+        count = ElementCount(spec.size)
+        count.shape = spec.shape
+        return count
 
     @property
     def nbytes(self) -> int:
@@ -181,9 +200,10 @@ class TensorValue:
         """
         if place:
             return self._element(place).item()
-        if self.size != 1:
+        size = self.handle.spec.size
+        if size != 1:
             raise ShapeMismatch(
-                f"{self.handle.spec} has {self.size:,} elements, not one; "
+                f"{self.handle.spec} has {size:,} elements, not one; "
                 "x.tolist() and x.numpy() return them all"
             )
         return self.numpy().item()
@@ -201,9 +221,10 @@ class TensorValue:
 
     def __bool__(self) -> bool:
         """Wait for the only element and return its truth value."""
-        if self.size != 1:
+        size = self.handle.spec.size
+        if size != 1:
             raise ShapeMismatch(
-                f"the truth value of {self.handle.spec} with {self.size:,} elements is ambiguous; "
+                f"the truth value of {self.handle.spec} with {size:,} elements is ambiguous; "
                 "combine conditions with & | ~, or use x.all() or x.any()"
             )
         return bool(self.item())

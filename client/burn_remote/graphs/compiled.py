@@ -109,9 +109,8 @@ class CompiledFunction(Generic[P, R]):
             if type(client) is Autodiff:
                 if is_recording():
                     key = (structure, client.session.__class__, *[one.spec for one in handles])
-                    return self._call_recorded(
-                        client, (args, kwargs), key, tensors, numbers, statics
-                    )  # type: ignore[no-any-return]
+                    call = (args, kwargs)
+                    return self._call_recorded(client, call, key, tensors, numbers, statics)  # type: ignore[no-any-return]
                 return self._call_tracked(args, kwargs)  # type: ignore[no-any-return]
             for recorded in graphs:
                 if recorded.constants and recorded.constants[0].client is not client:

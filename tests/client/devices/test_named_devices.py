@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import burn_remote as br
+from support.runners import RecordingDevice
 from support.servers import RunningServer, server
 
 
@@ -141,12 +142,14 @@ def test_the_hint_for_connect_opens_a_device() -> None:
 
 
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_copying_a_device_says_to_send_its_address(copied: Any) -> None:
+def test_copying_a_device_says_what_to_send_instead(copied: Any) -> None:
     with (
         br.LocalDevice() as device,
-        pytest.raises(br.ArgumentMismatch, match=r"pickled nor copied; send its address"),
+        pytest.raises(br.ArgumentMismatch, match=r"pickled nor copied; make another .*x.numpy"),
     ):
         copied(device)
+    with pytest.raises(br.ArgumentMismatch, match=r"pickled nor copied; send its address"):
+        copied(RecordingDevice())
 
 
 def test_pickling_a_tensor_says_to_pickle_its_elements() -> None:

@@ -75,6 +75,15 @@ def test_polynomials_have_the_values_of_numpy(coefficients: Any, device: br.Devi
         np.testing.assert_allclose(br.polyval(p, AT).numpy(), expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("x", [np.array([200, 3], np.uint8), np.array([-100], np.int16)])
+@pytest.mark.parametrize("coefficients", [[300, 200], np.array([3, 200], np.uint8)])
+def test_polynomials_of_integers_have_the_values_of_numpy(
+    x: Any, coefficients: Any, device: br.Device
+) -> None:
+    found = br.polyval(coefficients, br.tensor(x, device=device))
+    np.testing.assert_array_equal(found.numpy(), np.polyval(coefficients, x), strict=True)
+
+
 @pytest.mark.parametrize("degree", [0, 1, 3])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_fitted_polynomials_are_those_of_numpy(

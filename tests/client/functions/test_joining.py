@@ -46,7 +46,7 @@ def test_tensors_are_split_as_arrays_are(
         np.testing.assert_array_equal(ours.numpy(), theirs, strict=True)
 
 
-@pytest.mark.parametrize("sections", [1, 3, 4, 9, [2, 3]])
+@pytest.mark.parametrize("sections", [1, 3, 4, 9, [2, 3], np.int64(3), np.array([2, 3])])
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_parts_may_differ_by_one(sections: Any, axis: int, device: br.Device) -> None:
     array = counted(7, 5)

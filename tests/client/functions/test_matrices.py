@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,3 +62,15 @@ def test_a_norm_of_each_order_is_that_of_numpy(
     found = br.vector_norm(br.tensor(array, device=device), ord=order, axis=axis)
     expected = np.linalg.vector_norm(array, ord=order, axis=axis)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-13, strict=True)
+
+
+@pytest.mark.parametrize("order", [2, 1, 0, 3, math.inf])
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+def test_the_norm_of_no_elements_is_zero(
+    order: float, axis: int | None, dtype: Any, device: br.Device
+) -> None:
+    array = np.zeros((0, 3), dtype)
+    found = br.vector_norm(br.tensor(array, device=device), ord=order, axis=axis)
+    expected = np.linalg.vector_norm(array, ord=order, axis=axis).astype(array.real.dtype)
+    np.testing.assert_array_equal(found.numpy(), expected, strict=True)

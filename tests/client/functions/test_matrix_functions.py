@@ -108,6 +108,24 @@ def test_norms_are_those_of_numpy(order: Any, keepdims: bool, device: br.Device)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, strict=True)
 
 
+@pytest.mark.parametrize("order", ["fro", "nuc", 1, -1, 2, -2, math.inf, -math.inf])
+@pytest.mark.parametrize("shape", [(2, 0, 3), (2, 3, 0), (2, 0, 0)])
+@pytest.mark.parametrize("dtype", [np.float64, np.complex64])
+def test_norms_of_empty_matrices_are_those_of_numpy(
+    order: Any, shape: tuple[int, ...], dtype: Any, device: br.Device
+) -> None:
+    array = np.zeros(shape, dtype)
+    x = br.tensor(array, device=device)
+    try:
+        expected = np.linalg.matrix_norm(array, ord=order)
+    except ValueError:  # the least of no elements
+        with pytest.raises(br.ShapeMismatch, match="is empty"):
+            br.linalg.matrix_norm(x, ord=order)
+    else:
+        found = br.linalg.matrix_norm(x, ord=order)
+        np.testing.assert_array_equal(found.numpy(), expected, strict=True)
+
+
 def test_an_unknown_norm_is_refused(device: br.Device) -> None:
     with pytest.raises(br.UsageError, match="not 3"):
         br.linalg.matrix_norm(br.ones((2, 2), device=device), ord=3)

@@ -138,7 +138,22 @@ def test_mixed_kinds_promote_as_documented(
 def test_large_integers_are_compared_exactly_with_floats(local: br.LocalDevice) -> None:
     x = br.tensor([2**24 + 1], device=local)
     assert not (x == 2.0**24).item()
+    assert (x != 2.0**24).item()
     assert (x > 2.0**24).item()
+
+
+@pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge"])
+@pytest.mark.parametrize("signed", [np.int8, np.int64])
+def test_signed_integers_are_compared_exactly_with_uint64(
+    name: str, signed: Any, local: br.LocalDevice
+) -> None:
+    compare = getattr(operator, name)
+    first = np.array([-1, 0, 5, np.iinfo(signed).max], signed)[:, None]
+    second = np.array([0, 5, 127, 2**63 - 1, 2**63, 2**64 - 1], np.uint64)
+    x, y = br.tensor(first, device=local), br.tensor(second, device=local)
+    np.testing.assert_array_equal(compare(x, y).numpy(), compare(first, second))
+    np.testing.assert_array_equal(compare(y, x).numpy(), compare(second, first))
+    assert not br.array_equal(x[0], y[-1:])
 
 
 def test_gradients_pass_conversions(local: br.LocalDevice) -> None:

@@ -50,6 +50,13 @@ def test_comparing_whole_tensors_reads_one_bool(device: br.LocalDevice) -> None:
     assert device.traffic.requests - requests == 5
 
 
+def test_a_tensor_is_compared_with_a_list_or_a_number(device: br.LocalDevice) -> None:
+    x = br.tensor([1.0, 2.0], device=device)
+    assert br.array_equal(x, [1, 2])
+    assert not br.array_equal([1, 3], x)
+    assert br.array_equal(x[0], 1)
+
+
 def test_two_numbers_are_refused() -> None:
     with pytest.raises(br.ArgumentMismatch, match="expected a tensor"):
         br.isclose(1.0, 2.0)

@@ -46,10 +46,11 @@ def test_the_sign_bit_of_nan_is_its_own() -> None:
     np.testing.assert_array_equal(found.numpy(), np.signbit(array))
 
 
-def test_the_size_is_a_plain_integer_that_an_index_takes() -> None:
+def test_the_size_is_an_integer_that_an_index_takes() -> None:
     x = br.arange(12, device="local")
-    assert type(x.size) is int
+    assert isinstance(x.size, int)
     assert x[x.size - 1 : x.size].tolist() == [11]
+    assert x[-x.size].item() == 0
 
 
 @pytest.mark.parametrize("bounds", [(), (1,), (0, 1), (1, 2), (-2, -1), (2,)])

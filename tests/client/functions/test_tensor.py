@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import enum
 import pickle
 import re
 import threading
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -290,13 +294,68 @@ def test_comparison_with_other_objects_is_unequal(device: RecordingDevice) -> No
     assert {x: 1}[x] == 1
 
 
-@pytest.mark.parametrize("other", [[0.0, 0.0], (0.0, 0.0)], ids=repr)
-def test_comparison_with_lists_is_refused(device: RecordingDevice, other: object) -> None:
+@pytest.mark.parametrize("other", [[0.0, 0.0], (0.0, 0.0), Fraction(1, 2), Decimal(1)], ids=repr)
+def test_comparison_with_lists_and_foreign_numbers_is_refused(
+    device: RecordingDevice, other: object
+) -> None:
     x = br.zeros((2,), device=device)
     with pytest.raises(br.ArgumentMismatch):
         x == other  # noqa: B015
     with pytest.raises(br.ArgumentMismatch):
         x != other  # noqa: B015
+
+
+class Color(enum.IntEnum):
+    RED = 1
+
+
+class Share(float):
+    pass
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x == n", "x != n", "x < n", "x + n", "n - x", "x ** n", "n ** x", "x // n", "n / x",
+        "br.where(x > 0, x, n)", "br.clip(x, n, 2 * n)", "br.full((2,), n)", "br.tile(x, int(n))",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(("number", "plain"), [(Color.RED, 1), (Share(1.5), 1.5)])
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
+def test_enumerations_and_other_subclasses_are_numbers(
+    line: str, number: float, plain: float, dtype: str
+) -> None:
+    with br.LocalDevice() as device:
+        x = br.tensor([0, 1], dtype=dtype, device=device)
+        br.set_default_device(device)
+        found = _outcome(line, {"br": br, "x": x, "n": number})
+        expected = _outcome(line, {"br": br, "x": x, "n": plain})
+        br.set_default_device(None)
+    assert found == expected
+
+
+def _outcome(line: str, names: dict[str, Any]) -> object:
+    try:
+        result = eval(line, names)
+    except br.UsageError as error:
+        return type(error)
+    return str(result.dtype), result.tolist()
+
+
+def test_size_is_the_number_of_elements_and_called_the_shape() -> None:
+    with br.LocalDevice() as device:
+        x = br.ones((2, 3), device=device)
+        assert (x.size, x.size(), x.size(-1)) == (6, (2, 3), 3)
+        assert repr(x.size) == "6"
+        assert type(pickle.loads(pickle.dumps(x.size))) is int
+        with pytest.raises(br.IndexOutOfRange):
+            x.size(2)
+        assert x.reshape(x.size).shape == (6,)
+        assert type(x.reshape((x.size, 1)).shape[0]) is int
+        assert br.zeros((x.size, 2), device=device).shape == (6, 2)
+        assert br.arange(x.size, device=device)[x.size - 1].item() == 5
+        assert (x.sum() / x.size).item() == 1
+        assert br.compile(lambda y, n: y * n)(x, x.size).tolist() == [[6.0] * 3] * 2
 
 
 def test_a_single_element_supports_number_formats(device: RecordingDevice) -> None:
