@@ -213,14 +213,16 @@ class ReplayWindow(Generic[F]):
 
     def append(self, frame: F, size: int, handover: Handover | None = None) -> None:
         """Keep a frame that is about to be sent."""
-        handover = handover or Handover()
         number = self.sent + 1
         while self._frames and self._frames[-1][2] >= number:
             self._frames.pop()  # an interrupt came before ``sent`` included it
         self.bytes += size
         self._frames.append((frame, size, number))
-        # One statement without a call: no interrupt comes in between.
-        self.sent, handover.is_done = number, True
+        if handover is None:
+            self.sent = number
+        else:
+            # One statement without a call: no interrupt comes in between.
+            self.sent, handover.is_done = number, True
 
     def acknowledge(self, received: int) -> None:
         """Discard the first ``received`` frames; a count below an earlier one changes nothing.
@@ -233,10 +235,11 @@ class ReplayWindow(Generic[F]):
             raise ProtocolViolation(
                 f"the other end acknowledges {received:,} frames; {self.sent:,} were sent"
             )
-        self.acknowledged = max(self.acknowledged, received)
-        while self._frames and self._frames[0][2] <= self.acknowledged:
-            self.bytes -= self._frames.popleft()[1]
-        if not self._frames:
+        self.acknowledged = received
+        frames = self._frames
+        while frames and frames[0][2] <= received:
+            self.bytes -= frames.popleft()[1]
+        if not frames:
             self.bytes = 0  # corrects deviations that interrupts caused
 
     def frames(self) -> Iterator[F]:

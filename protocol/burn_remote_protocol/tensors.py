@@ -27,6 +27,8 @@ Shape = tuple[int, ...]
 # than 10. NumPy's own limit is 64, but it would be reported late and with another error.
 MAX_RANK = 32
 
+_INTEGER = frozenset({int})
+
 # Keeps the byte count of 16-byte items within a signed 64-bit integer. No machine holds more.
 MAX_ELEMENTS = 2**59
 
@@ -101,6 +103,10 @@ def checked_shape(dims: Any) -> Shape:
         raise ProtocolViolation(f"a shape is a list of sizes, not {shown(dims)}")
     if len(dims) > MAX_RANK:
         raise LimitExceeded("rank of a tensor", seen=len(dims), allowed=MAX_RANK)
+    if _INTEGER.issuperset(map(type, dims)) and min(dims, default=1) > 0:
+        size = math.prod(dims)
+        if size <= MAX_ELEMENTS:
+            return tuple(dims)
     size = 1
     for dim in dims:
         if type(dim) is not int or dim < 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from typing import Any, Final
 
@@ -83,13 +82,15 @@ def unpack_lists(body: bytes | memoryview) -> Any:
     """Unpack to lists and dictionaries. Raises ``ProtocolViolation`` like ``unpack_frozen``."""
     if UNCHECKED_BYTES < len(body) <= UNPACKED_TWICE_BYTES:
         # Replies with elements have short lists. Anything else is unpacked again, with the check.
-        with contextlib.suppress(*_NOT_MESSAGEPACK):
+        try:
             return msgpack.unpackb(
                 body,
                 max_array_len=SHORT_LIST_LENGTH,
                 max_map_len=SHORT_LIST_LENGTH,
                 strict_map_key=False,
             )
+        except _NOT_MESSAGEPACK:
+            pass
     return _unpack(body, use_list=True, strict_map_key=False)
 
 

@@ -29,7 +29,9 @@ from burn_remote_protocol.dialects.native_messages import (
     MESSAGE_FROM_WIRE,
     MESSAGE_TO_WIRE,
     PIECE,
+    REPLY,
     SECRET_KINDS,
+    elements_to_wire,
 )
 from burn_remote_protocol.dialects.native_tasks import (
     DEFINE_GRAPH_TASK,
@@ -44,6 +46,8 @@ from burn_remote_protocol.dialects.native_tasks import (
     decode_task,
     dropped_later,
     dropped_next,
+    encode_drop,
+    encode_read,
     encode_task,
 )
 from burn_remote_protocol.dialects.native_values import (
@@ -85,7 +89,10 @@ __all__ = [
     "dropped_later",
     "dropped_next",
     "encode_batch",
+    "encode_drop",
+    "encode_elements",
     "encode_frame",
+    "encode_read",
     "encode_task",
     "is_chunk",
     "open_piece",
@@ -107,6 +114,9 @@ MAX_BATCH_TASKS: Final = MAX_LIST_LENGTH
 # those takes 14 ms more.
 MAX_BODY_BYTES: Final = 512 * 1024
 
+# Up to this size, copying the body of a frame takes less time than creating two views.
+COPIED_BYTES: Final = 2 * 1024
+
 # Flag: the chunk's header has a checksum, the low 32 bits of the 64-bit XXH3. For 512 KiB,
 # computing it takes 5 µs on the event loop of each side; CRC-32 would take 95 µs.
 _HAS_CHECKSUM: Final = 1
@@ -125,9 +135,12 @@ SESSION_LIMITS: Final[dict[str, int]] = {
     "files": 0,
 }
 
+_REPLY_KIND: Final = bytes((REPLY,))
 _CHUNK_HEAD: Final = struct.Struct(">BBHIQQ")  # kind, flags, reserved, checksum, payload, offset
 
-_pack: Final[Callable[[Any], bytes]] = msgpack.packb
+# One packer for all frames: creating one takes 0.7 µs. Threads may share it: it packs only built-in
+# types, which runs no Python code.
+_pack: Final[Callable[[Any], bytes]] = msgpack.Packer().pack
 
 
 class Batch(NamedTuple):
@@ -144,7 +157,7 @@ class Batch(NamedTuple):
 def encode_batch(received: int, tasks: Sequence[bytes]) -> bytes:
     """Join encoded tasks into one frame."""
     head = b"\x02\x92" + _pack(received) + b"\xdd" + len(tasks).to_bytes(4, "big")
-    return head + b"".join(tasks)
+    return b"".join((head, *tasks))
 
 
 # -- frames -----------------------------------------------------------------------------------
@@ -154,6 +167,11 @@ def encode_frame(message: Any) -> bytes:
     """Encode a message other than a batch or a chunk."""
     kind, to_wire = MESSAGE_TO_WIRE[type(message)]
     return bytes((kind,)) + _pack(to_wire(message))
+
+
+def encode_elements(request: int, elements: bytes | memoryview) -> bytes:
+    """Encode a reply with a tensor's elements, as ``encode_frame`` does in twice the time."""
+    return _REPLY_KIND + _pack(elements_to_wire(request, elements))
 
 
 def _checksum(data: memoryview) -> int:
@@ -208,7 +226,7 @@ def decode_frame(frame: bytes | memoryview) -> Any:
     decode = MESSAGE_FROM_WIRE.get(kind)
     if decode is None:
         raise ProtocolViolation(f"unknown kind of frame {kind}; this side speaks {VERSIONS}")
-    wire = unpack_lists(memoryview(frame)[1:])
+    wire = unpack_lists(_body(frame))
     try:
         return decode(*wire)
     except BurnRemoteError:
@@ -218,15 +236,21 @@ def decode_frame(frame: bytes | memoryview) -> Any:
         raise ProtocolViolation(f"malformed body of frame kind {kind}: {seen}") from None
 
 
+def _body(frame: bytes | memoryview) -> bytes | memoryview:
+    return frame[1:] if len(frame) <= COPIED_BYTES else memoryview(frame)[1:]
+
+
 def _decode_batch(frame: bytes | memoryview) -> Batch:
-    wire = unpack_frozen(memoryview(frame)[1:])
+    wire = unpack_frozen(_body(frame))
     try:
         received, tasks = wire
     except (TypeError, ValueError):
         raise ProtocolViolation(f"malformed batch: {shown(wire)}") from None
     if type(tasks) is not tuple:
         raise ProtocolViolation(f"a batch holds a list of tasks, not {shown(tasks)}")
-    return Batch(count(received), tasks)
+    if type(received) is not int or received < 0:
+        count(received)  # raises
+    return Batch(received, tasks)
 
 
 def _decode_chunk(frame: bytes | memoryview) -> Chunk:

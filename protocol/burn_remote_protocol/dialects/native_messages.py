@@ -53,11 +53,20 @@ from burn_remote_protocol.messages import (
 from burn_remote_protocol.peer_proofs import NONCE_BYTES, PROOF_BYTES, TAG_BYTES
 from burn_remote_protocol.tensors import TensorSpec
 
-__all__ = ["BATCH", "CHUNK", "MESSAGE_FROM_WIRE", "MESSAGE_TO_WIRE", "PIECE", "SECRET_KINDS"]
+__all__ = [
+    "BATCH",
+    "CHUNK",
+    "MESSAGE_FROM_WIRE",
+    "MESSAGE_TO_WIRE",
+    "PIECE",
+    "REPLY",
+    "SECRET_KINDS",
+    "elements_to_wire",
+]
 
 # The types of frames, given by the first byte.
 (
-    _HELLO, BATCH, CHUNK, _WELCOME, _REFUSED, _REPLY, _ACKNOWLEDGED, _FAILED, _CLOSING, _FETCH,
+    _HELLO, BATCH, CHUNK, _WELCOME, _REFUSED, REPLY, _ACKNOWLEDGED, _FAILED, _CLOSING, _FETCH,
     _LENT, _CHALLENGE, _PROOF, _CONFIRMATION, _WAITING, _JOIN_LINK, _LINK_JOINED,
     _BEGIN_COLLECTIVE, PIECE, _GROUP_BROKEN,
 ) = range(1, 21)  # fmt: skip
@@ -136,7 +145,12 @@ def _reply_to_wire(reply: Reply) -> list[Any]:
     if isinstance(value, tuple):
         names = cast("Names", value)
         return [reply.request, _NAMES, [[name, spec_to_wire(spec)] for name, spec in names]]
-    return [reply.request, _DATA, value]
+    return elements_to_wire(reply.request, value)
+
+
+def elements_to_wire(request: int, elements: bytes | memoryview) -> list[Any]:
+    """Return the body of a reply with a tensor's elements."""
+    return [request, _DATA, elements]
 
 
 def _elements(wire: Any) -> bytes:
@@ -194,7 +208,7 @@ MESSAGE_TO_WIRE: Final[dict[type[Any], tuple[int, Callable[[Any], Any]]]] = {
         ],
     ),
     Refused: (_REFUSED, lambda m: error_to_wire(m.error)),
-    Reply: (_REPLY, _reply_to_wire),
+    Reply: (REPLY, _reply_to_wire),
     Acknowledged: (_ACKNOWLEDGED, lambda m: [m.received]),
     Failed: (_FAILED, lambda m: [list(m.tensors), error_to_wire(m.error)]),
     Closing: (_CLOSING, lambda m: error_to_wire(m.error)),
@@ -217,7 +231,7 @@ MESSAGE_FROM_WIRE: Final[dict[int, Callable[..., Any]]] = {
     _HELLO: _hello_from_wire,
     _WELCOME: _welcome_from_wire,
     _REFUSED: lambda *error: Refused(error_from_wire(error)),
-    _REPLY: _reply_from_wire,
+    REPLY: _reply_from_wire,
     _ACKNOWLEDGED: lambda received: Acknowledged(count(received)),
     _FAILED: _failed_from_wire,
     _CLOSING: lambda *error: Closing(error_from_wire(error)),

@@ -68,6 +68,7 @@ from burn_remote_protocol.operations.encoding import (
     encode_tensor_data,
 )
 from burn_remote_protocol.operations.row import Operation
+from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = [
     "DEFINE_GRAPH_TASK",
@@ -82,6 +83,8 @@ __all__ = [
     "decode_task",
     "dropped_later",
     "dropped_next",
+    "encode_drop",
+    "encode_read",
     "encode_task",
 ]
 
@@ -101,7 +104,8 @@ MAX_BETWEEN: Final = 64
 
 _INTEGER: Final = frozenset({int})
 
-_pack: Final[Callable[[Any], bytes]] = msgpack.packb
+# One packer for all tasks, as in ``native``.
+_pack: Final[Callable[[Any], bytes]] = msgpack.Packer().pack
 
 _DEFINE, _EXECUTE, _DROP, _UPLOAD, _BEGIN_UPLOAD, _READ, _SYNC, _SEED = range(-1, -9, -1)
 _QUERY_DTYPE, _CLEANUP, _EXPOSE, _FETCH_TASK, _DEFINE_GRAPH = range(-9, -14, -1)
@@ -137,6 +141,13 @@ def _ids(tensors: Any) -> tuple[int, ...]:
         count(min(tensors))  # MessagePack has no integer above ``MAX_ID``
         return tensors
     return tuple(count(tensor) for tensor in tensors)
+
+
+def _read_from_wire(request: Any, tensor: Any, spec: Any) -> Read:
+    # MessagePack has no integer above ``MAX_ID``.
+    if type(request) is not int or request < 0 or type(tensor) is not int or tensor < 0:
+        count(request), count(tensor)  # one of them raises
+    return Read(request, tensor, spec_from_wire(spec))
 
 
 def _define_from_wire(number: Any, operation: Any) -> Define:
@@ -227,10 +238,10 @@ _ENCODE_TASK: Final[dict[type[Any], Callable[[Any], list[Any]]]] = {
     Define: lambda t: [_DEFINE, t.number, encode_operation(_number_tensors(t))],
     DefineGraph: lambda t: [_DEFINE_GRAPH, t.number, t.input_count, t.steps, t.outputs, t.numbers],
     Execute: lambda t: [_EXECUTE, encode_operation(t.operation)],
-    Drop: lambda t: [_DROP, list(t.tensors)],
+    Drop: lambda t: [_DROP, list(t.tensors)],  # as ``encode_drop``
     Upload: lambda t: [_UPLOAD, t.tensor, encode_tensor_data(t.data)],
     BeginUpload: lambda t: [_BEGIN_UPLOAD, t.tensor, spec_to_wire(t.spec), t.byte_count],
-    Read: lambda t: [_READ, t.request, t.tensor, spec_to_wire(t.spec)],
+    Read: lambda t: [_READ, t.request, t.tensor, spec_to_wire(t.spec)],  # as ``encode_read``
     Sync: lambda t: [_SYNC, t.request],
     Seed: lambda t: [_SEED, t.seed],
     QueryDType: lambda t: [_QUERY_DTYPE, t.request, t.dtype.wire],
@@ -273,7 +284,7 @@ _DECODE_TASK: Final[dict[int, Callable[..., Task]]] = {
     _BEGIN_UPLOAD: lambda tensor, spec, byte_count: BeginUpload(
         count(tensor), spec_from_wire(spec), count(byte_count)
     ),
-    _READ: lambda request, tensor, spec: Read(count(request), count(tensor), spec_from_wire(spec)),
+    _READ: _read_from_wire,
     _SYNC: lambda request: Sync(count(request)),
     _SEED: lambda seed: Seed(count(seed)),
     _QUERY_DTYPE: lambda request, dtype: QueryDType(count(request), DType.from_wire(dtype)),
@@ -310,6 +321,16 @@ _DECODE_TASK: Final[dict[int, Callable[..., Task]]] = {
         count(tensor), spec_from_wire(spec), published_name(name)
     ),
 }
+
+
+def encode_drop(tensors: list[int]) -> bytes:
+    """Encode ``Drop(tensors)`` for a batch, as ``encode_task`` does in three times the time."""
+    return _pack([_DROP, tensors])
+
+
+def encode_read(request: int, tensor: int, spec: TensorSpec) -> bytes:
+    """Encode ``Read(request, tensor, spec)`` for a batch; see ``encode_drop``."""
+    return _pack([_READ, request, tensor, spec_to_wire(spec)])
 
 
 def encode_task(task: Task) -> bytes:

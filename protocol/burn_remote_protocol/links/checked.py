@@ -76,10 +76,6 @@ def _is_medium(size: int) -> bool:
     return MEDIUM_MIN_BYTES <= size <= MEDIUM_MAX_BYTES
 
 
-def _digest(frame: bytes | memoryview, seed: int) -> bytes:
-    return (xxh64_digest if _is_medium(len(frame)) else xxh3_64_digest)(frame, seed)
-
-
 def _digest_parts(head: bytes, rest: memoryview, seed: int) -> bytes:
     """Return the checksum of the frame ``head + rest``, without joining them."""
     digest = (xxh64 if _is_medium(len(head) + len(rest)) else xxh3_64)(head, seed)
@@ -111,7 +107,9 @@ class Checks:
 
     def seal(self, frame: bytes) -> bytes:
         """Return a frame with its header. Each frame must be sent in the order of the calls."""
-        digest = _digest(frame, self._sent)
+        # ``_is_medium`` written out, here and in ``open``: every small frame passes through both.
+        is_medium = MEDIUM_MIN_BYTES <= len(frame) <= MEDIUM_MAX_BYTES
+        digest = (xxh64_digest if is_medium else xxh3_64_digest)(frame, self._sent)
         self._sent += 1
         return _MARK + digest + frame
 
@@ -131,12 +129,15 @@ class Checks:
 
     def open(self, sealed: bytes | memoryview) -> bytes | memoryview:
         """Return the frame inside. Raises ``GarbledBytes``."""
+        size = len(sealed) - HEADER_BYTES
         frame: bytes | memoryview = (
             sealed[HEADER_BYTES:]
-            if len(sealed) <= COPIED_BYTES
+            if size <= COPIED_BYTES - HEADER_BYTES
             else memoryview(sealed)[HEADER_BYTES:]
         )
-        if sealed[:HEADER_BYTES] != _MARK + _digest(frame, self._received):
+        is_medium = MEDIUM_MIN_BYTES <= size <= MEDIUM_MAX_BYTES
+        digest = (xxh64_digest if is_medium else xxh3_64_digest)(frame, self._received)
+        if sealed[:HEADER_BYTES] != _MARK + digest:
             if len(sealed) < HEADER_BYTES or sealed[:1] != _MARK:
                 raise UncheckedFrame(sealed)
             raise GarbledBytes(

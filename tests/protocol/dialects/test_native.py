@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgpack
@@ -150,6 +151,32 @@ def test_a_task_arrives_as_it_was_sent(task: Any) -> None:
 @pytest.mark.parametrize("message", FRAMES, ids=lambda message: type(message).__name__)
 def test_a_message_arrives_as_it_was_sent(message: Any) -> None:
     assert native.decode_frame(native.encode_frame(message)) == message
+
+
+def test_the_short_ways_encode_the_same_bytes() -> None:
+    spec = TensorSpec((2, 3), F32)
+    assert native.encode_drop([7, 2**40]) == native.encode_task(Drop((7, 2**40)))
+    assert native.encode_read(9, 7, spec) == native.encode_task(Read(9, 7, spec))
+    for size in (0, 200, 16 * 1024):
+        expected = native.encode_frame(Reply(9, bytes(size)))
+        assert native.encode_elements(9, memoryview(bytes(size))) == expected
+
+
+def test_a_task_that_cannot_be_packed_leaves_nothing_in_the_next_one() -> None:
+    with pytest.raises(OverflowError):
+        native.encode_drop([7, 2**70])
+    assert native.encode_drop([7]) == native.encode_task(Drop((7,)))
+
+
+def test_threads_that_encode_at_once_do_not_mix_their_bytes() -> None:
+    expected = [native.encode_task(Drop(tuple(range(at, at + 2000)))) for at in (0, 10**6)]
+
+    def encode(which: int) -> bool:
+        tensors = [*range(which * 10**6, which * 10**6 + 2000)]
+        return all(native.encode_drop(tensors) == expected[which] for _ in range(300))
+
+    with ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(encode, (0, 1))] == [True, True]
 
 
 @pytest.mark.parametrize("make", [Refused, Closing])

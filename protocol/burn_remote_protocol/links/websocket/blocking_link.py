@@ -168,17 +168,18 @@ class BlockingWebSocket:
     def receive(self, timeout_seconds: float | None = None) -> bytes | None:
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         message = None
+        parser = self._parser
         try:
             with self._receive_lock:
                 while True:
-                    message = self._parser.take()
+                    message = parser.take()
                     if message is not None:
                         self._keepalive.record_message()
                         return message
-                    if self._parser.control:
-                        if not self._parser.is_within_message:
+                    if parser.control:
+                        if not parser.is_within_message:
                             self._keepalive.record_message()
-                        self._handle_control(self._parser.control.popleft())
+                        self._handle_control(parser.control.popleft())
                     elif not self._read(deadline):
                         return None
         except ProtocolViolation as error:

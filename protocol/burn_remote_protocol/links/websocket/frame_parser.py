@@ -48,7 +48,7 @@ READ_BYTES: Final = 64 * 2**10
 # More fragments than a message can have.
 NO_LIMIT: Final = 2**62
 
-_ONLY_FRAGMENT: Final = bytes((FINAL_BIT | BINARY,))  # the first byte of an unfragmented message
+_ALONE_MIN_BYTES: Final = 4  # a header with a 16-bit length
 _HEADER_64_BYTES: Final = 10  # an unmasked header with a 64-bit length
 
 
@@ -132,6 +132,12 @@ class FrameParser:
         return self._state.received
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing is left of what was received."""
+        state = self._state
+        return state.parts is None and state.position == len(state.buffer) and not state.received
+
+    @property
     def is_within_message(self) -> bool:
         """Whether a message or a header has arrived incompletely."""
         state = self._state
@@ -184,7 +190,12 @@ class FrameParser:
     def ready(self) -> bool:
         """Whether ``take`` can make progress, or raise, without another read."""
         state = self._state
-        if state.received or state.complete():
+        if state.received:
+            return True
+        if state.parts is None:
+            if state.position == len(state.buffer):
+                return False
+        elif state.complete():
             return True
         if state.missing or state.position == len(state.buffer):
             return False
@@ -204,33 +215,46 @@ class FrameParser:
         self.fragments_taken = 0
         state = self._state
         if state.parts is None and state.position == len(state.buffer):
-            message = self._take_alone(state.received)
-            if message is not None or not state.received:
-                return message
+            received = state.received
+            if not received:
+                return None
+            if len(received) == 1:
+                message = self.take_alone(received[0])
+                if message is not None:
+                    # No call is made between these stores and the caller's, so no interrupt can
+                    # occur.
+                    if state.buffer or state.bulk:
+                        self._state = _State([])
+                    else:
+                        del received[0]
+                    return message
         if state.received:
             self._merge()
         return self._take_next(most_fragments)
 
-    def _take_alone(self, received: list[bytes]) -> bytes | None:
-        """Return the message if what was received is exactly one, in one fragment.
+    def take_alone(self, chunk: bytes) -> bytes | None:
+        """Return the message if ``chunk`` is exactly one, in one fragment of less than 64 KiB.
 
-        This is the common case, and takes half the time of merging the bytes and then parsing them.
+        Changes nothing. Call it only if nothing is left of what was received before. This is the
+        common case, and takes a third of the time of merging the bytes and then parsing them.
         """
-        if len(received) != 1 or received[0][:1] != _ONLY_FRAGMENT:
+        size = len(chunk)
+        if size < _ALONE_MIN_BYTES or chunk[0] != FINAL_BIT | BINARY:
             return None
-        chunk = received[0]
-        found = self._parse_header(chunk, 0)
-        if found is None:
+        mask_bit = self._mask_bit
+        # Longer headers, and frames that are masked but must not be or vice versa, are larger.
+        length = chunk[1] ^ mask_bit
+        start = 6 if mask_bit else 2
+        if length == LENGTH_16:
+            length = chunk[2] << 8 | chunk[3]
+            start += 2
+        elif length > LENGTH_16:
             return None
-        _, length, start = found
-        if start + length != len(chunk) or length > self.max_message_bytes:
+        if start + length != size or length > self.max_message_bytes:
             return None
-        message = chunk[start:]
-        if self._mask_bit:
-            message = apply_mask(message, chunk[start - 4 : start])
-        # No call is made between this store and the caller's, so no interrupt can occur.
-        self._state = _State([])
-        return message
+        if mask_bit:
+            return apply_mask(chunk[start:], chunk[start - 4 : start])
+        return chunk[start:]
 
     def _take_next(self, most_fragments: int) -> bytes | None:
         while not self._state.missing and self.fragments_taken < most_fragments:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import os
+import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -38,6 +39,8 @@ JOINED_BYTES: Final = 64 * 2**10
 
 # Masking keys drawn per system call; a system call for each frame would take 0.5 µs.
 KEYS_PER_DRAW: Final = 256
+
+_SPLIT_KEYS: Final = struct.Struct("4s" * KEYS_PER_DRAW).unpack
 
 _EMPTY: Final = memoryview(b"")
 
@@ -105,7 +108,22 @@ class FrameWriter:
 
         Raises ``OSError``.
         """
-        self._send(message_buffers, head, payload, self._keys, self._fragment_bytes)
+        total = len(head)
+        if payload or total > JOINED_BYTES or self._unsent or self._fragment_bytes is not None:
+            self._send(message_buffers, head, payload, self._keys, self._fragment_bytes)
+            return
+        # ``_send`` and ``_flush`` written out for one buffer: all small messages are such.
+        keys = self._keys
+        key = keys.pop() if keys else _next_key(keys)
+        header = frame_header(FINAL_BIT | BINARY, total, MASK_BIT)
+        data = header + key + apply_mask(head, key)
+        buffer = OutgoingBuffer(data)
+        self._unsent.append(buffer)
+        self._write(buffer, None)
+        if buffer.accepted == [len(data)]:
+            self._unsent.popleft()
+        else:
+            self._flush()
 
     def send_together(self, frames: Sequence[bytes]) -> None:
         """Send several messages like ``send``, with few system calls. Hold ``lock``."""
@@ -230,5 +248,5 @@ def _next_key(keys: list[bytes]) -> bytes:
     # A list, not a generator: an interrupt would end the generator.
     if not keys:
         drawn = os.urandom(4 * KEYS_PER_DRAW)
-        keys.extend(drawn[start : start + 4] for start in range(0, len(drawn), 4))
+        keys.extend(_SPLIT_KEYS(drawn))
     return keys.pop()
