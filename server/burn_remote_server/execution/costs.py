@@ -61,8 +61,8 @@ def batch_cost(
                 if number in defined:
                     return None  # ``numbered`` still has the previous definition
                 total += numbered[number].cost
-            elif number in _OTHERS:
-                total += _OTHERS[number](task)
+            elif (cost_of := _OTHERS.get(number)) is not None:
+                total += cost_of(task)
                 if number in _DEFINITIONS:
                     if binds_slowly:
                         return None

@@ -164,7 +164,7 @@ class Engine:
         """Execute a batch."""
         interpreter = self._interpreter
         invoke, invoke_simple = interpreter.invoke, interpreter.invoke_simple
-        numbered = interpreter.numbered
+        numbered, handlers = interpreter.numbered, self._handlers
         self.tasks = tasks = batch.tasks
         interpreter.begin_batch()
         waiting = enumerate(tasks)
@@ -177,7 +177,8 @@ class Engine:
             except (TypeError, IndexError):
                 raise ProtocolViolation("a task must be a list that begins with a number") from None
             if plan is None:
-                self.handle(decode_task(task))
+                decoded = decode_task(task)
+                handlers[type(decoded)](decoded)
             elif len(task) == plan.task_length and type(task[-1]) is int:
                 if plan.is_large:  # perhaps fused with the tasks after it
                     self._invoke_large(plan, tasks, place, waiting)
@@ -383,6 +384,10 @@ class Engine:
 
     def _reply(self, task: Read | Sync, value: memoryview | Exception | None) -> None:
         """Respond with the elements that were read, or with the error."""
+        if type(value) is memoryview and type(task) is Read and value.nbytes <= COUNTED_REPLY_BYTES:
+            shape, dtype = task.spec
+            self._outbox.reply(task.request, TensorData(value, shape, dtype))
+            return
         if isinstance(value, Exception) and not isinstance(value, OperationFailed):
             reason = str(value) or "the server has no memory for the elements"
             value = OperationFailed(reason, operation=type(task).__name__)
@@ -393,13 +398,12 @@ class Engine:
             value = None
         if isinstance(value, memoryview):
             assert isinstance(task, Read)  # a sync has no elements
-            if value.nbytes > COUNTED_REPLY_BYTES:
-                try:
-                    self._tensors.hold_reply(task.tensor, value)
-                except QuotaExceeded as error:
-                    refusal = QuotaExceeded(error.reason, operation="Read", shapes=str(task.spec))
-                    self._outbox.reply(task.request, refusal)
-                    return
+            try:
+                self._tensors.hold_reply(task.tensor, value)
+            except QuotaExceeded as error:
+                refusal = QuotaExceeded(error.reason, operation="Read", shapes=str(task.spec))
+                self._outbox.reply(task.request, refusal)
+                return
             reply = TensorData(value, task.spec.shape, task.spec.dtype)
             self._outbox.reply(task.request, reply)
         else:

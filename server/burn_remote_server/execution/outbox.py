@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 from burn_remote_protocol.dialects.native import (
     CHUNK_BYTES,
     INLINE_BYTES,
     chunk_head,
+    encode_elements,
     encode_frame,
 )
 from burn_remote_protocol.errors import (
@@ -108,11 +109,16 @@ class NativeOutbox:
     def __len__(self) -> int:
         return len(self._again) + len(self._frames) + len(self._downloads)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to send."""
+        return not (self._frames or self._downloads or self._again)
+
     def take(self) -> Frame | None:
         """Return the next frame to send, or ``None``."""
         if self._again:
             return self._again.popleft()
-        frame = self._next()
+        frame = self._frames.popleft() if self._frames else self._next_chunk()
         if frame is not None and self._is_resumable:
             size = len(frame) if isinstance(frame, bytes) else len(frame[1])
             self.window.append(frame, size)
@@ -132,10 +138,9 @@ class NativeOutbox:
             return
         data = memoryview(value.bytes).cast("B")
         if len(data) <= INLINE_BYTES:
-            # Encoded without another copy, which would fragment the heap.
-            elements = cast("bytes", data)
             try:
-                self._append_within_quota(encode_frame(Reply(request, elements)))
+                # Encoded without another copy, which would fragment the heap.
+                self._append_within_quota(encode_elements(request, data))
             except QuotaExceeded as error:
                 refusal = QuotaExceeded(error.reason, operation="Read", shapes=str(value.spec))
                 self._append(encode_frame(Reply(request, refusal)))
@@ -201,9 +206,7 @@ class NativeOutbox:
             frame.account = self._account
         self._frames.append(frame)
 
-    def _next(self) -> Frame | None:
-        if self._frames:
-            return self._frames.popleft()
+    def _next_chunk(self) -> Frame | None:
         if not self._downloads:
             return None
         download = self._downloads.popleft()

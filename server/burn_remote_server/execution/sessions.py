@@ -206,12 +206,16 @@ class Session:
     def submit_batch(self, batch: Batch, size: int = 0) -> None:
         """Execute a batch, whose frame has ``size`` bytes, now or after the queued work."""
         engine = self.engine
-        self.submit_work(
-            partial(engine.run, batch),
-            partial(engine.estimate, batch, size),
-            size,
-            DECODED_SIZE * size,
-        )
+        # ``submit_work`` written out: it would take two calls more.
+        self.spent += FRAME_COST + size * DECODED_COST_PER_BYTE
+        if not self._worker.queued:
+            cost = engine.estimate(batch, size)
+            if cost is not None and cost <= self._inline_cost:
+                self.spent += cost
+                self._context.run(self._run, engine.run, batch)
+                self.notify()
+                return
+        self._worker.submit(partial(self._run, engine.run, batch), DECODED_SIZE * size)
 
     def submit_work(
         self,
@@ -272,7 +276,7 @@ class Session:
             self.engine.close()
         self._worker.stop()
 
-    def _run(self, call: Callable[[], None]) -> None:
+    def _run(self, call: Callable[..., None], *arguments: Batch) -> None:
         if self.error is not None:
             return
         try:
@@ -280,7 +284,7 @@ class Session:
             failure = self.interpreter.backend.failure
             if failure is not None:
                 self.interpreter.lose(failure)
-            call()
+            call(*arguments)
         except BurnRemoteError as error:
             self.error = self.error or error
         except Exception as error:

@@ -184,16 +184,16 @@ class Connection:
         Raises the session's error once it has ended. A frame that the server does not accept ends
         it with ``LimitExceeded``: the server would close the connection each time it is sent.
         """
+        size = len(frame) if payload is None else len(frame) + len(payload)
         allowed = self.welcome.limits.get("message_bytes")
-        if allowed is not None:
-            seen = HEADER_BYTES + len(frame) + (0 if payload is None else len(payload))
-            if seen > allowed:
-                limit = "bytes in one message to this server (its max_message_bytes)"
-                error = LimitExceeded(limit, seen=seen, allowed=allowed)
-                self.end(error)
-                raise fresh(error)
-        handover = handover or Handover()
-        while not self._send_if_room(frame, payload, handover):
+        if allowed is not None and HEADER_BYTES + size > allowed:
+            limit = "bytes in one message to this server (its max_message_bytes)"
+            error = LimitExceeded(limit, seen=HEADER_BYTES + size, allowed=allowed)
+            self.end(error)
+            raise fresh(error)
+        if handover is None:
+            handover = Handover()
+        while not self._send_if_room(frame, payload, size, handover):
             # Not under the sending lock, because resuming, which makes room, needs it.
             with self._changed:
                 self._changed.wait_for(self._has_room)
@@ -201,8 +201,10 @@ class Connection:
     def _has_room(self) -> bool:
         return self.error is not None or self._end.window.bytes < REPLAY_BYTES
 
-    def _send_if_room(self, frame: bytes, payload: memoryview | None, handover: Handover) -> bool:
-        size = len(frame) + (len(payload) if payload is not None else 0)
+    def _send_if_room(
+        self, frame: bytes, payload: memoryview | None, size: int, handover: Handover
+    ) -> bool:
+        end = self._end
         with self._sending:
             link = self._link
             is_passed_on = False
@@ -210,18 +212,21 @@ class Connection:
                 with self._state_lock:
                     if self.error is not None:
                         raise fresh(self.error)
-                    if self._end.window.bytes >= REPLAY_BYTES:
+                    if end.window.bytes >= REPLAY_BYTES:
                         return False
                     if self._is_resumable:
-                        kept = None if payload is None else payload.tobytes()
-                        # The copy is what is checked and sent: a program may change its array while
-                        # another thread sends it.
-                        payload = None if kept is None else memoryview(kept)
-                        self._end.window.append((frame, kept), size, handover)
-                    is_attached = self._is_attached
+                        kept = None
+                        if payload is not None:
+                            # The copy is what is checked and sent: a program may change its array
+                            # while another thread sends it.
+                            kept = payload.tobytes()
+                            payload = memoryview(kept)
+                        end.window.append((frame, kept), size, handover)
+                    is_attached = end.state is State.ATTACHED
                     link = self._link
-                self.traffic.frames_sent += 1
-                self.traffic.bytes_sent += size
+                traffic = self.traffic
+                traffic.frames_sent += 1
+                traffic.bytes_sent += size
                 handover.is_done = True
                 if is_attached:
                     self._pass_on(link, frame, payload)

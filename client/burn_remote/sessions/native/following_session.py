@@ -530,7 +530,7 @@ class FollowingSession(NativeSession):
 
     def _ask(
         self,
-        question: Callable[[int], Task],
+        encoded: Callable[[int], bytes],
         read: TensorSpec | None = None,
         *,
         reports_failures: bool = True,
@@ -538,7 +538,7 @@ class FollowingSession(NativeSession):
         with self._lock:
             self._end_segment()
         # Not under the lock: this may call a callback of the program.
-        return super()._ask(question, read, reports_failures=reports_failures)
+        return super()._ask(encoded, read, reports_failures=reports_failures)
 
     def _enqueue(self, task: Task) -> None:
         with self._lock:

@@ -42,6 +42,8 @@ from burn_remote_protocol.dialects.native import (
     chunk_head,
     decode_frame,
     encode_batch,
+    encode_drop,
+    encode_read,
     encode_task,
 )
 from burn_remote_protocol.dtypes import U64, DType, DTypeUsage
@@ -60,7 +62,6 @@ from burn_remote_protocol.messages import (
     Cleanup,
     Closing,
     Collective,
-    Drop,
     Execute,
     Expose,
     Fetch,
@@ -75,7 +76,6 @@ from burn_remote_protocol.messages import (
     OpenPublished,
     Publish,
     QueryDType,
-    Read,
     Seed,
     Sync,
     Task,
@@ -97,6 +97,10 @@ __all__ = ["NativeSession"]
 
 _logger: Final = logging.getLogger("burn_remote")
 _frame: Final = sys._getframe
+
+
+def _sync(request: int) -> bytes:
+    return encode_task(Sync(request))
 
 
 class NativeSession:
@@ -334,18 +338,18 @@ class NativeSession:
 
     def read(self, tensor: int, spec: TensorSpec) -> Pending[TensorData]:
         """Request a tensor's elements; see ``Session.read``."""
-        return self._ask(lambda request: Read(request, tensor, spec), spec)
+        return self._ask(lambda request: encode_read(request, tensor, spec), spec)
 
     def sync(self) -> Pending[None]:
         """Request a reply once everything issued so far, also drops, has been executed.
 
         Its result raises the first failure that no read has raised, with the others attached.
         """
-        return self._ask(Sync)
+        return self._ask(_sync)
 
     def fence(self) -> Pending[None]:
         """Request a reply once everything issued so far has been executed, whatever failed."""
-        return self._ask(Sync, reports_failures=False)
+        return self._ask(_sync, reports_failures=False)
 
     def fence_soon(self) -> Pending[None]:
         """Request the same as ``fence``, without blocking while the server reads nothing."""
@@ -367,28 +371,31 @@ class NativeSession:
         """Ask what the device supports for a dtype."""
         if dtype.is_complex and "BaseComplex" not in self._extensions:
             return completed(self, DTypeUsage(0))
-        return self._ask(lambda request: QueryDType(request, dtype))
+        return self._ask(lambda request: encode_task(QueryDType(request, dtype)))
 
     def _ask(
         self,
-        question: Callable[[int], Task],
+        encoded: Callable[[int], bytes],
         read: TensorSpec | None = None,
         *,
         reports_failures: bool = True,
     ) -> Pending[Any]:
         pending: Pending[Any] = Pending(self)
+        connection = self._connection
         with self._lock:
-            self.check_open()
+            if connection.error is not None:
+                self.check_open()
             request = self._next_request
-            self._next_request += 1
-            self._connection.traffic.requests += 1
+            self._next_request = request + 1
+            self._traffic.requests += 1
             self._router.expect(request, pending, read, reports_failures=reports_failures)
             if self._undropped_bytes >= DROP_BYTES or (read is None and self._dropped):
                 # Before the request: tensors that were just used for the last time are free then.
                 # After a sync, the memory of everything that was dropped before it is free.
                 self._append_drops()
-            self._append(encode_task(question(request)))
-        self._fail_late()
+            self._append(encoded(request))
+        if connection.error is not None:
+            self._fail_late()
         return pending
 
     def _fail_late(self) -> None:
@@ -442,7 +449,9 @@ class NativeSession:
     def find_file(self, name: str) -> Pending[TensorData]:
         """Ask for the size and the version of a file of the server, as a [2] uint64 tensor."""
         self.check_files()
-        return self._ask(lambda request: FindFile(request, name), TensorSpec((2,), U64))
+        return self._ask(
+            lambda request: encode_task(FindFile(request, name)), TensorSpec((2,), U64)
+        )
 
     def load_file(
         self, tensor: int, spec: TensorSpec, name: str, version: int, offset: int
@@ -459,7 +468,7 @@ class NativeSession:
 
     def open_content(self, digest: bytes, first: int, count: int) -> Pending[bool]:
         """Ask the server to make ``count`` tensors, from id ``first`` on, of a content it kept."""
-        return self._ask(lambda request: OpenContent(request, digest, first, count))
+        return self._ask(lambda request: encode_task(OpenContent(request, digest, first, count)))
 
     def keep_content(self, digest: bytes, first: int, specs: Sequence[TensorSpec]) -> None:
         """Have the server keep tensors, from id ``first`` on, as the content with a digest."""
@@ -474,15 +483,15 @@ class NativeSession:
 
     def publish(self, name: str, tensor: int, spec: TensorSpec) -> Pending[None]:
         """Have the server keep a tensor under a name."""
-        return self._ask(lambda request: Publish(request, name, tensor, spec))
+        return self._ask(lambda request: encode_task(Publish(request, name, tensor, spec)))
 
     def unpublish(self, name: str) -> Pending[bool]:
         """Have the server remove a name; the reply is whether it had one."""
-        return self._ask(lambda request: Unpublish(request, name))
+        return self._ask(lambda request: encode_task(Unpublish(request, name)))
 
     def list_published(self, name: str | None = None) -> Pending[Names]:
         """Ask for all names and their specs, or for one of them."""
-        return self._ask(lambda request: ListPublished(request, name))
+        return self._ask(lambda request: encode_task(ListPublished(request, name)))
 
     def open_published(self, tensor: int, spec: TensorSpec, name: str) -> None:
         """Have the server make a tensor with the elements that are published under a name."""
@@ -571,7 +580,7 @@ class NativeSession:
         dropped = self._dropped
         while dropped:
             dropping = dropped[:BATCH_TASKS]
-            task = encode_task(Drop(tuple(dropping)))
+            task = encode_drop(dropping)
             # Append first, then remove: an interrupt in between makes the session drop tensors
             # twice, which servers ignore.
             self._tasks.append(task)
@@ -579,7 +588,8 @@ class NativeSession:
             self._task_bytes += len(task)
 
     def _flush(self) -> None:
-        self._forget_sent()
+        if self._leaving[1]:  # an interrupt came before they were forgotten
+            self._forget_sent()
         if not (self._tasks or self._dropped):
             return
         self._flusher.disarm()
@@ -651,21 +661,24 @@ class NativeSession:
 
     def _handle(self, frame: bytes | memoryview, link: int) -> None:
         """Handle a frame of link number ``link``; called again after an interrupt."""
+        connection = self._connection
+        received = connection.received
         is_repeated = frame is self._current_frame[0]
         if not is_repeated:
-            self._current_frame = (frame, self._connection.received)
-            self._connection.traffic.frames_received += 1
-            self._connection.traffic.bytes_received += len(frame)
+            self._current_frame = (frame, received)
+            traffic = self._traffic
+            traffic.frames_received += 1
+            traffic.bytes_received += len(frame)
         message = decode_frame(frame)
-        if isinstance(message, Acknowledged):
-            self._connection.note_acknowledged(message.received)
+        kind = type(message)
+        if kind is Acknowledged:
+            connection.note_acknowledged(message.received)
             return
-        is_counted = self._connection.received != self._current_frame[1]
-        is_uncounted = not isinstance(message, Closing) and not is_counted
-        if is_uncounted and not self._connection.note_received(link):
+        is_counted = received != self._current_frame[1]
+        if kind is not Closing and not is_counted and not connection.note_received(link):
             return
         self._router.take(message, is_repeated=is_repeated)
-        if self._connection.acknowledgement_due:
+        if connection.acknowledgement_due:
             self._flush_soon()
 
     def _beat(self) -> None:

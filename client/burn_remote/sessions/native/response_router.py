@@ -132,7 +132,8 @@ class ResponseRouter:
         if spec is not None:
             if type(value) is not bytes or len(value) != spec.nbytes:
                 raise ProtocolViolation(f"the reply to a read of {spec} is {shown(value)}")
-            request.pending.complete(TensorData(value, spec.shape, spec.dtype))
+            shape, dtype = spec
+            request.pending.complete(TensorData(value, shape, dtype))
         elif isinstance(value, bytes):
             raise ProtocolViolation(f"elements came for a request that is no read: {shown(value)}")
         elif isinstance(value, tuple):

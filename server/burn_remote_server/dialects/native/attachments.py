@@ -136,12 +136,12 @@ class Attachment:
 
         Raises ``ProtocolViolation``, ``LimitExceeded``.
         """
-        self._end.acknowledge(received)
         window = self.outbox.window
+        window.acknowledge(received)
         if window.bytes > MAX_UNACKNOWLEDGED_BYTES:
             allowed = MAX_UNACKNOWLEDGED_BYTES
             raise LimitExceeded("unacknowledged bytes", seen=window.bytes, allowed=allowed)
-        if len(window) > MAX_UNACKNOWLEDGED_FRAMES:
+        if window.sent - window.acknowledged > MAX_UNACKNOWLEDGED_FRAMES:
             allowed = MAX_UNACKNOWLEDGED_FRAMES
             raise LimitExceeded("unacknowledged frames", seen=len(window), allowed=allowed)
 

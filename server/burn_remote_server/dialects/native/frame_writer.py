@@ -82,20 +82,23 @@ class FrameWriter:
 
         A switch to the task of ``run`` would delay the reply to a read by a twentieth.
         """
-        outbox, session = self._outbox, self._session
+        session = self._session
         if self._acknowledgement is not None or self._stopped or self._wake.is_set():
             return False
         if session is not None and session.error is not None:
             return False
-        if len(outbox) and self._link.is_writable:
-            frame = outbox.take()
-            if isinstance(frame, bytes):
-                self._link.send_nowait(frame)
-                self._sent(len(frame))
-            elif frame is not None:
-                self._link.send_nowait(*frame)
-                self._sent(len(frame[1]))
-        return not len(outbox)
+        if not self._link.is_writable:
+            return self._outbox.is_empty
+        frame = self._outbox.take()
+        if frame is None:
+            return True
+        if isinstance(frame, bytes):
+            self._link.send_nowait(frame)
+            self._sent(len(frame))
+        else:
+            self._link.send_nowait(*frame)
+            self._sent(len(frame[1]))
+        return self._outbox.is_empty
 
     async def flush(self) -> None:
         """Send all queued frames."""

@@ -300,10 +300,10 @@ class _Connection:
         return self._take(frame)
 
     def _must_wait(self) -> bool:
-        return (
-            self._attachment.session.is_behind(self._queue_batches, self._queue_bytes)
-            or len(self._attachment.outbox) >= MAX_WAITING_REPLIES
-        )
+        session = self._attachment.session
+        if session.queued and session.is_behind(self._queue_batches, self._queue_bytes):
+            return True
+        return len(self._attachment.outbox) >= MAX_WAITING_REPLIES
 
     def _take_arrived(self) -> None:
         """Take frames that need no waiting, as soon as they arrive.
@@ -338,7 +338,7 @@ class _Connection:
         session = attachment.session
         session.counters.client_received_bytes += len(frame)
         message = decode_frame(frame)
-        if isinstance(message, Batch):
+        if type(message) is Batch:
             session.counters.batches += 1
             attachment.note_frame(number)
             attachment.note_acknowledged(message.received)
