@@ -19,7 +19,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Freeze, after the last test of a file, what outlives it: reports, caches, strategies."""
+    """After each file, freeze the objects that outlive its tests: reports, caches, strategies."""
     result = yield
     if nextitem is None or nextitem.path != item.path:
         freeze()

@@ -1,4 +1,4 @@
-"""What docs/deploy holds is accepted by what it is for, and by the server that it starts."""
+"""The files in docs/deploy are valid for systemd, Kubernetes and the server that they start."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def container(text: str = MANIFEST) -> dict[str, Any]:
 
 
 def show_config(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Have the server read its settings and say them."""
+    """Have the server read its settings and print them."""
     command = [sys.executable, "-m", "burn_remote_server", *arguments, "--show-config"]
     return subprocess.run(
         command,

@@ -126,9 +126,9 @@ class Cluster:
                 if tries >= TRIES or not self.alive:
                     raise
                 time.sleep(PAUSE_SECONDS)
-                self._settle()
+                self._discard_failures()
 
-    def _settle(self) -> None:
+    def _discard_failures(self) -> None:
         """Read and discard the pending failures of all nodes: they belong to abandoned work."""
         for node in self.alive:
             with contextlib.suppress(*FAILURES):

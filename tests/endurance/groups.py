@@ -83,19 +83,19 @@ def fault_rounds(kills: int, stops: int, bound_seconds: float, seed: int) -> Ite
         steady: list[Any] = [stack.enter_context(br.RemoteDevice(one.address)) for one in running]
         for number, each in enumerate(signals):
             _round(rng, steady, each, bound_seconds, seen)
-            settled = [eventually(one, _is_settled, WAIT_SECONDS) for one in running]
-            seen.now = settled
+            snapshots = [eventually(one, _is_idle, WAIT_SECONDS) for one in running]
+            seen.now = snapshots
             if number == min(10, len(signals) // 10):
-                seen.before = settled  # the first rounds fill caches
+                seen.before = snapshots  # the first rounds fill caches
             yield seen
-        seen.after = settled
+        seen.after = snapshots
         for earlier, later in zip(seen.before, seen.after, strict=True):
             assert later.threads <= earlier.threads + 2, (earlier, later)
             assert later.descriptors <= earlier.descriptors + 2, (earlier, later)
         yield seen
 
 
-def _is_settled(snapshot: Snapshot) -> bool:
+def _is_idle(snapshot: Snapshot) -> bool:
     return snapshot.sessions == 1 and not snapshot.tensor_bytes and snapshot.threads < 30
 
 

@@ -69,9 +69,9 @@ def kill_rounds(rounds: int, seed: int) -> Iterator[Kills]:
             else:
                 seen.errors.update(_kill_server(rng, steady, opened_bytes))
                 seen.servers_killed += 1
-            settled = eventually(steady, _only_bystander)
+            snapshot = eventually(steady, _only_bystander)
             if number == rounds // 10:
-                seen.before = settled  # the first rounds fill caches
+                seen.before = snapshot  # the first rounds fill caches
             assert not bystander.ended
             yield seen
         seen.bystander = bystander.report()

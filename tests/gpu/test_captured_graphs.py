@@ -37,7 +37,7 @@ def replays(running: RunningServer) -> float:
     return running.metric("burn_remote_graph_replays_total")
 
 
-def settled(call: Callable[[], Any], running: RunningServer) -> None:
+def call_until_captured(call: Callable[[], Any], running: RunningServer) -> None:
     """Call a compiled function until the server launches what it captured of it."""
     before = replays(running)
 
@@ -77,7 +77,7 @@ def test_training_has_the_bits_of_single_operations(
 ) -> None:
     x, y, *start = perceptron(device)
     compiled = br.compile(training_step)
-    settled(lambda: compiled(x, y, start, 0.1), running)
+    call_until_captured(lambda: compiled(x, y, start, 0.1), running)
     rates = [0.1, 0.05, 0.2, 0.1, 0.07, 0.01, 0.3, 0.1]
     single = captured = start
     before = replays(running)
@@ -95,7 +95,7 @@ def test_results_of_earlier_calls_stay_as_they_are(
 ) -> None:
     double = br.compile(lambda x: ((x + x) * 3 - x) @ x)
     x = br.tensor(np.eye(32, dtype=np.float32), device=device)
-    settled(lambda: double(x), running)
+    call_until_captured(lambda: double(x), running)
     results = [double(x * factor) for factor in range(10)]
     for factor, result in enumerate(results):
         np.testing.assert_array_equal(result.numpy(), np.eye(32) * 5 * factor * factor)
@@ -113,7 +113,7 @@ def test_indices_out_of_range_fail_a_captured_graph(
     table = br.tensor(np.arange(12, dtype=np.float32).reshape(6, 2), device=device)
     grads = br.tensor(np.arange(8, dtype=np.float32).reshape(4, 2), device=device)
     valid = br.tensor(np.array([5, 0, 5, 3]), device=device)
-    settled(lambda: compiled(table, valid, grads), running)
+    call_until_captured(lambda: compiled(table, valid, grads), running)
     assert running.metric("burn_remote_graph_captures_refused_total") == 0
     for number, places in enumerate(([1, 1, 1, 1], [0, 6, 2, 0], [0, 5, 2, 0], [-7, 0, 0, 0])):
         index = br.tensor(np.array(places), device=device)
@@ -123,7 +123,7 @@ def test_indices_out_of_range_fail_a_captured_graph(
                 rows.numpy()
             with pytest.raises(br.OperationFailed, match="out of range"):
                 updated.numpy()
-            settled(lambda: compiled(table, valid, grads), running)
+            call_until_captured(lambda: compiled(table, valid, grads), running)
             continue
         expected = embedded(table, index, grads)
         np.testing.assert_array_equal(rows.numpy(), expected[0].numpy())
@@ -136,7 +136,7 @@ def test_operations_that_wait_divide_a_graph(running: RunningServer, device: br.
 
     compiled = br.compile(divided)
     x = br.tensor(np.arange(1, 13, dtype=np.int32), device=device)
-    settled(lambda: compiled(x, x + 1), running)
+    call_until_captured(lambda: compiled(x, x + 1), running)
     assert running.metric("burn_remote_graph_captures_refused_total") > 0
     for number in (1, 2, 3):
         y = x * 0 + number
@@ -154,7 +154,7 @@ def test_looked_up_rows_have_the_bits_of_single_operations(
     compiled = br.compile(looked_up)
     table = br.tensor(np.linspace(-1, 1, 12, dtype=np.float32).reshape(6, 2), device=device)
     index = br.tensor(np.array([5, 0, 3]), device=device)
-    settled(lambda: compiled(table, index), running)
+    call_until_captured(lambda: compiled(table, index), running)
     for order in ([1, 1, 1], [0, 5, 2]):
         index = br.tensor(np.array(order), device=device)
         np.testing.assert_array_equal(
@@ -168,7 +168,7 @@ def test_inputs_that_stay_and_inputs_that_change_are_told_apart(
     product = br.compile(lambda x, w: ((x @ w) * 2 + 1) @ w)
     eye = np.eye(8, dtype=np.float32)
     x, w = br.tensor(eye, device=device), br.tensor(eye, device=device)
-    settled(lambda: product(x, w), running)
+    call_until_captured(lambda: product(x, w), running)
     for call in range(12):
         if call % 3 == 0:
             x = br.tensor(eye * call, device=device)
@@ -188,7 +188,7 @@ def test_results_that_return_as_inputs_have_the_bits_of_single_operations(
     draw = np.random.default_rng(0)
     arrays = [draw.standard_normal((16, 16), np.float32) * np.float32(0.1) for _ in range(6)]
     x, other, a, b, c, d = [br.tensor(array, device=device) for array in arrays]
-    settled(lambda: compiled(x, a, b, 0.5), running)
+    call_until_captured(lambda: compiled(x, a, b, 0.5), running)
     single = captured = a, b
     kept = []
     for number in range(24):
@@ -213,7 +213,7 @@ def test_inputs_that_are_returned_may_change_places(
 
     compiled = br.compile(swapped)
     a, b = [br.tensor(np.eye(8, dtype=np.float32) * each, device=device) for each in (2, 3)]
-    settled(lambda: compiled(a, b), running)
+    call_until_captured(lambda: compiled(a, b), running)
     first, second = a, b
     for number in range(6):
         first, second, product = compiled(first, second)
@@ -241,7 +241,7 @@ def test_transposed_inputs_and_outputs_keep_their_elements(
     x = br.tensor(np.arange(12, dtype=np.float32).reshape(3, 4), device=device)
     y = br.tensor(np.arange(12, dtype=np.float32).reshape(4, 3), device=device)
     expected = ((x.numpy().T + y.numpy()) * 2).T
-    settled(lambda: turned(x, y), running)
+    call_until_captured(lambda: turned(x, y), running)
     np.testing.assert_array_equal(turned(x, y).numpy(), expected)
     np.testing.assert_array_equal(turned(y.T, x.T).numpy(), ((y.numpy() + x.numpy().T) * 2).T)
 
@@ -256,7 +256,7 @@ def test_sessions_replay_their_graphs_side_by_side(running: RunningServer) -> No
         for array, device in zip(arrays, devices, strict=True)
     ]
     for function, pair in zip(functions, inputs, strict=True):
-        settled(lambda function=function, pair=pair: function(*pair), running)  # type: ignore[misc]
+        call_until_captured(lambda function=function, pair=pair: function(*pair), running)  # type: ignore[misc]
     calls = [*zip(functions, inputs, strict=True)] * 20
     results = [function(*pair) for function, pair in calls]
     for place, result in enumerate(results):
@@ -273,7 +273,7 @@ def test_captured_memory_gives_way_to_tensors() -> None:
     ):
         turned = br.compile(lambda x: ((x.T + 1) * 2).T - x)
         x = br.zeros((1024, 1024), device=device)
-        settled(lambda: turned(x), running)
+        call_until_captured(lambda: turned(x), running)
         held = [br.ones((2**20,), device=device) + place for place in range(12)]
         device.sync()
         assert running.metric("burn_remote_graph_captures_released_total") == 1

@@ -105,7 +105,7 @@ def test_the_arrays_of_an_archive_are_loaded(device: br.RemoteDevice, root: Path
         np.testing.assert_array_equal(found[name].numpy(), array, strict=True)
 
 
-def test_a_compressed_archive_is_refused_with_the_way(device: br.RemoteDevice, root: Path) -> None:
+def test_a_compressed_archive_is_refused_with_advice(device: br.RemoteDevice, root: Path) -> None:
     np.savez_compressed(root / "small.npz", x=np.zeros(1000))
     with pytest.raises(br.InvalidCheckpoint, match=r"small\.npz: .*x\.npy.* numpy\.savez, or load"):
         br.load("server:/small.npz", device=device)

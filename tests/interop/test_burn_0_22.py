@@ -102,7 +102,7 @@ def test_moved_tensors_arrive(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_failed_operation_is_told_and_the_session_continues(
+def test_a_failed_operation_is_reported_and_the_session_continues(
     client: str, ours: RunningServer
 ) -> None:
     result = burn_client("errors", ours.address, name=client)

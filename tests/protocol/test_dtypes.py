@@ -61,7 +61,7 @@ def test_every_golden_dtype_of_burn_0_22_is_encoded_to_the_bytes_it_was_decoded_
             assert DType.from_wire(dtype.wire) is dtype
 
 
-def test_a_scheme_that_burn_0_21_does_not_have_cannot_be_said_in_it() -> None:
+def test_a_scheme_that_burn_0_21_does_not_have_cannot_be_expressed_in_it() -> None:
     scheme = QuantScheme.from_wire(["Q8F", "Native", "Symmetric", None, None])
 
     assert scheme.param is None

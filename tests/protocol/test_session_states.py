@@ -264,7 +264,7 @@ class Sessions(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Check that an open session resumes and completes on a healthy network."""
         for _ in range(8):
-            self.settle()
+            self.deliver_all()
             if self.client.end.state is State.DETACHED:
                 self.client_resumes()
         if State.ENDED in (self.client.end.state, self.server.end.state) or (
@@ -276,7 +276,7 @@ class Sessions(RuleBasedStateMachine):
         assert len(self.server.delivered) == self.client.sent
         assert len(self.client.delivered) == self.server.sent
 
-    def settle(self) -> None:
+    def deliver_all(self) -> None:
         for pair in self.pairs:
             while pair.is_readable(SERVER) and not pair.is_closed(SERVER):
                 self.server_takes(pair, pair.receive(SERVER))

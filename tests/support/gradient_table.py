@@ -49,7 +49,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _constant_inputs(row: Row) -> set[str]:
-    """Return the inputs that are integers or bools, or of which a joint rule takes the shape."""
+    """Return the inputs without a gradient: integers, bools, and those that give only a shape."""
     if row is layers.ATTENTION:
         return {"mask"}
     if row.name.startswith("Conv"):

@@ -336,7 +336,7 @@ def _session(program: RandomProgram, backend: Any, *, dying: bool = False) -> En
 
 
 def _store_inputs(session: EngineSession, program: RandomProgram, *, dying: bool) -> None:
-    """Store the inputs from tensor 1 on; those that will die own their memory."""
+    """Store the inputs from tensor 1 on; those that the program drops own their memory."""
     backend: Any = session.interpreter.backend
     backend = backend.inner if isinstance(backend, Fusion) else backend
     for slot, array in enumerate(program.arrays):

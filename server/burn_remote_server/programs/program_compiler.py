@@ -501,8 +501,8 @@ def _limited_call(direct: DirectCall, limit: Callable[[Run], Run]) -> DirectCall
     """Return a call whose functions have a limit."""
 
     def compiled() -> tuple[Run | None, bool]:
-        run, is_settled = direct.compiled()
-        return (None if run is None else limit(run)), is_settled
+        run, is_final = direct.compiled()
+        return (None if run is None else limit(run)), is_final
 
     return DirectCall(limit(direct.run), compiled, direct.makes_new_arrays)
 

@@ -291,7 +291,7 @@ np.add.reduce(a) | np.add.reduce(A)
 np.random.default_rng(0).permutation(v) | V
 """
 
-# What an error says if it has a way.
+# What an error says if it gives advice.
 WAYS: Final = ("in burn_remote: ", "write ", "pass x.numpy()", "did you mean")
 
 
@@ -332,7 +332,7 @@ def assert_same(found: Any, expected: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore::burn_remote.functions.iteration.RoundTripWarning")
 @pytest.mark.parametrize("line", LINES.strip().splitlines())
-def test_a_first_line_computes_what_numpy_does_or_its_error_has_a_way(
+def test_a_first_line_computes_what_numpy_does_or_its_error_gives_advice(
     line: str, names: dict[str, Any]
 ) -> None:
     ours, theirs = line.rsplit(" | ", 1)

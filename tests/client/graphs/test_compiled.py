@@ -520,7 +520,7 @@ def test_a_single_complex_product_has_the_bits_of_the_eager_one(device: br.Devic
         (lambda x: br.bincount(x), "pass length="),
     ],
 )
-def test_a_result_whose_shape_depends_on_elements_is_refused_with_the_way(
+def test_a_result_whose_shape_depends_on_elements_is_refused_with_advice(
     function: Any, way: str, device: br.Device
 ) -> None:
     with pytest.raises(br.UsageError, match=rf"test_compiled\.py:\d+: a compiled function .*{way}"):

@@ -274,7 +274,7 @@ def test_the_first_end_counts_and_each_later_use_raises_a_copy_of_it() -> None:
     assert errors[0] is not errors[1]
 
 
-def test_closing_is_said_on_the_link_and_ends_the_session() -> None:
+def test_closing_is_announced_on_the_link_and_ends_the_session() -> None:
     ends = Ends(welcome())
     connection = ends.open()
     connection.close()

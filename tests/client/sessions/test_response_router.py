@@ -157,15 +157,15 @@ def test_a_sync_accepts_no_elements(value: Any) -> None:
     assert not sync.done()
 
 
-def test_settling_leaves_failures_to_the_next_sync() -> None:
+def test_a_fence_leaves_failures_to_the_next_sync() -> None:
     answers = ResponseRouter(Locations())
-    settled: Pending[Any] = Pending()
-    answers.expect(1, settled, None, reports_failures=False)
+    fenced: Pending[Any] = Pending()
+    answers.expect(1, fenced, None, reports_failures=False)
     sync, later = asked(answers, 2), asked(answers, 3)
     answers.take(failed(5))
     for request in (1, 2, 3):
         answers.take(Reply(request, None))
-    assert settled.result(0) is None
+    assert fenced.result(0) is None
     with pytest.raises(OperationFailed, match=r"failure 5\b"):
         sync.result(0)
     assert later.result(0) is None

@@ -82,7 +82,7 @@ def is_missing(wire: Any) -> bool:
     return (about.family, name) not in TABLE
 
 
-def test_a_padding_that_differs_at_both_ends_cannot_be_said_in_burn_0_21() -> None:
+def test_a_padding_that_differs_at_both_ends_cannot_be_expressed_in_burn_0_21() -> None:
     (line,) = [one for one in golden("OperationIr", "0.22") if one.name.endswith("Conv1d/0")]
     wire = line.lists
     wire["Module"]["Conv1d"][3][1] = [[3, 5]]
@@ -94,7 +94,7 @@ def test_a_padding_that_differs_at_both_ends_cannot_be_said_in_burn_0_21() -> No
         encode_operation(operation, Vocabulary.BURN_0_21)
 
 
-def test_numbers_of_a_custom_operation_cannot_be_said_in_burn_0_21() -> None:
+def test_numbers_of_a_custom_operation_cannot_be_expressed_in_burn_0_21() -> None:
     wire = {"Custom": ["swish", [], [], [{"Float": 0.5}]]}
     operation = decode_operation(wire, Vocabulary.BURN_0_22)
 

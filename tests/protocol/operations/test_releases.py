@@ -1,4 +1,4 @@
-"""Which vocabularies have a row, and what happens to an operation that a dialect cannot say."""
+"""Which vocabularies have a row, and what happens to an operation that a dialect cannot express."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_row_is_in_the_releases_of_its_lifetime_and_always_in_the_native_diale
     assert {each for each in Vocabulary if lifetime.includes(each)} == vocabularies
 
 
-def test_an_operation_that_a_dialect_cannot_say_is_refused_by_name() -> None:
+def test_an_operation_that_a_dialect_cannot_express_is_refused_by_name() -> None:
     row = replace(floats.EXP, name="Sinc", lifetime=Lifetime(since=NATIVE))
     use = TensorUse(f32(2), TensorStatus.READ_ONLY)
     operation = Operation(sign(row, use, TensorUse(f32(2), TensorStatus.NOT_INIT)), (1, 2))

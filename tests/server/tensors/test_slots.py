@@ -1,4 +1,4 @@
-"""A fetch in flight settles once, whichever of its events comes first."""
+"""A fetch in flight completes once, whichever of its events comes first."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def test_a_fetched_array_replaces_its_slot() -> None:
     assert table.counted == (0, 0)
 
 
-def test_settling_waits_for_all_fetches_and_keeps_their_failures() -> None:
+def test_await_arrivals_waits_for_all_fetches_and_keeps_their_failures() -> None:
     table, first, second = Table(), in_flight(), in_flight()
     table.tensors.begin_fetch(1, first)
     table.tensors.begin_fetch(2, second)

@@ -130,10 +130,10 @@ async def running(**settings: Any) -> AsyncIterator[tuple[Target, Source]]:
 
 async def awaited(slot: InFlight) -> bytes:
     """Return a tensor when its slot is completed."""
-    return bytes(await asyncio.to_thread(settled, slot))
+    return bytes(await asyncio.to_thread(delivered, slot))
 
 
-def settled(slot: InFlight) -> Any:
+def delivered(slot: InFlight) -> Any:
     assert slot._arrived.wait(
         5
     )  # bounded, because a waiting thread would block the end of the tests
@@ -254,7 +254,7 @@ async def test_a_thread_that_waits_for_a_tensor_is_free_when_its_session_ends() 
         def wait() -> None:
             is_waiting.set()
             try:
-                settled(slot)
+                delivered(slot)
             except TransferFailed as error:
                 heard.append(str(error))
 
@@ -273,7 +273,7 @@ async def test_a_fetch_that_a_thread_begins_after_its_session_has_ended_fails_at
         session, begin = target.open()
         target.host.end_session(session)
         with pytest.raises(TransferFailed, match="the session ended"):
-            settled(begin(task(source)))
+            delivered(begin(task(source)))
         assert not source.connections
 
 
@@ -315,7 +315,7 @@ async def test_a_fetch_from_the_same_process_ends_with_its_session_too() -> None
             await asyncio.sleep(0)
 
 
-async def test_closing_a_host_settles_the_fetches_of_its_sessions() -> None:
+async def test_closing_a_host_fails_the_fetches_of_its_sessions() -> None:
     async with running() as (target, source):
         _, begin = target.open()
         slot = begin(task(source))
@@ -354,7 +354,7 @@ async def test_a_defect_in_a_fetch_fails_the_tensor_and_is_logged(
     assert "fetch failed unexpectedly" in caplog.text
 
 
-async def test_a_fetch_whose_task_is_cancelled_settles_its_slot() -> None:
+async def test_a_fetch_whose_task_is_cancelled_fails_its_slot() -> None:
     is_running = asyncio.Event()
 
     async def wait() -> None:
@@ -398,7 +398,7 @@ def test_a_fetch_that_begins_when_the_event_loop_has_closed_fails() -> None:
     arrivals, slot = asyncio.run(opened()), InFlight(SPEC)
     arrivals.begin("session", slot, never)
     with pytest.raises(TransferFailed):
-        settled(slot)
+        delivered(slot)
 
 
 def test_a_local_device_waits_only_so_long_for_an_expose_that_never_comes() -> None:
@@ -412,14 +412,14 @@ def test_a_local_device_waits_only_so_long_for_an_expose_that_never_comes() -> N
     link.close()
 
 
-def test_a_local_device_that_closes_settles_what_it_fetches() -> None:
+def test_a_local_device_that_closes_fails_what_it_fetches() -> None:
     link = LocalLink(open_backends("numpy", 1)[0], Settings())
     link._engine.handle(Fetch(b"l" * 32, "", 1, SPEC))
     slot = link._interpreter.tensors.slot(1)
     assert isinstance(slot, InFlight)
     link.close()
     with pytest.raises(TransferFailed, match="the session ended"):
-        settled(slot)
+        delivered(slot)
 
 
 def test_only_the_first_delivery_counts() -> None:
@@ -491,7 +491,7 @@ async def test_the_downloads_of_a_session_run_at_the_same_time() -> None:
         arrivals.open("session")
         arrivals.begin("session", slots[0], partial(wait_for_the_next, slots[0]))
         arrivals.begin("session", slots[1], partial(begin, slots[1]))
-        found = [await asyncio.to_thread(settled, slot) for slot in slots]
+        found = [await asyncio.to_thread(delivered, slot) for slot in slots]
     assert found == ["first", "second"]
 
 

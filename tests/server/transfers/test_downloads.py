@@ -1,4 +1,4 @@
-"""A download takes only what belongs to its tensor, in order, and settles once."""
+"""A download takes only what belongs to its tensor, in order, and completes once."""
 
 from __future__ import annotations
 

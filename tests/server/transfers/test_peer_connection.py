@@ -1,4 +1,4 @@
-"""One connection carries the fetches from a peer; each is settled, whatever the peer does."""
+"""One connection carries the fetches from a peer; each ends, whatever the peer does."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class ExponentialOptimization(LoopOptimization):
     name: ClassVar[str] = "exponential"
 
     def _compiled(self) -> tuple[Run | None, bool]:
-        """Return a function of the two ufuncs if they are compiled, and whether that is settled."""
+        """Return a function of the two ufuncs if they are compiled, and whether that is final."""
         if self._compiler is None:
             return None, True
         (operation,) = self._operations
@@ -43,10 +43,10 @@ class ExponentialOptimization(LoopOptimization):
         assert parts is not None
         arrays = [*self._arrays.values()]
         power = KernelArray(self._dtype(self._first))
-        before, is_before_settled = self._part(arrays, parts.constants, parts.before)
-        after, is_after_settled = self._part([*arrays, power], parts.constants, parts.after)
+        before, is_before_final = self._part(arrays, parts.constants, parts.before)
+        after, is_after_final = self._part([*arrays, power], parts.constants, parts.after)
         if before is None or after is None:
-            return None, is_before_settled and is_after_settled
+            return None, is_before_final and is_after_final
         count, exp = len(arrays), np.exp
 
         # ``before`` and ``after`` own the code of their functions, so the function refers to them.

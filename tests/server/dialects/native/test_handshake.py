@@ -116,7 +116,7 @@ async def test_a_goodbye_has_its_reason_and_the_close_code_for_it(
     assert link.closed_with == (code, error.code)
 
 
-async def test_last_words_to_a_client_that_has_left_raise_nothing() -> None:
+async def test_a_goodbye_to_a_client_that_has_left_raises_nothing() -> None:
     near, far = async_memory_pair()
     await near.close()
     await refuse(far, HandshakeRefused("no room"))
