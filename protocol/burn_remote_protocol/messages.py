@@ -515,16 +515,16 @@ class GroupBroken:
 
 
 # The largest ``hops`` of a ``Waiting``. Larger: longer chains of servers may wait for each other.
-# Smaller: a cycle of servers that wait for each other exchanges fewer signs before it fails.
+# Smaller: a cycle of servers that wait for each other exchanges fewer of them before it fails.
 MAX_HOPS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Tell the target of a fetch that the work before the tensor still makes progress.
+    """Report to the target of a fetch that the work before the tensor still makes progress.
 
     ``hops`` is 0 if the source itself works. If it waits for another server, ``hops`` is larger
-    than that of the sign that it passes on, at most ``MAX_HOPS``.
+    than that of the progress report that it passes on, at most ``MAX_HOPS``.
     """
 
     request: int

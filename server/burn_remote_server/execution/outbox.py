@@ -179,7 +179,7 @@ class NativeOutbox:
     def wait(self, request: int, hops: int) -> None:
         """Tell the target of a fetch, if it understands, that older work makes progress."""
         if self._tells_waiting:
-            # A target that does not understand hops passes no signs on.
+            # A target that does not understand hops passes no progress reports on.
             self._append(encode_frame(Waiting(request, hops if self._tells_hops else 0)))
 
     def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:

@@ -127,11 +127,12 @@ class Session:
         return self._worker.queued + self._awaited - self._arrived
 
     def hops_since(self, moment: float, now: float, stale_seconds: float) -> int | None:
-        """Return the hops of a sign that the session has been busy since a moment without a pause.
+        """Return the hops of a report that the session has been busy since a moment.
 
         Times are those of ``time.monotonic``. 0 if the session works; more if it waits for a tensor
-        of another server, see ``Sign.hops_after``. ``None`` if it was idle, and if it waits for a
-        tensor of this process: then the session that will expose the tensor counts instead.
+        of another server, see ``ProgressReport.hops_after``. ``None`` if it was idle at any time
+        since then, and if it waits for a tensor of this process: then the session that will expose
+        the tensor counts instead.
         """
         busy_since = self._worker.busy_since
         if busy_since is None or busy_since > moment:
@@ -139,7 +140,7 @@ class Session:
         slot = self.interpreter.tensors.waits_for
         if slot is None:
             return 0
-        return None if slot.sign is None else slot.sign.hops_after(now, stale_seconds)
+        return None if slot.last_report is None else slot.last_report.hops_after(now, stale_seconds)
 
     def give_up_if_stuck(self, seconds: float) -> bool:
         """End the session if its running operation has not returned for too long.

@@ -51,7 +51,7 @@ from burn_remote_server.tensors.kept_tensors import KeptTensors, OwnKeptTensors
 from burn_remote_server.tensors.slots import InFlight
 from burn_remote_server.transfers.burn_peers import is_expected
 from burn_remote_server.transfers.download_scheduler import DownloadScheduler
-from burn_remote_server.transfers.downloads import ignore_sign
+from burn_remote_server.transfers.downloads import ignore_progress
 from burn_remote_server.transfers.local_fetches import LocalFetches, source_ended
 from burn_remote_server.transfers.loop_scheduling import BatchedCalls, Deadlines
 from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
@@ -74,14 +74,14 @@ LOST_OPERATION_FACTOR: Final = 2
 # At most 1/8 of the bytes allowed for a device's sessions is kept for reuse when tensors are freed.
 KEPT_DIVISOR: Final = 8
 
-# Age of a sign, in fetch timeouts, from which it counts one more hop. A source sends one in each
-# timeout, and late ones must not count twice.
+# Age of a progress report, in fetch timeouts, from which it counts one more hop. A source sends one
+# in each timeout, and late ones must not count twice.
 STALE_TIMEOUTS: Final = 1.25
 
-# A sign with more hops than the last one is passed on after this part of a timeout: once for all
-# signs that arrive within it, and fast enough that a cycle reaches ``MAX_HOPS`` within a timeout.
-TELLS_AGAIN_DIVISOR: Final = 20
-TOLD_AT_ONCE: Final = 64
+# A progress report with more hops than the last one is passed on after this part of a timeout: once
+# for all that arrive within it, and fast enough that a cycle reaches ``MAX_HOPS`` within a timeout.
+REPORT_AGAIN_DIVISOR: Final = 20
+REPORTED_AT_ONCE: Final = 64
 
 # Peers' fetches from an ended session that fail in one iteration of the event loop, about 3 ms.
 FAILED_AT_ONCE: Final = 64
@@ -145,7 +145,7 @@ class _PeerFetch:
     exposed: asyncio.Future[Exposed]
     still_waiting: Callable[[int], None]
     source: int | None = None  # the session that exposes it, if the transfer id names it
-    told: int | None = None  # hops of the last sign
+    reported_hops: int | None = None  # of the last progress report to the peer
     since: float = field(default_factory=time.monotonic)
 
 
@@ -304,8 +304,8 @@ class Host:
         self._by_source: Final[dict[int, dict[_PeerFetch, None]]] = {}
         self._source_failures: Final = BatchedCalls(self._loop, FAILED_AT_ONCE)
         self._waiting: Final = Deadlines(seconds, self._give_up)
-        self._tells_again = False  # a call of ``_tell_again`` is scheduled
-        self._told_again: Final = BatchedCalls(self._loop, TOLD_AT_ONCE)
+        self._reports_again = False  # a call of ``_report_again`` is scheduled
+        self._report_calls: Final = BatchedCalls(self._loop, REPORTED_AT_ONCE)
         for backend in backends:
             # Memory that is kept for reuse counts in no quota.
             allowed = settings.total_bytes(backend.memory_bytes())
@@ -353,7 +353,7 @@ class Host:
         )
 
     def _hops(self, since: float) -> int | None:
-        """Return the hops of a sign that a fetch that began at ``since`` may still be served.
+        """Return the hops of a report that a fetch that began at ``since`` may still be served.
 
         The client sent the expose before the fetch, and this server has received it at most one
         timeout after the fetch. A session that has not executed it has been busy without a pause
@@ -378,32 +378,32 @@ class Host:
             fetch.exposed.set_exception(self._not_exposed())
         else:
             self._waiting.add(fetch)
-            fetch.told = hops
+            fetch.reported_hops = hops
             fetch.still_waiting(hops)
 
-    def _note_sign(self, slot: InFlight, hops: int) -> None:
-        """Note a sign; if it has more hops than the last one, pass it on soon.
+    def _note_progress(self, slot: InFlight, hops: int) -> None:
+        """Record a progress report; if it has more hops than the last one, pass it on soon.
 
         In a cycle of servers that wait for each other, the hops grow with each server. Passed on
         only after a timeout each, they would take ``MAX_HOPS`` timeouts to reach the limit.
         """
-        is_worse = slot.sign is not None and hops > slot.sign.hops
-        slot.note_sign(hops)
-        if is_worse and not self._tells_again:
-            self._tells_again = True
-            seconds = self.settings.fetch_timeout_seconds / TELLS_AGAIN_DIVISOR
-            self._loop.call_later(seconds, self._tell_again)
+        is_worse = slot.last_report is not None and hops > slot.last_report.hops
+        slot.note_progress(hops)
+        if is_worse and not self._reports_again:
+            self._reports_again = True
+            seconds = self.settings.fetch_timeout_seconds / REPORT_AGAIN_DIVISOR
+            self._loop.call_later(seconds, self._report_again)
 
-    def _tell_again(self) -> None:
-        """Send another sign to the fetches whose last one had fewer hops."""
-        self._tells_again = False
-        told = [fetch for fetch in self._waiting.items() if fetch.told is not None]
-        self._told_again.call(self._tell_more_hops, told)
+    def _report_again(self) -> None:
+        """Send another progress report to the fetches whose last one had fewer hops."""
+        self._reports_again = False
+        waiting = [fetch for fetch in self._waiting.items() if fetch.reported_hops is not None]
+        self._report_calls.call(self._report_more_hops, waiting)
 
-    def _tell_more_hops(self, fetch: _PeerFetch) -> None:
+    def _report_more_hops(self, fetch: _PeerFetch) -> None:
         hops = None if fetch.exposed.done() else self._hops(fetch.since)
-        if hops is not None and fetch.told is not None and hops > fetch.told:
-            fetch.told = hops
+        if hops is not None and fetch.reported_hops is not None and hops > fetch.reported_hops:
+            fetch.reported_hops = hops
             fetch.still_waiting(hops)
 
     def reload(self) -> None:
@@ -490,7 +490,7 @@ class Host:
         ``owner`` is the outbox of the session that fetches.
         """
         if not self.is_own(task.address):
-            slot.note_sign(0)
+            slot.note_progress(0)
             fetch = partial(self._fetch_from_peer, owner, backend, task, slot)
             self.downloads.begin(owner, slot, fetch)
             return
@@ -518,16 +518,16 @@ class Host:
     async def _fetch_from_peer(
         self, owner: object, backend: Backend, task: Fetch, slot: InFlight
     ) -> None:
-        note_sign = partial(self._note_sign, slot)
+        note_progress = partial(self._note_progress, slot)
         try:
-            slot.complete(await self.peers.fetch(owner, backend, task, note_sign))
+            slot.complete(await self.peers.fetch(owner, backend, task, note_progress))
         except OperationFailed as error:
             slot.fail(error)
         except MemoryError:
             slot.fail(TransferFailed("the target has no memory for the tensor"))
 
     async def exposed(
-        self, key: tuple[str, bytes | int], still_waiting: Callable[[int], None] = ignore_sign
+        self, key: tuple[str, bytes | int], still_waiting: Callable[[int], None] = ignore_progress
     ) -> Exposed:
         """Wait until a tensor is exposed.
 

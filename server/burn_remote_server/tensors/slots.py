@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from burn_remote_protocol.errors import OperationFailed, TransferFailed
 from burn_remote_protocol.tensors import TensorSpec
 
-__all__ = ["InFlight", "Lent", "Sign", "Slot", "Uploading"]
+__all__ = ["InFlight", "Lent", "ProgressReport", "Slot", "Uploading"]
 
 
-class Sign(NamedTuple):
+class ProgressReport(NamedTuple):
     """The latest evidence that the work on which a fetched tensor depends makes progress.
 
     ``moment`` is its time (``time.monotonic``). ``hops`` is 0 if this session, or the source of the
@@ -24,10 +24,10 @@ class Sign(NamedTuple):
     hops: int
 
     def hops_after(self, now: float, stale_seconds: float) -> int:
-        """Return the hops with which to pass the sign on: one more, and one for each stale time.
+        """Return the hops with which to pass the report on: one more, and one for each stale time.
 
-        They grow with the time since the work that the sign reports. So servers that wait for each
-        other in a cycle cannot keep each other waiting forever.
+        They grow with the time since the work that it reports. So servers that wait for each other
+        in a cycle cannot keep each other waiting forever.
         """
         return self.hops + 1 + int((now - self.moment) / stale_seconds)
 
@@ -41,14 +41,14 @@ class InFlight:
 
     __slots__ = (
         "_arrived", "_error", "_is_lent", "_lock", "_on_end", "_timeout_seconds", "_value",
-        "is_dropped", "reserved", "sign", "spec",
+        "is_dropped", "last_report", "reserved", "spec",
     )  # fmt: skip
 
     def __init__(self, spec: TensorSpec | None, timeout_seconds: float | None = None) -> None:
         self.spec = spec
         self._timeout_seconds = timeout_seconds
-        # The latest sign from its source; ``None`` for a tensor of another session of this process.
-        self.sign: Sign | None = None
+        # The latest one from its source; ``None`` for a tensor of another session of this process.
+        self.last_report: ProgressReport | None = None
         # Bytes reserved for it in the quota while it is not dropped.
         self.reserved: int | None = None
         self.is_dropped = False
@@ -60,9 +60,9 @@ class InFlight:
         # Called once if it arrives or fails after it was dropped.
         self._on_end: Callable[[], None] | None = None
 
-    def note_sign(self, hops: int) -> None:
+    def note_progress(self, hops: int) -> None:
         """Record that the work before the tensor makes progress."""
-        self.sign = Sign(time.monotonic(), hops)
+        self.last_report = ProgressReport(time.monotonic(), hops)
 
     def complete(self, array: Any) -> None:
         """Deliver the array."""

@@ -89,8 +89,8 @@ class TensorTable:
         if isinstance(slot, OperationFailed):
             # The traceback would grow each time the same exception is raised.
             raise slot.with_traceback(None)
-        if slot.sign is not None:
-            slot.note_sign(0)  # the session itself has worked until now
+        if slot.last_report is not None:
+            slot.note_progress(0)  # the session itself has worked until now
         self.waits_for = slot
         try:
             fetched = slot.array()

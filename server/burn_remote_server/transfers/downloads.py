@@ -16,22 +16,25 @@ from burn_remote_protocol.messages import Chunk, Lent
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.interface import Backend
 
-__all__ = ["Download", "ignore_sign", "transfer_failure"]
+__all__ = ["Download", "ignore_progress", "transfer_failure"]
 
 
-def ignore_sign(hops: int) -> None:
-    """Ignore a sign that the work before a tensor makes progress."""
+def ignore_progress(hops: int) -> None:
+    """Ignore a report that the work before a tensor makes progress."""
 
 
 class Download:
     """One tensor that is being fetched from a peer."""
 
     def __init__(
-        self, backend: Backend, spec: TensorSpec, on_sign: Callable[[int], None] = ignore_sign
+        self,
+        backend: Backend,
+        spec: TensorSpec,
+        on_progress: Callable[[int], None] = ignore_progress,
     ) -> None:
         """Prepare to receive a tensor.
 
-        ``on_sign(hops)`` is called for each ``Waiting``, and with 0 when data arrive.
+        ``on_progress(hops)`` is called for each ``Waiting``, and with 0 when elements arrive.
         """
         self.spec = spec
         self.done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -41,18 +44,18 @@ class Download:
         self.awaits_reply = True
         self.exposed_bytes: int | None = None  # size of the exposed tensor, from the peer's reply
         self._may_borrow = True
-        self.signs = 0  # how often the peer has said that the tensor may still come
-        self._on_sign = on_sign
+        self.reports = 0  # how often the peer has said that the tensor may still come
+        self._on_progress = on_progress
 
     @property
     def progress(self) -> int:
-        """A number that grows with each byte and each sign."""
-        return self.received + self.signs
+        """A number that grows with each byte and each progress report."""
+        return self.received + self.reports
 
-    def note_sign(self, hops: int) -> None:
-        """Note that the work before the tensor makes progress."""
-        self.signs += 1
-        self._on_sign(hops)
+    def note_progress(self, hops: int) -> None:
+        """Record that the work before the tensor makes progress."""
+        self.reports += 1
+        self._on_progress(hops)
 
     def try_again(self) -> None:
         """Reset the state, to fetch the missing bytes over another connection."""
@@ -93,7 +96,7 @@ class Download:
             )
         self._backend.write(self._upload, chunk.offset, chunk.data)
         self.received = end
-        self._on_sign(0)
+        self._on_progress(0)
         if end == size:
             self.finish(self._backend.finished(self._upload, self.spec.dtype))
 

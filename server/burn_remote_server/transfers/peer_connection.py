@@ -182,7 +182,7 @@ class PeerConnection:
             has_begun=lambda: download.exposed_bytes is not None,
             arrived=lambda: self.link.received_bytes,
             allowed=lambda: share.allowed(self._sample(download)),
-            signs=lambda: download.signs,
+            reports=lambda: download.reports,
         )
         return download.done.result()
 
@@ -215,7 +215,7 @@ class PeerConnection:
                 elif isinstance(message, Chunk):
                     self._hand(message.payload, Download.write, message)
                 elif isinstance(message, Waiting):
-                    self._hand(message.request, Download.note_sign, message.hops)
+                    self._hand(message.request, Download.note_progress, message.hops)
                 elif isinstance(message, Lent) and self._may_borrow:
                     self._hand(message.request, Download.lend, message)
                 elif isinstance(message, Closing):

@@ -37,7 +37,7 @@ from burn_remote_server.backends.interface import Backend
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.transfers.burn_peers import BurnPeers
-from burn_remote_server.transfers.downloads import Download, ignore_sign
+from burn_remote_server.transfers.downloads import Download, ignore_progress
 from burn_remote_server.transfers.peer_connection import PeerConnection
 from burn_remote_server.transfers.retries import Retries
 
@@ -89,12 +89,12 @@ class Peers:
         owner: object,
         backend: Backend,
         task: Fetch,
-        on_sign: Callable[[int], None] = ignore_sign,
+        on_progress: Callable[[int], None] = ignore_progress,
     ) -> Any:
         """Fetch a tensor that a peer exposes, for the session ``owner``; return its array.
 
-        While it waits, ``on_sign(hops)`` is called as ``Download`` does; Burn's dialect has no
-        signs. Raises ``TransferFailed``.
+        While it waits, ``on_progress(hops)`` is called as ``Download`` does; Burn's dialect has no
+        progress reports. Raises ``TransferFailed``.
         """
         if isinstance(task.transfer, int):
             allowed = self._settings.tensor_bytes(backend.memory_bytes())
@@ -104,7 +104,7 @@ class Peers:
         if task.spec is None:
             raise TransferFailed("a fetch from a native peer needs the expected shape and dtype")
         array = await self._fetch_from_native(
-            task.address, task.transfer, Download(backend, task.spec, on_sign)
+            task.address, task.transfer, Download(backend, task.spec, on_progress)
         )
         self._counters.transfers_fetched += 1
         return array

@@ -46,7 +46,7 @@ class Retries:
 
     A fetch is given up when it made no progress for ``patience_seconds``, or when several
     connections in a row broke within the handshake. Progress is a number that grows with each byte
-    and with each sign that the source works, in all tries.
+    and with each report that the source works, in all tries.
     """
 
     def __init__(self, patience_seconds: float, now: Callable[[], float] = time.monotonic) -> None:

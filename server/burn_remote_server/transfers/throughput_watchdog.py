@@ -32,24 +32,24 @@ async def watch_throughput(
     has_begun: Callable[[], bool],
     arrived: Callable[[], int],
     allowed: Callable[[], int],
-    signs: Callable[[], int] = lambda: 0,
+    reports: Callable[[], int] = lambda: 0,
 ) -> None:
     """Wait until ``done``, without a time limit while the peer sends fast enough.
 
     ``has_begun`` returns whether the response has begun, ``arrived`` the number of bytes received
-    on the connection, and ``allowed`` the number that it may have received by now. ``signs``
+    on the connection, and ``allowed`` the number that it may have received by now. ``reports``
     returns how often the peer has said that it still works on the tensor.
 
-    Raises ``TransferFailed`` if no response begins and no sign comes within a stall time, if the
+    Raises ``TransferFailed`` if no response begins and no report comes within a stall time, if the
     throughput falls below ``MIN_BYTES_PER_SECOND`` in a later one, or if more bytes arrive than
     allowed: the peer sends only pings or other tensors.
     """
     within = f"from {peer} within {stall_seconds:g} seconds"
     floor = MIN_BYTES_PER_SECOND * stall_seconds
     first = arrived()
-    seen_signs = -1
-    while seen_signs != signs():
-        seen_signs = signs()
+    seen_reports = -1
+    while seen_reports != reports():
+        seen_reports = reports()
         await asyncio.wait([done], timeout=stall_seconds)
         if done.done() or has_begun():
             break

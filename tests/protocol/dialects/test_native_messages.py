@@ -125,7 +125,7 @@ def test_the_head_of_a_piece_has_the_bytes_of_the_specification() -> None:
 
 
 @pytest.mark.parametrize("body", ["92 07 09", "92 07 c0", "93 07 01 01", "90"])
-def test_a_sign_with_too_many_hops_or_fields_is_a_violation(body: str) -> None:
+def test_a_report_with_too_many_hops_or_fields_is_a_violation(body: str) -> None:
     with pytest.raises(ProtocolViolation):
         native.decode_frame(bytes.fromhex("0f" + body))
 

@@ -350,10 +350,10 @@ async def test_reading_a_file_is_not_given_up() -> None:
     running.session.end()
 
 
-# -- signs for the servers that wait for its tensors ----------------------------------------------
+# -- reports to the servers that wait for its tensors ---------------------------------------------
 
 
-async def test_a_session_that_works_gives_a_sign_without_hops() -> None:
+async def test_a_session_that_works_sends_a_report_without_hops() -> None:
     async with asyncio.timeout(5):
         running = Running()
         before = time.monotonic()
@@ -368,7 +368,7 @@ async def test_a_session_that_works_gives_a_sign_without_hops() -> None:
 
 
 @pytest.mark.parametrize("is_remote", [True, False])
-async def test_a_session_that_waits_passes_on_only_the_signs_of_other_servers(
+async def test_a_session_that_waits_passes_on_only_the_reports_of_other_servers(
     is_remote: bool,
 ) -> None:
     async with asyncio.timeout(5):
@@ -377,17 +377,17 @@ async def test_a_session_that_waits_passes_on_only_the_signs_of_other_servers(
         await until(lambda: bool(running.below.outbox.fetches))
         ((_, slot),) = running.below.outbox.fetches
         if is_remote:
-            slot.note_sign(MAX_HOPS)
+            slot.note_progress(MAX_HOPS)
         running.submit(Read(1, 1, SPEC))
         await until(lambda: running.below.interpreter.tensors.waits_for is slot)
         moment = time.monotonic()
         # It has worked itself until it began to wait.
         assert running.session.hops_since(moment, moment, 5.0) == (1 if is_remote else None)
         if is_remote:
-            slot.note_sign(3)
-            assert slot.sign is not None
-            later = slot.sign.moment + 6.0
-            assert running.session.hops_since(moment, slot.sign.moment, 5.0) == 4
+            slot.note_progress(3)
+            assert slot.last_report is not None
+            later = slot.last_report.moment + 6.0
+            assert running.session.hops_since(moment, slot.last_report.moment, 5.0) == 4
             assert running.session.hops_since(moment, later, 5.0) == 5
         slot.fail(TransferFailed("over"))
         await running.idle()

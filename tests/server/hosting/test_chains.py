@@ -24,7 +24,7 @@ from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.execution.sessions import Session
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
-from burn_remote_server.tensors.slots import InFlight, Sign
+from burn_remote_server.tensors.slots import InFlight, ProgressReport
 from support.link_servers import direct_options, link_over
 from support.native_clients import AsyncNativeClient, until
 from support.source_sockets import SourceSocket
@@ -57,10 +57,10 @@ class Node:
         return self.session.interpreter.tensors.waits_for
 
     @property
-    def signs(self) -> int:
+    def reports(self) -> int:
         """How often a source has said that the tensor of a running fetch may still come."""
         peers = [peer.result() for peer in self.host.peers._peers.values() if peer.done()]
-        return sum(each.signs for peer in peers for each in peer._downloads.values())
+        return sum(each.reports for peer in peers for each in peer._downloads.values())
 
     async def serve_peer(self, connection: ServerConnection) -> None:
         await serve_peer(link_over(connection), self.host)
@@ -133,29 +133,29 @@ async def test_the_last_of_a_chain_waits_while_the_first_works(count: int) -> No
             for number, (source, target) in enumerate(zip(nodes, between, strict=False), 1):
                 await target.pass_on(source.address, number)
             reading = asyncio.create_task(last.read(between[-1].address, count - 1))
-            await until(lambda: last.signs >= 2)  # two timeouts
+            await until(lambda: last.reports >= 2)  # two timeouts
             slot = last.waits_for
             assert slot is not None
-            assert slot.sign is not None
-            assert slot.sign.hops >= 1
+            assert slot.last_report is not None
+            assert slot.last_report.hops >= 1
             done.set()
             assert await reading == DATA.bytes
 
 
-async def test_a_server_that_waits_after_it_has_worked_passes_signs_on() -> None:
+async def test_a_server_that_waits_after_it_has_worked_passes_reports_on() -> None:
     async with servers(3, TIMEOUT_SECONDS) as (a, b, c):
         with working(a) as a_done, working(b) as b_done:
             await a.client.submit(Upload(1, DATA), expose(1))
             await b.pass_on(a.address, 1)
             reading = asyncio.create_task(c.read(b.address, 2))
-            await until(lambda: c.signs >= 1)  # b itself works
+            await until(lambda: c.reports >= 1)  # b itself works
             b_done.set()
-            await until(lambda: c.signs >= 3)
+            await until(lambda: c.reports >= 3)
             a_done.set()
             assert await reading == DATA.bytes
 
 
-async def test_servers_that_wait_for_each_other_fail_after_a_bounded_number_of_signs(
+async def test_servers_that_wait_for_each_other_fail_after_a_bounded_number_of_reports(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[int] = []
@@ -181,7 +181,7 @@ async def test_servers_that_wait_for_each_other_fail_after_a_bounded_number_of_s
         await until(lambda: not a.session.queued and not b.session.queued)
     assert told
     assert max(told) <= MAX_HOPS
-    # Each sign of a fetch but the first has more hops than the one before, or is that of a timeout.
+    # Each report of a fetch but the first has more hops than the one before, or a timeout sent it.
     assert len(told) <= sum(timeouts.values()) + len(timeouts) * MAX_HOPS
     # The hops reach the limit within one timeout, not one hop in each.
     assert max(timeouts.values()) <= 3
@@ -193,7 +193,7 @@ async def test_the_last_of_a_chain_learns_which_source_has_died() -> None:
             await a.client.submit(Upload(1, DATA), expose(1))
             await b.pass_on(a.address, 1)
             reading = asyncio.create_task(c.read(b.address, 2))
-            await until(lambda: c.signs >= 2)
+            await until(lambda: c.reports >= 2)
             a.listening.close()
             failure = await reading
     assert isinstance(failure, TransferFailed)
@@ -224,7 +224,7 @@ async def test_the_last_of_a_chain_learns_which_source_is_silent() -> None:
     ("hops", "age", "passed_on"),
     [(0, 0.0, 1), (0, 1.2, 1), (0, 1.3, 2), (0, 2.6, 3), (7, 1.0, 8), (8, 0.0, 9)],
 )
-def test_a_sign_loses_a_hop_with_each_server_and_with_age(
+def test_a_report_gains_a_hop_with_each_server_and_with_age(
     hops: int, age: float, passed_on: int
 ) -> None:
-    assert Sign(100.0, hops).hops_after(100.0 + age, 1.25) == passed_on
+    assert ProgressReport(100.0, hops).hops_after(100.0 + age, 1.25) == passed_on

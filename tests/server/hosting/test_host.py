@@ -140,19 +140,19 @@ class Waiting:
 
 
 @pytest.mark.parametrize(
-    ("sessions", "sign"), [((3, None, 2, 5), 2), ((3, 0), 0), ((MAX_HOPS,), MAX_HOPS)]
+    ("sessions", "expected"), [((3, None, 2, 5), 2), ((3, 0), 0), ((MAX_HOPS,), MAX_HOPS)]
 )
-async def test_a_waiting_peer_gets_the_sign_with_the_fewest_hops(
-    sessions: tuple[int | None, ...], sign: int, monkeypatch: pytest.MonkeyPatch
+async def test_a_waiting_peer_gets_the_report_with_the_fewest_hops(
+    sessions: tuple[int | None, ...], expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    signs: list[int] = []
+    reports: list[int] = []
     async with hosting(fetch_timeout_seconds=0.01) as host:
         waiting = [Waiting(hops) for hops in sessions]
         monkeypatch.setattr(host, "sessions", waiting)
-        fetching = asyncio.create_task(host.exposed(KEY, signs.append))
-        await until(lambda: len(signs) > 1)
+        fetching = asyncio.create_task(host.exposed(KEY, reports.append))
+        await until(lambda: len(reports) > 1)
         fetching.cancel()
-        assert {*signs} == {sign}
+        assert {*reports} == {expected}
 
 
 async def test_a_session_counts_that_was_busy_from_one_timeout_after_the_fetch_on(
@@ -163,7 +163,7 @@ async def test_a_session_counts_that_was_busy_from_one_timeout_after_the_fetch_o
         monkeypatch.setattr(host, "sessions", [waiting])
         assert host._hops(100.0) == 1
     assert waiting.moment == 110.0
-    # A source sends a sign in each timeout, so one that is just as old is not stale.
+    # A source sends a report in each timeout, so one that is just as old is not stale.
     assert waiting.stale_seconds > 10
 
 

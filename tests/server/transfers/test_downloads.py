@@ -101,14 +101,14 @@ async def test_a_chunk_out_of_place_is_a_violation_and_writes_nothing(
     assert elements(download) == BYTES
 
 
-async def test_elements_are_a_sign_without_hops_and_a_waiting_peer_sends_its_own() -> None:
+async def test_elements_are_a_report_without_hops_and_a_waiting_peer_sends_its_own() -> None:
     hops: list[int] = []
     download = Download(NumpyBackend(), SPEC, hops.append)
-    download.note_sign(3)
+    download.note_progress(3)
     download.begin(SPEC)
     download.write(chunk(0, 10))
     assert hops == [3, 0]
-    assert download.signs == 1
+    assert download.reports == 1
 
 
 async def test_a_chunk_before_the_spec_is_a_violation() -> None:

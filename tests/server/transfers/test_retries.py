@@ -37,13 +37,13 @@ def test_a_fetch_goes_on_through_any_number_of_breaks_while_bytes_arrive() -> No
         assert pause <= FIRST_PAUSE_SECONDS
 
 
-def test_a_sign_of_the_source_is_progress() -> None:
+def test_a_report_of_the_source_is_progress() -> None:
     clock = Clock()
     retries = Retries(30.0, clock)
-    for signs in range(1, 100):
+    for reports in range(1, 100):
         retries.reached()
         clock.seconds += 60.0
-        assert retries.pause(signs) is not None
+        assert retries.pause(reports) is not None
 
 
 def test_a_fetch_that_waits_for_its_expose_survives_many_breaks() -> None:

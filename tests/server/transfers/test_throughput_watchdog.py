@@ -112,12 +112,12 @@ def test_a_tensor_of_which_nothing_more_arrives_exceeds_the_limit() -> None:
 
 
 async def test_a_fetch_waits_while_its_peer_says_that_it_still_works() -> None:
-    signs = iter([0, 0, 1, 2, 3])
+    reports = iter([0, 0, 1, 2, 3])
     asked = 0
 
-    def count_signs() -> int:
+    def count_reports() -> int:
         nonlocal asked
-        asked = next(signs, asked)
+        asked = next(reports, asked)
         return asked
 
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -129,6 +129,6 @@ async def test_a_fetch_waits_while_its_peer_says_that_it_still_works() -> None:
             has_begun=lambda: False,
             arrived=lambda: 0,
             allowed=lambda: 0,
-            signs=count_signs,
+            reports=count_reports,
         )
     assert asked == 3
