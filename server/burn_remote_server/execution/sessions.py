@@ -23,7 +23,14 @@ from burn_remote_server.execution.worker import Worker
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.telemetry.logs import get_logger, session_name
 
-__all__ = ["FRAME_COST", "MAX_WAITING_REPLIES", "TURN_COST", "Session", "Sessions"]
+__all__ = [
+    "DECODED_SIZE",
+    "FRAME_COST",
+    "MAX_WAITING_REPLIES",
+    "TURN_COST",
+    "Session",
+    "Sessions",
+]
 
 logger = get_logger(__name__)
 
@@ -125,6 +132,11 @@ class Session:
     def queued(self) -> int:
         """Number of unfinished worker calls and of unfinished responses of the device."""
         return self._worker.queued + self._awaited - self._arrived
+
+    @property
+    def is_working(self) -> bool:
+        """Whether the session's thread has unfinished calls."""
+        return self._worker.queued > 0
 
     def hops_since(self, moment: float, now: float, stale_seconds: float) -> int | None:
         """Return the hops of a report that the session has been busy since a moment.
@@ -345,6 +357,8 @@ class Sessions:
         self._open: dict[int, Session] = {}
         # Sessions that were ended because of an operation that has still not returned.
         self._stuck: set[Session] = set()
+        # Sessions that were removed while their thread was busy.
+        self._ending: set[Session] = set()
         self.lost_operations = 0
 
     @property
@@ -372,14 +386,27 @@ class Sessions:
 
     def draw_id(self) -> int:
         """Return an id for a new session. Raises ``HandshakeRefused`` if too many are open."""
-        ended = [session for session in self._stuck if session.identifier not in self._open]
-        if len(self._open) + len(ended) >= self._limit:
-            lost = f" ({len(ended)} of them ended, in operations that do not return)"
+        ended = len(self._busy_ended())
+        if len(self._open) + ended >= self._limit:
+            busy = f" ({ended} of them ended, in operations that have not returned)"
             raise HandshakeRefused(
-                f"the server has {self._limit} open sessions{lost if ended else ''}, its maximum; "
+                f"the server has {self._limit} open sessions{busy if ended else ''}, its maximum; "
                 "try again later"
             )
         return secrets.randbits(63)
+
+    def count_of(self, token: str) -> int:
+        """Return how many sessions of a token are open, or ended with a thread that is busy."""
+        return sum(session.token == token for session in (*self, *self._busy_ended()))
+
+    def _busy_ended(self) -> set[Session]:
+        """Return the sessions that have ended and whose operations have not returned.
+
+        Their threads cannot be stopped. If they did not count, a client that closes its sessions
+        during long operations could occupy any number of threads.
+        """
+        self._ending = {session for session in self._ending if session.is_working}
+        return self._ending
 
     def add(self, session: Session) -> None:
         """Add an open session."""
@@ -389,3 +416,5 @@ class Sessions:
         """Remove and end a session."""
         if self._open.pop(session.identifier, None) is not None:
             session.end()
+            if session.is_working:
+                self._ending.add(session)

@@ -423,7 +423,7 @@ class Host:
         identifier = self.sessions.draw_id()
         allowed = grant.limits.get("max_sessions")
         if allowed is not None:
-            seen = sum(session.token == grant.name for session in self.sessions)
+            seen = self.sessions.count_of(grant.name)
             if seen >= allowed:
                 raise HandshakeRefused(
                     f"sessions of the token {grant.name!r}: {seen:,} are open, {allowed:,} are "

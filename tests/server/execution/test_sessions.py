@@ -275,6 +275,29 @@ async def test_the_number_of_open_sessions_is_limited_and_each_ends_once() -> No
     assert sessions.draw_id() >= 0
 
 
+async def test_a_session_that_ends_during_an_operation_counts_until_that_returns() -> None:
+    sessions = Sessions(2)
+    async with asyncio.timeout(5):
+        running = Running()
+        running.session.token = "alice"
+        sessions.add(running.session)
+        gate = Gate(running.session)
+        await until(gate.entered.is_set)
+        sessions.remove(running.session)
+        assert len(sessions) == 0
+        assert (sessions.count_of("alice"), sessions.count_of("bob")) == (1, 0)
+        sessions.draw_id()
+        second = Running()
+        sessions.add(second.session)
+        with pytest.raises(HandshakeRefused, match=r"2 open sessions \(1 of them ended, in op"):
+            sessions.draw_id()
+        gate.opened.set()
+        await until(lambda: not running.session.is_working)
+        assert sessions.count_of("alice") == 0
+        sessions.draw_id()
+    sessions.remove(second.session)
+
+
 # -- operations that do not return ------------------------------------------------------------
 
 
