@@ -166,6 +166,10 @@ def _doubled(tensor: int, result: int, spec: TensorSpec) -> Execute:
     return Execute(Operation(made, (tensor, result)))
 
 
+# The shape, status and dtype of a tensor that an operation of Burn 0.22 makes.
+_NEW: Final = ([[0]], "NotInit", "F32")
+
+
 def _floats(size: float) -> TensorSpec:
     return f32(int(size) // 4)
 
@@ -460,6 +464,24 @@ def lists_of_signatures(address: str, limit: int) -> Iterator[Wire]:
         yield wire
 
 
+def queued_graphs(address: str, limit: int) -> Iterator[Wire]:
+    """Call a registered graph of Burn 0.22 with 3,000 operations again and again."""
+    count = 3000
+    steps = []
+    for slot in range(count):
+        used = [[slot], [[0]], "ReadOnly", "F32"]
+        steps.append({"NumericFloat": ["F32", {"Add": [used, used, [[slot + 1], *_NEW]]}]})
+    tensors = [[[0], [1]], *([[slot], [slot + 1]] for slot in range(1, count + 1))]
+    for _ in range(4):
+        wire = Wire(address, "session")
+        wire.send(encode_init_0_22(SessionInit(2, secrets.randbits(63), 0, b"")))
+        wire.hear()
+        for graph in range(120):
+            task = {"RegisterAndExecuteGraph": [[0], graph, steps, [tensors, [2], [], []]]}
+            wire.send(msgpack.packb([{"Task": task}]))
+        yield wire
+
+
 def published_views(address: str, limit: int) -> Iterator[Wire]:
     """Publish views from 14 sessions at once, whose memory is copied."""
     size = limit // 16
@@ -503,6 +525,7 @@ ATTACKS: Final[dict[str, Attack]] = {
         values_of_registered_graphs,
         lists_of_signatures,
         published_views,
+        queued_graphs,
     )
 }
 

@@ -22,14 +22,14 @@ from burn_remote_protocol.errors import (
     ProtocolViolation,
     QuotaExceeded,
 )
-from burn_remote_protocol.messages import Fetch, ReplyValue
+from burn_remote_protocol.messages import Fetch, ReplyValue, Upload
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access.admission import Grant
 from burn_remote_server.access.quota import OverheadAccount, ended_for_memory
 from burn_remote_server.dialects.burn_0_21.compatibility import ReplyDTypes
 from burn_remote_server.dialects.burn_0_21.task_runner import BurnTask, TaskRunner
 from burn_remote_server.execution.outbox import held_bytes
-from burn_remote_server.execution.sessions import Session
+from burn_remote_server.execution.sessions import DECODED_SIZE, Session
 from burn_remote_server.hosting.host import Device
 from burn_remote_server.tensors.exposed import burn_domain
 from burn_remote_server.tensors.slots import InFlight
@@ -41,6 +41,10 @@ DIALECT: Final = "burn-0.21"
 # Most failures kept until a read or a sync reports them, so that a program that never syncs cannot
 # accumulate them.
 MAX_UNREPORTED: Final = 64
+
+
+# Of frames up to this size, elements are not subtracted: that would take longer than it is worth.
+FEW_BYTES: Final = 4096
 
 
 class BurnOutbox:
@@ -176,7 +180,12 @@ class BurnSession:
     def submit(self, tasks: Sequence[BurnTask], size: int) -> None:
         """Execute tasks that arrived in ``size`` bytes, now or after the queued ones."""
         runner = self._runner
-        self.session.submit_work(partial(runner.run, tasks), partial(runner.estimate, tasks), size)
+        self.session.submit_work(
+            partial(runner.run, tasks),
+            partial(runner.estimate, tasks),
+            size,
+            _decoded_bytes(tasks, size),
+        )
 
     def attach(self, route: str) -> None:
         """Register a socket. Raises ``ProtocolViolation`` if the route already has one."""
@@ -185,6 +194,14 @@ class BurnSession:
         self._routes.add(route)
         if len(self._routes) == 2:
             self.complete.set()
+
+
+def _decoded_bytes(tasks: Sequence[BurnTask], size: int) -> int:
+    """Return the memory of tasks that arrived in ``size`` bytes; elements are not copied."""
+    elements = 0
+    if size > FEW_BYTES:
+        elements = sum(len(task.data.bytes) for task in tasks if isinstance(task, Upload))
+    return DECODED_SIZE * max(0, size - elements) + elements
 
 
 def _no_handler() -> None:

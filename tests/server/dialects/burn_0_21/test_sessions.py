@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -16,11 +17,13 @@ from burn_remote_protocol.errors import (
     ProtocolViolation,
     SessionLost,
 )
+from burn_remote_protocol.messages import Sync, Upload
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access.admission import NOBODY, Grant
 from burn_remote_server.access.quota import OverheadAccount, Quota
 from burn_remote_server.backends import open_backends
 from burn_remote_server.dialects.burn_0_21.sessions import MAX_UNREPORTED, BurnOutbox, BurnSessions
+from burn_remote_server.execution.sessions import DECODED_SIZE
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 
@@ -82,6 +85,21 @@ async def test_a_session_over_the_limit_leaves_no_entry_that_a_later_one_could_j
         second = sessions.join(device, 2, "/request", NOBODY)
         assert not second.complete.is_set()
         host.draining.set()
+
+
+async def test_waiting_tasks_count_as_decoded_and_elements_once(host: Host) -> None:
+    session = BurnSessions().join(host.devices[0], 7, "/request", NOBODY)
+    release = threading.Event()
+    session.session._worker.submit(lambda: release.wait(10))
+    try:
+        session.submit([Sync(1)], 10_000)
+        assert session.session.queued_bytes == DECODED_SIZE * 10_000
+        session.submit([Upload(1, tensor(2**20))], 2**20 + 100)
+        assert session.session.queued_bytes == DECODED_SIZE * 10_100 + 2**20
+    finally:
+        release.set()
+        host.draining.set()
+        host.end_session(session.session)
 
 
 # -- replies --------------------------------------------------------------------------------------
