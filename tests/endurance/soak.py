@@ -23,7 +23,9 @@ from support.waiting import PATIENCE_SECONDS
 __all__ = ["Sample", "Soak", "soak"]
 
 LEASE_SECONDS: Final = 5.0
-FLAGS: Final = ("--lease-seconds", str(LEASE_SECONDS), "--transfer-expiry-seconds", "5")
+# Exposed tensors that nobody fetches expire during the run. On a shared machine, a target's fetch
+# may come seconds after the expose.
+FLAGS: Final = ("--lease-seconds", str(LEASE_SECONDS), "--transfer-expiry-seconds", "30")
 # Range of a client's random lifetime.
 LIFE_SECONDS: Final = (10.0, 120.0)
 # Pause before each computation, so that 20 clients use little of two cores.

@@ -90,7 +90,11 @@ async def test_a_session_over_the_limit_leaves_no_entry_that_a_later_one_could_j
 async def test_waiting_tasks_count_as_decoded_and_elements_once(host: Host) -> None:
     session = BurnSessions().join(host.devices[0], 7, "/request", NOBODY)
     release = threading.Event()
-    session.session._worker.submit(lambda: release.wait(10))
+
+    def block() -> None:
+        release.wait(10)
+
+    session.session._worker.submit(block)
     try:
         session.submit([Sync(1)], 10_000)
         assert session.session.queued_bytes == DECODED_SIZE * 10_000
