@@ -151,6 +151,30 @@ def test_every_thread_gets_session_lost_and_a_new_session_works(
     device.close()
 
 
+def test_a_device_that_is_opened_after_a_loss_does_not_share_the_lost_session(
+    losing: tuple[Lost, Callable[[], None]],
+) -> None:
+    lost, lose = losing
+    device = br.RemoteDevice(lost.address)
+    br.ones((3,), device=device).numpy()
+    lose()
+    # The program has not used the first device meanwhile.
+    check_new_session(lost.address)
+    with pytest.raises(br.SessionLost):
+        device.sync()
+
+
+def test_a_device_that_is_opened_during_a_break_shares_the_resumed_session() -> None:
+    with server() as running, faulty_proxy(running.port) as proxy:
+        device = br.RemoteDevice(proxy.address)
+        x = br.ones((3,), device=device)
+        x.numpy()
+        proxy.cut_all()
+        with br.RemoteDevice(proxy.address) as another:
+            assert another.session is device.session
+            assert (x + 1).tolist() == [2, 2, 2]
+
+
 def test_every_outstanding_read_gets_session_lost(losing: tuple[Lost, Callable[[], None]]) -> None:
     lost, lose = losing
     device = br.RemoteDevice(lost.address)
@@ -254,9 +278,6 @@ def test_moves_with_a_server_that_lost_the_session_end_with_errors(
         for error in calls.join():
             # A move that was under way when its source was lost fails by itself.
             assert isinstance(error, br.SessionLost | br.TransferFailed), repr(error)
-        # A device that is opened before the loss is noticed shares the lost session.
-        with pytest.raises(br.SessionLost):
-            device.sync()
         check_new_session(lost.address)
         assert (br.ones((3,), device=other) + 1).tolist() == [2, 2, 2]
     with contextlib.suppress(br.BurnRemoteError):  # failures of moves that nobody read

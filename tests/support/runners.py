@@ -80,6 +80,9 @@ class RecordingSession:
     def check_open(self) -> None:
         """Do nothing: it has not ended."""
 
+    def settle_connection(self, timeout_seconds: float) -> None:
+        """Do nothing: there is no connection."""
+
     def upload(self, tensor: int, data: TensorData) -> None:
         self.specs[tensor] = data.spec
         self.uploads[tensor] = TensorData(bytes(data.bytes), data.shape, data.dtype)

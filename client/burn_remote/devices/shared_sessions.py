@@ -27,6 +27,10 @@ class Closable(Protocol):
         """End the session."""
         ...
 
+    def settle_connection(self, timeout_seconds: float) -> None:
+        """Wait until a session whose connection broke is connected again or has ended."""
+        ...
+
 
 S = TypeVar("S", bound=Closable)
 
@@ -93,6 +97,9 @@ class SharedSessions(Generic[S]):
     def use(self, key: Hashable, open_session: Callable[[], S], timeout_seconds: float) -> Use[S]:
         """Return a use of the session with this key, which is opened if there is none.
 
+        A session whose connection is broken is shared only if it is resumed, or if that takes
+        longer than ``timeout_seconds``.
+
         Raises what ``open_session`` raises, also in the threads that wait for it, and
         ``ConnectionFailed`` if another thread takes longer than ``timeout_seconds``.
         """
@@ -116,6 +123,11 @@ class SharedSessions(Generic[S]):
                 ) from None
             if isinstance(failure, BurnRemoteError):
                 raise fresh(failure)
+            if use.shared is not wanted:
+                use.session.settle_connection(timeout_seconds)
+                if use.session.closed:  # its server lost it; the next round opens another one
+                    self.give_back(use)
+                    continue
             return use
 
     def use_again(self, shared: _Shared[S]) -> Use[S]:

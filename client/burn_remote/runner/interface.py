@@ -261,6 +261,13 @@ class Session(Protocol):
         """Raise the error that ended the session, if it has ended."""
         ...
 
+    def settle_connection(self, timeout_seconds: float) -> None:
+        """Wait until a session whose connection broke is connected again or has ended.
+
+        Returns after ``timeout_seconds`` in any case.
+        """
+        ...
+
     def expose(
         self, tensor: int, spec: TensorSpec, transfer: bytes | int, expires_seconds: float
     ) -> None:

@@ -240,6 +240,10 @@ class RunnerStack:
         """Whether the session has ended."""
         return self.session.closed
 
+    def settle_connection(self, timeout_seconds: float) -> None:
+        """Wait until a session whose connection broke is connected again or has ended."""
+        self.session.settle_connection(timeout_seconds)
+
     def is_around(self, other: RunnerClient) -> bool:
         """Return whether a handle of ``other`` is one of this stack."""
         return self.outermost.is_around(other)

@@ -91,6 +91,13 @@ class Receiver:
         """Have the attendant read now, because no thread waits for a reply that is awaited."""
         self._wanted.set()
 
+    def poll(self) -> None:
+        """Read what has arrived, so that a broken link is noticed; do not wait for more.
+
+        If another thread is reading, it notices.
+        """
+        self._read_alone(self._read_waiting)
+
     def use(self, link: BlockingLink, handle: Callable[[Any], None]) -> None:
         """Continue with another link after one broke."""
         with self._changed:

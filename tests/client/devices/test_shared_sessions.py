@@ -35,6 +35,9 @@ class FakeSession:
         self.closed = True
         self.closes += 1
 
+    def settle_connection(self, timeout_seconds: float) -> None:
+        pass
+
 
 Sessions = SharedSessions[FakeSession]
 
@@ -64,6 +67,34 @@ class SlowOpening:
 @pytest.fixture
 def sessions() -> Sessions:
     return SharedSessions()
+
+
+class Breaking(FakeSession):
+    """A session that turns out to be lost, or not, when its connection is examined."""
+
+    def __init__(self, is_lost: bool) -> None:
+        super().__init__()
+        self.is_lost = is_lost
+        self.examined: list[float] = []
+
+    def settle_connection(self, timeout_seconds: float) -> None:
+        self.examined.append(timeout_seconds)
+        self.closed = self.is_lost
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_session_is_shared_unless_its_server_has_lost_it(
+    is_lost: bool, sessions: Sessions
+) -> None:
+    session = Breaking(is_lost)
+    first = use(sessions, open_session=lambda: session)
+    assert not session.examined
+    second = use(sessions)
+    assert session.examined == [PATIENCE_SECONDS]
+    assert (second.session is session) != is_lost
+    assert not second.session.closed
+    first.end()
+    assert not second.session.closed
 
 
 def test_an_unresponsive_host_does_not_delay_others(sessions: Sessions) -> None:

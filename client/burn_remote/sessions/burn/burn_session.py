@@ -111,6 +111,9 @@ class BurnSession:
         self._flusher.start(self)
         watch(self)
 
+    def settle_connection(self, timeout_seconds: float) -> None:
+        """Do nothing: Burn's sessions end with their connection; see ``Session``."""
+
     @property
     def traffic(self) -> Traffic:
         """The session's traffic so far."""

@@ -280,6 +280,19 @@ class Connection:
 
     # -- breaking and resuming ----------------------------------------------------------------
 
+    def settle(self, timeout_seconds: float) -> None:
+        """Wait until the session is connected or has ended, at most ``timeout_seconds``.
+
+        It notices a break that the operating system has reported. One that it has not reported, as
+        of a cable, the keepalive pings reveal later: only a round trip could reveal it here, and a
+        new session could not be opened either.
+        """
+        self.receiver.poll()
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.error is not None or self._is_attached, timeout_seconds
+            )
+
     def _break(self, link: BlockingLink, error: BurnRemoteError) -> None:
         """Mark a link as broken; resume if possible. Any thread may call this repeatedly."""
         is_break = isinstance(error, ConnectionLost | GarbledBytes)

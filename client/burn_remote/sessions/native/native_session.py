@@ -697,6 +697,10 @@ class NativeSession:
         if error is not None:
             raise fresh(error)
 
+    def settle_connection(self, timeout_seconds: float) -> None:
+        """Wait until the connection is up or the session has ended; see ``Session``."""
+        self._connection.settle(timeout_seconds)
+
     @property
     def closed(self) -> bool:
         """Whether the session has ended."""
