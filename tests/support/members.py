@@ -46,7 +46,7 @@ class Members:
             ring = Member(
                 spec, backend(), open_engine, dial, Counters(), ended, 0.5, self._describe(rank)
             )
-            pipes[rank].on_told(ring.heard_from_next)
+            pipes[rank].on_message(ring.receive_from_next)
             if count > 1 and (rank + 1) % count not in absent:
                 ring.attach(pipes[rank])
             self.rings[rank] = ring

@@ -136,7 +136,7 @@ class Groups:
         """Let the next member link itself to a new one."""
         if self._is_own(following):
             pipe = self._pipe(identifier)
-            pipe.on_told(member.heard_from_next)
+            pipe.on_message(member.receive_from_next)
             member.attach(pipe)
             return
         with self._lock:

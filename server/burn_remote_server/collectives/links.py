@@ -62,7 +62,7 @@ class Incoming(Protocol):
         """Whether the previous member sends no more; unread messages may be left."""
         ...
 
-    def tell(self, message: GroupBroken | None) -> None:
+    def notify(self, message: GroupBroken | None) -> None:
         """Send a message, or a heartbeat, to the previous member. Never raises."""
         ...
 
@@ -90,7 +90,7 @@ class Outgoing(Protocol):
 class MemoryPipe:
     """Both ends of a link between two members of one process: pieces are passed by reference.
 
-    The memory of a piece does not change after it was sent. ``on_told`` receives the messages of
+    The memory of a piece does not change after it was sent. ``on_message`` receives the messages of
     the next member.
     """
 
@@ -101,19 +101,19 @@ class MemoryPipe:
         self._waiting: Any = None
         self._is_closed = False
         self.is_linked = False  # the next member receives, or has left
-        self._told: Callable[[GroupBroken], None] | None = None
+        self._handler: Callable[[GroupBroken], None] | None = None
         self._lock: Final = threading.Lock()
-        self._untold: list[GroupBroken] = []
+        self._undelivered: list[GroupBroken] = []
 
     # -- the end that sends -------------------------------------------------------------------
 
-    def on_told(self, told: Callable[[GroupBroken], None]) -> None:
-        """Call ``told`` with each message of the next member, also those that came earlier."""
+    def on_message(self, handler: Callable[[GroupBroken], None]) -> None:
+        """Call ``handler`` with each message of the next member, also those that came earlier."""
         with self._lock:
-            self._told, untold = told, self._untold
-            self._untold = []
-        for message in untold:
-            told(message)
+            self._handler, undelivered = handler, self._undelivered
+            self._undelivered = []
+        for message in undelivered:
+            handler(message)
 
     def send(self, message: BeginCollective | GroupBroken | None) -> None:
         if self._is_closed:
@@ -168,24 +168,24 @@ class MemoryPipe:
         self._items.put(_WAKE)
 
     def has_ended(self) -> bool:
-        return False  # the member says why it leaves by ``tell``, too
+        return False  # the member says why it leaves by ``notify``, too
 
-    def tell(self, message: GroupBroken | None) -> None:
+    def notify(self, message: GroupBroken | None) -> None:
         if message is None:
             return
         with self._lock:
-            told = self._told
-            if told is None and not self._is_closed:
-                self._untold.append(message)
-        if told is not None:
-            told(message)
+            handler = self._handler
+            if handler is None and not self._is_closed:
+                self._undelivered.append(message)
+        if handler is not None:
+            handler(message)
 
     # -- both ---------------------------------------------------------------------------------
 
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
-            self._told = None  # a member refers to its link
+            self._handler = None  # a member refers to its link
         self._items.put(_WAKE)
 
 

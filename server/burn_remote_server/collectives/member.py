@@ -115,7 +115,7 @@ class Member:
         self._done = 0  # collectives that this member has carried out
         self._broken: GroupBroken | None = None
         self._broken_at = 0.0
-        self._told_by: int | None = None  # the neighbour that told the failure
+        self._reported_by: int | None = None  # the neighbour that reported the failure
         self._gone: Final[set[int]] = set()  # neighbours that left or were given up
         self._has_ended = False
         self._is_excluded = False
@@ -207,32 +207,32 @@ class Member:
 
     # -- failures -----------------------------------------------------------------------------
 
-    def report(self, broken: GroupBroken, *, told_by: int | None = None) -> None:
+    def report(self, broken: GroupBroken, *, reported_by: int | None = None) -> None:
         """Note that a member failed or left, and tell the neighbours. Thread-safe.
 
-        ``told_by`` is the neighbour that told it.
+        ``reported_by`` is the neighbour that reported it.
         """
         with self._lock:
-            if told_by is not None and broken.member == told_by:
-                self._gone.add(told_by)
+            if reported_by is not None and broken.member == reported_by:
+                self._gone.add(reported_by)
             if self._broken is not None and self._broken.first <= broken.first:
                 return
             self._broken_at = time.monotonic()
             self._broken = broken
-            self._told_by = told_by
+            self._reported_by = reported_by
             failed = [job for number, job in self._open_jobs.items() if number >= broken.first]
             for job in failed:
                 del self._open_jobs[job.sequence]
             self._changed.notify_all()
         for job in failed:
             self._fail_job(job, broken)
-        if told_by != self._next or told_by == self._previous:
-            self._sender.tell(broken)
+        if reported_by != self._next or reported_by == self._previous:
+            self._sender.notify(broken)
         self._sender.wake()
         incoming = self._incoming
         if incoming is not None:
-            if told_by != self._previous:
-                incoming.tell(broken)
+            if reported_by != self._previous:
+                incoming.notify(broken)
             incoming.wake()
 
     def lost(self, member: int, reason: str, first: int = 0) -> None:
@@ -275,14 +275,14 @@ class Member:
         return is_used
 
     @property
-    def last_word(self) -> GroupBroken | None:
+    def final_message(self) -> GroupBroken | None:
         """Why this member has left the group; ``None`` while it has not."""
         return (self._broken or self._leave_notice()) if self._has_ended else None
 
-    def heard_from_next(self, message: GroupBroken | None) -> None:
+    def receive_from_next(self, message: GroupBroken | None) -> None:
         """Take a message or a heartbeat of the next member."""
         if message is not None:
-            self.report(message, told_by=self._next)
+            self.report(message, reported_by=self._next)
 
     def next_lost(self, reason: str) -> None:
         """Note that the link to the next member broke."""
@@ -317,7 +317,7 @@ class Member:
         """Send a heartbeat to the previous member."""
         incoming = self._incoming
         if incoming is not None:
-            incoming.tell(None)
+            incoming.notify(None)
 
     # -- the worker ---------------------------------------------------------------------------
 
@@ -361,12 +361,12 @@ class Member:
             self._incoming = incoming
             broken = self._broken
         if broken is not None:
-            incoming.tell(broken)
+            incoming.notify(broken)
         deadline = time.monotonic() + self._join_seconds
         while not self._sender.has_link and time.monotonic() < deadline:
             # The previous member may report why the next one cannot link itself, which then counts.
             self.serve_links(SLICE_SECONDS, lambda: self._sender.has_link)
-            self._hear_last_words()
+            self._receive_final_messages()
         if not self._sender.has_link:
             self.lost(
                 self._next,
@@ -375,7 +375,7 @@ class Member:
             )
             raise GroupIsBroken
 
-    def _hear_last_words(self) -> None:
+    def _receive_final_messages(self) -> None:
         """Take the messages of a previous member that left; keep its elements for later.
 
         Until the next member has linked itself, only the previous one can tell of a failure, and
@@ -433,8 +433,8 @@ class Member:
         Whoever makes ``is_over()`` true must call ``wake``. Raises ``GroupIsBroken``.
         """
         # After an announcement, elements follow on the link, unless members announce ahead.
-        is_told = len(self._begun) >= (MAX_AHEAD if self._announces else 1)
-        if self._incoming is None or is_told or self._previous in self._gone:
+        has_announcement = len(self._begun) >= (MAX_AHEAD if self._announces else 1)
+        if self._incoming is None or has_announcement or self._previous in self._gone:
             with self._lock:
                 self.check()
                 if not is_over():
@@ -478,7 +478,7 @@ class Member:
         if message is None:
             self._check_late()
         if isinstance(message, GroupBroken):
-            self.report(message, told_by=self._previous)
+            self.report(message, reported_by=self._previous)
             self.check()
             return None
         return message
@@ -519,7 +519,7 @@ class Member:
             raise GroupIsBroken from None
         if self.size > 1:
             digest, own = job.call.digest(job.sequence), job.call.describe()
-            self._begin(job.sequence, digest, own, is_told=self._announces)
+            self._begin(job.sequence, digest, own, is_announced=self._announces)
         arrays = engine.carry_out(job, inputs)
         self.await_agreement()  # if the engine received nothing
         self._late_at = float("inf")
@@ -544,9 +544,9 @@ class Member:
         self._begin(sequence, digest, own)
         self.await_agreement()
 
-    def _begin(self, sequence: int, digest: bytes, own: str, *, is_told: bool = False) -> None:
+    def _begin(self, sequence: int, digest: bytes, own: str, *, is_announced: bool = False) -> None:
         begun = BeginCollective(sequence, digest, own[:MAX_REASON])
-        if not is_told:
+        if not is_announced:
             self.send(begun)
         self._unagreed = begun
 
@@ -604,7 +604,7 @@ class Member:
 
     def _finish(self) -> None:
         """Send what is queued, tell both neighbours that this member leaves, and end the links."""
-        if self.size > 1 and not self._is_excluded and self._told_by != self._next:
+        if self.size > 1 and not self._is_excluded and self._reported_by != self._next:
             # The next member may still be about to link itself, and has to hear of a failure.
             self._sender.await_link(self._join_deadline, lambda: None)
         notice = self._leave_notice()
@@ -620,11 +620,11 @@ class Member:
             # A failure that another thread noted may not have been sent yet. It must arrive before
             # the message that this member leaves.
             broken = self._broken or notice
-            self._sender.tell(broken)
+            self._sender.notify(broken)
             self._sender.finish(notice, self.spec.bound_seconds)
             if self._incoming is not None:
-                self._incoming.tell(broken)
-                self._incoming.tell(notice)
+                self._incoming.notify(broken)
+                self._incoming.notify(notice)
                 self._incoming.close()
         self._ended(self)
 

@@ -115,7 +115,7 @@ class PeerIncoming:
     def has_ended(self) -> bool:
         return self._source.has_ended()
 
-    def tell(self, message: GroupBroken | None) -> None:
+    def notify(self, message: GroupBroken | None) -> None:
         with contextlib.suppress(BurnRemoteError):
             self._link.send(_ALIVE if message is None else encode_frame(message))
 

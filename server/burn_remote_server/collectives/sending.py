@@ -93,7 +93,7 @@ class Sender:
                 self._changed.wait(min(left, SLICE_SECONDS))
         return True
 
-    def tell(self, broken: GroupBroken) -> None:
+    def notify(self, broken: GroupBroken) -> None:
         """Queue the message about a failure."""
         self._unsent.put(broken)
 
@@ -136,7 +136,7 @@ class Sender:
         outgoing = self._await_outgoing(owner)
         if outgoing is None:
             return
-        told = time.monotonic()
+        beat_at = time.monotonic()
         try:
             while True:
                 try:
@@ -144,8 +144,8 @@ class Sender:
                 except queue.Empty:
                     outgoing.send(None)
                     item = None
-                if time.monotonic() - told >= self._pause:
-                    told = time.monotonic()
+                if time.monotonic() - beat_at >= self._pause:
+                    beat_at = time.monotonic()
                     owner.beat()
                 if item is _STOP:
                     return

@@ -40,7 +40,7 @@ async def serve_link(
     sender = await frame_sender(link, member.while_sending)
     outgoing = PeerOutgoing(sender)
     if not member.attach(outgoing):
-        await asyncio.to_thread(_take_leave, outgoing, member)
+        await asyncio.to_thread(_send_final_message, outgoing, member)
         return
     listening = asyncio.ensure_future(_listen_until_lost(link, member))
     leaving = asyncio.ensure_future(_leave(host, member))
@@ -52,11 +52,11 @@ async def serve_link(
         await asyncio.gather(listening, leaving, return_exceptions=True)
 
 
-def _take_leave(outgoing: PeerOutgoing, member: Member) -> None:
+def _send_final_message(outgoing: PeerOutgoing, member: Member) -> None:
     """Tell the next member why this one has left the group, and end the link."""
     try:
-        if (last_word := member.last_word) is not None:
-            outgoing.send(last_word)
+        if (final_message := member.final_message) is not None:
+            outgoing.send(final_message)
     except ConnectionLost:
         pass
     finally:
@@ -79,11 +79,11 @@ async def _listen_until_lost(link: AnyAsyncLink, member: Member) -> None:
 
 
 async def _listen(link: AnyAsyncLink, member: Member) -> None:
-    """Pass on what the next member tells. Raises ``TimeoutError`` if it is silent."""
+    """Pass on the messages of the next member. Raises ``TimeoutError`` if it is silent."""
     while True:
         async with asyncio.timeout(member.spec.bound_seconds):
             message = decode_frame(await link.receive())
         if isinstance(message, GroupBroken):
-            member.heard_from_next(message)
+            member.receive_from_next(message)
         elif not isinstance(message, Acknowledged):
             raise ProtocolViolation(f"the next member must not send {name_of(message)}")
