@@ -204,7 +204,7 @@ def fence_in_thread(flusher: Flusher, fence: Callable[[], Pending[None]]) -> Pen
         else:
             passed.complete(None)
 
-    def ask() -> None:
+    def request() -> None:
         try:
             pending = fence()
             pending.when_done(deliver)
@@ -212,7 +212,7 @@ def fence_in_thread(flusher: Flusher, fence: Callable[[], Pending[None]]) -> Pen
         except BurnRemoteError as error:
             passed.fail(error)
 
-    flusher.call(ask)
+    flusher.call(request)
     return passed
 
 

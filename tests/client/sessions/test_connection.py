@@ -292,17 +292,17 @@ def test_a_link_that_the_server_closes_on_closing_is_not_resumed(
 ) -> None:
     ends = Ends(welcome(), welcome())
     connection = ends.open()
-    say_closing = module._say_closing
+    send_closing = module._send_closing
 
     def answered(link: Any) -> None:
-        say_closing(link)
+        send_closing(link)
         # As the receiving thread does, before this one goes on.
         connection._break(link, ConnectionLost("the server closed it"))
         for thread in threading.enumerate():
             if thread.name == "burn-remote-reconnect":
                 thread.join(PATIENCE_SECONDS)
 
-    monkeypatch.setattr(module, "_say_closing", answered)
+    monkeypatch.setattr(module, "_send_closing", answered)
     connection.close()
     assert len(ends.links) == 1
     assert isinstance(ends.lost.get(timeout=PATIENCE_SECONDS), ClosedDevice)

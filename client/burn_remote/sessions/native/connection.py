@@ -303,7 +303,7 @@ class Connection:
                 if Action.RESUME in self._end.broke(self._end.link):
                     # The text, not the error, whose frames keep the program's tensors alive.
                     threading.Thread(
-                        target=self._come_back,
+                        target=self._resume_in_thread,
                         args=(str(error),),
                         name="burn-remote-reconnect",
                         daemon=True,
@@ -311,7 +311,7 @@ class Connection:
                 return
         self.end(error)
 
-    def _come_back(self, cause: str) -> None:
+    def _resume_in_thread(self, cause: str) -> None:
         try:
             self._resume_within_lease(cause)
         except Exception as error:
@@ -391,7 +391,7 @@ class Connection:
                 again = [*self._end.window.frames()]
                 self._changed.notify_all()
             if not is_wanted:  # closed meanwhile
-                _say_closing(link)
+                _send_closing(link)
                 link.close()
                 return
             # Receiving starts before sending, because the server may have to send before it can
@@ -451,7 +451,7 @@ class Connection:
                     # The server closes the link when it has received this. A thread that notices
                     # before ``end`` must not resume.
                     self._is_leaving = True
-                    _say_closing(self._link)
+                    _send_closing(self._link)
         finally:
             self.end(ClosedDevice(f"this program closed its connection to {self.address}"))
 
@@ -468,7 +468,7 @@ class Connection:
         if is_open and self._is_resumable:
             with contextlib.suppress(BurnRemoteError):
                 link, _ = self._open(DISCARD_SECONDS, resume)
-                _say_closing(link)
+                _send_closing(link)
                 link.close()
 
     def abandon(self, error: BurnRemoteError) -> None:
@@ -486,6 +486,6 @@ def _end_of_attempt(began: float, deadline: float) -> float:
     return last if began < last else deadline
 
 
-def _say_closing(link: BlockingLink) -> None:
+def _send_closing(link: BlockingLink) -> None:
     with contextlib.suppress(BurnRemoteError):
         link.send(encode_frame(Closing(ClosedDevice("the client closed the device"))))
