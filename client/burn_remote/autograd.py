@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from burn_remote.autodiff.backward_pass import BackwardPass
 from burn_remote.autodiff.pausing import enable_grad, no_grad
 from burn_remote.autodiff.uniform import Uniform, one_for
-from burn_remote.autodiff.walk import Walk
 from burn_remote.diagnostics.foreign_names import missing_from
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.differentiation import checked_seed, tracked_handle
@@ -64,10 +64,10 @@ def grad(
                 f"outputs[{place}] is {handle.spec}: grad_outputs= must have its gradient, because "
                 "it has several elements"
             )
-    walk = Walk(handles, wanted=sources)
+    backward_pass = BackwardPass(handles, wanted=sources)
     retains = create_graph if retain_graph is None else retain_graph
-    walk.run(seeds, retains=retains, is_recorded=create_graph)
-    found = tuple([walk.gradient_of(source) for source in sources])
+    backward_pass.run(seeds, retains=retains, is_recorded=create_graph)
+    found = tuple([backward_pass.gradient_of(source) for source in sources])
     if not allow_unused and None in [None if one is None else 0 for one in found]:
         place = [one is None for one in found].index(True)
         raise UsageError(

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from burn_remote.arguments.containers import leaves, mapped, rebuilt
+from burn_remote.autodiff.backward_pass import BackwardPass, sources_of
 from burn_remote.autodiff.nodes import TrackedHandle
 from burn_remote.autodiff.pausing import enable_grad, is_recording
 from burn_remote.autodiff.saved_containers import tensors_in
 from burn_remote.autodiff.tracking import relabeled, track
 from burn_remote.autodiff.uniform import Uniform, one_for
-from burn_remote.autodiff.walk import Walk, sources_of
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import filled
 from burn_remote.functions.default_device import default_device
@@ -158,10 +158,10 @@ def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence
     is_recorded = pullback.is_recorded_with(directions)
     found: list[Tensor | None] = [None] * len(dummies)
     if pairs:
-        walk = Walk([one for one, _ in pairs], wanted=sources)
+        backward_pass = BackwardPass([one for one, _ in pairs], wanted=sources)
         seeds = [direction for _, direction in pairs]
-        walk.run(seeds, retains=is_recorded, is_recorded=is_recorded)
-        found = [walk.gradient_of(source) for source in sources]
+        backward_pass.run(seeds, retains=is_recorded, is_recorded=is_recorded)
+        found = [backward_pass.gradient_of(source) for source in sources]
     answers = iter(
         [_zeros(x) if one is None else one for one, x in zip(found, outputs, strict=True)]
     )
@@ -171,7 +171,7 @@ def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence
 
 
 class _Pullback:
-    """The walk from the results of a function to its tracked arguments.
+    """The backward pass from the results of a function to its tracked arguments.
 
     ``is_outer``: the results depend on other tracked tensors too, so their gradients are tracked.
     """
@@ -181,23 +181,23 @@ class _Pullback:
         self._tracked = tracked
         self._roots = [handle for one in outputs if isinstance(handle := one.handle, TrackedHandle)]
         self._sources = sources_of([one.handle for one in tracked])
-        self._walk: Walk | None = Walk(self._roots, wanted=self._sources)
+        self._backward_pass: BackwardPass | None = BackwardPass(self._roots, wanted=self._sources)
         self._own = {*self._sources}
         self._records = is_recording()
-        self.is_outer = self._records and self._has_other_leaves(self._walk)
+        self.is_outer = self._records and self._has_other_leaves(self._backward_pass)
 
     def run(
         self, seeds: Sequence[Tensor | Uniform], *, retains: bool, is_recorded: bool = False
     ) -> list[Tensor]:
         """Return the gradient of each argument for the gradients of the results."""
         is_recorded = is_recorded or self.is_recorded_with(seeds)
-        walk = self._walk or Walk(self._roots, wanted=self._sources)
-        self._walk = None
+        backward_pass = self._backward_pass or BackwardPass(self._roots, wanted=self._sources)
+        self._backward_pass = None
         pairs = zip(self._outputs, seeds, strict=True)
         used = [seed for one, seed in pairs if isinstance(one.handle, TrackedHandle)]
         if used:
-            walk.run(used, retains=retains or is_recorded, is_recorded=is_recorded)
-        found = [walk.gradient_of(source) for source in self._sources]
+            backward_pass.run(used, retains=retains or is_recorded, is_recorded=is_recorded)
+        found = [backward_pass.gradient_of(source) for source in self._sources]
         arguments = zip(found, self._tracked, strict=True)
         return [_zeros(x) if one is None else one for one, x in arguments]
 
@@ -221,14 +221,14 @@ class _Pullback:
                 return leaf
             is_outer = self.is_outer
             if not any(leaf is one for one in self._outputs):  # an auxiliary result
-                walk = Walk([leaf.handle], wanted=self._sources)
-                is_outer = self._records and self._has_other_leaves(walk)
+                backward_pass = BackwardPass([leaf.handle], wanted=self._sources)
+                is_outer = self._records and self._has_other_leaves(backward_pass)
             return leaf if is_outer else leaf.detach()
 
         return rebuilt(result, lift)
 
-    def _has_other_leaves(self, walk: Walk) -> bool:
-        return any(leaf not in self._own for leaf in walk.leaves)
+    def _has_other_leaves(self, backward_pass: BackwardPass) -> bool:
+        return any(leaf not in self._own for leaf in backward_pass.leaves)
 
 
 def _with_tensors(

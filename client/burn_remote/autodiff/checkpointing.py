@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, cast, final
 
 from burn_remote.arguments.containers import rebuilt
+from burn_remote.autodiff.backward_pass import BackwardPass
 from burn_remote.autodiff.nodes import Node, Source, TrackedHandle, Visit, plain, saved_handle
 from burn_remote.autodiff.pausing import enable_grad, is_recording, refusing_random_numbers
 from burn_remote.autodiff.saved_containers import restored, saved_tree, tensors_in
 from burn_remote.autodiff.tracking import record, relabeled, track
-from burn_remote.autodiff.walk import Walk
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.runner.interface import TensorHandle
 from burn_remote_protocol.errors import UsageError
@@ -136,9 +136,9 @@ class Recomputation:
         if not roots:
             return [None] * len(inputs)
         wanted = [source for source in sources if source is not None]
-        walk = Walk(roots, wanted=wanted)
-        walk.run(seeds, retains=is_recorded, is_recorded=is_recorded)
-        return [None if source is None else walk.gradient_of(source) for source in sources]
+        backward_pass = BackwardPass(roots, wanted=wanted)
+        backward_pass.run(seeds, retains=is_recorded, is_recorded=is_recorded)
+        return [None if source is None else backward_pass.gradient_of(source) for source in sources]
 
 
 def captured_variables(function: Callable[..., Any]) -> dict[str, Any]:

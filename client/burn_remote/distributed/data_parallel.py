@@ -12,11 +12,11 @@ import numpy as np
 
 from burn_remote.arguments.containers import leaves, mapped, named_leaves
 from burn_remote.arguments.numbers import whole_number
+from burn_remote.autodiff.backward_pass import BackwardPass
 from burn_remote.autodiff.nodes import Leaf, TrackedHandle, plain
 from burn_remote.autodiff.pausing import enable_grad, no_grad
 from burn_remote.autodiff.tracking import track
 from burn_remote.autodiff.uniform import Uniform
-from burn_remote.autodiff.walk import Walk
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.distributed.batches import SplitBatch, split_batch
 from burn_remote.distributed.engine import Bucket
@@ -420,9 +420,9 @@ class DataParallel:
             return gradient
 
         if isinstance(handle, TrackedHandle):
-            walk = Walk([handle], wanted=[*places], finish_leaf=finish_leaf)
-            if any(leaf in places for leaf in walk.leaves):
-                walk.run([Uniform(Tensor, handle.client, handle.spec, weight)])
+            backward_pass = BackwardPass([handle], wanted=[*places], finish_leaf=finish_leaf)
+            if any(leaf in places for leaf in backward_pass.leaves):
+                backward_pass.run([Uniform(Tensor, handle.client, handle.spec, weight)])
         with no_grad():
             return Tensor(plain(loss.handle)).reshape(()) * weight
 

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
+from burn_remote.autodiff.backward_pass import BackwardPass
 from burn_remote.autodiff.nodes import Branch, Leaf, Node, TrackedHandle, node_of, plain, tracked
 from burn_remote.autodiff.pausing import is_recording
 from burn_remote.autodiff.recipes import RetainingRecipe
 from burn_remote.autodiff.tracking import relabeled, track
 from burn_remote.autodiff.uniform import one_for
-from burn_remote.autodiff.walk import Walk
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.arithmetic import (
     add,
@@ -330,9 +330,9 @@ def backward(
     wanted = None
     if inputs is not None:
         wanted = [_leaf_of(one) for one in ([inputs] if is_tensor(inputs) else inputs)]
-    walk = Walk([handle], wanted=wanted, finish_leaf=_call_hooks)
+    backward_pass = BackwardPass([handle], wanted=wanted, finish_leaf=_call_hooks)
     retains = create_graph if retain_graph is None else retain_graph
-    held = walk.run([seed], retains=retains, is_recorded=create_graph)
+    held = backward_pass.run([seed], retains=retains, is_recorded=create_graph)
     found = {leaf: one[0] for leaf, one in held.items() if type(leaf) is Leaf}
     _accumulate(found)
     return Gradients(found)

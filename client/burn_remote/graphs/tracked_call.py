@@ -6,8 +6,9 @@ results of the function and the tensors that the tape saves. A call of it become
 caller's tape.
 
 A backward pass that reaches the node needs the gradients of some arguments for those of some
-results. For each such combination, a walk over the tape is recorded once, from placeholders of the
-gradients. That gives a backward graph, which takes the saved tensors of the call.
+results. For each such combination, a backward pass over the tape is recorded once, from
+placeholders of the gradients. That gives a backward graph, which takes the saved tensors of the
+call.
 
 Gradients of gradients cannot pass the backward graph. The recipe then calls the function again.
 """
@@ -21,13 +22,13 @@ from typing import Any, Final, NamedTuple, final
 
 from burn_remote.arguments.containers import rebuilt
 from burn_remote.arguments.traced_numbers import NumberProgram
+from burn_remote.autodiff.backward_pass import BackwardPass
 from burn_remote.autodiff.checkpointing import Recomputation, captured_variables
 from burn_remote.autodiff.nodes import Leaf, Node, TrackedHandle, Visit, plain, tracked
 from burn_remote.autodiff.pausing import check_random_numbers, refusing_random_numbers
 from burn_remote.autodiff.recipes import RetainingRecipe
 from burn_remote.autodiff.saved_containers import saved_tree
 from burn_remote.autodiff.tracking import record, track, tracker_of
-from burn_remote.autodiff.walk import Walk
 from burn_remote.functions.tensor import Tensor
 from burn_remote.graphs.call_values import (
     ARGUMENT,
@@ -100,7 +101,7 @@ class TrackedFunction:
             for one in results
             if one.tracked is not None
         ]
-        nodes = Walk(self._roots).nodes
+        nodes = BackwardPass(self._roots).nodes
         for node in nodes:
             node.saved = tuple([recorder.copied(one) for one in node.saved or ()])
         if any(type(node.recipe) is RetainingRecipe for node in nodes):
@@ -204,7 +205,7 @@ class TrackedFunction:
     def _record_backward(
         self, stack: RunnerStack, arrived: tuple[bool, ...], is_wanted: tuple[bool, ...]
     ) -> _Backward:
-        """Record a walk over the tape. The caller holds the stack's ``recording``."""
+        """Record a backward pass over the tape. The caller holds the stack's ``recording``."""
         recorder = self._recorder
         pairs = zip(self._roots, self._arriving, arrived, strict=True)
         chosen = [(root, symbol) for root, symbol, is_given in pairs if is_given]
@@ -213,11 +214,11 @@ class TrackedFunction:
         self.attach(stack)
         try:
             with recorder.recording(stack):
-                walk = Walk(
+                backward_pass = BackwardPass(
                     [root for root, _ in chosen], wanted=[one for one in wanted if one is not None]
                 )
-                walk.run([Tensor(symbol) for _, symbol in chosen], retains=True)
-                found = [None if one is None else walk.gradient_of(one) for one in wanted]
+                backward_pass.run([Tensor(symbol) for _, symbol in chosen], retains=True)
+                found = [None if one is None else backward_pass.gradient_of(one) for one in wanted]
                 grads = tuple(
                     [None if x is None else recorder.source_of(plain(x.handle)) for x in found]
                 )

@@ -1,4 +1,4 @@
-"""The walk from results back to the tensors that they were computed from."""
+"""The backward pass, from results to the tensors that they were computed from."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote_protocol.errors import BurnRemoteError, DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import numeric
 
-__all__ = ["Walk", "sources_of"]
+__all__ = ["BackwardPass", "sources_of"]
 
 ADD: Final = Operator(numeric.ADD)
 SUM_DIM: Final = Operator(numeric.SUM_DIM)
@@ -32,13 +32,13 @@ _by_order: Final = attrgetter("order")
 
 
 @final
-class Walk:
-    """One walk back from ``roots``, with one gradient for each of them.
+class BackwardPass:
+    """One backward pass from ``roots``, with one gradient for each of them.
 
-    ``wanted`` are the sources whose gradients are wanted; all leaves if it is ``None``. The walk
-    visits only nodes that lead to them. A walk runs once.
+    ``wanted`` are the sources whose gradients are wanted; all leaves if it is ``None``. The pass
+    visits only nodes that lead to them. A pass runs once.
     ``finish_leaf`` is called with each wanted leaf and its gradient as soon as it is complete,
-    before the walk ends; it returns the gradient to use.
+    before the pass ends; it returns the gradient to use.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Walk:
         self._retains = False
         self._is_recorded = False
         self._finish_leaf = finish_leaf
-        # For each leaf, the number of recorded uses that the walk has not visited yet.
+        # For each leaf, the number of recorded uses that the pass has not visited yet.
         self._uses: dict[Leaf, int] = {}
         self._nodes = self._reached()
         if self._wanted is not None:
@@ -66,16 +66,16 @@ class Walk:
 
     @property
     def leaves(self) -> Collection[Leaf]:
-        """The leaves that the walk reaches."""
+        """The leaves that the pass reaches."""
         return self._uses.keys()
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """The nodes that the walk visits, the last one first."""
+        """The nodes that the pass visits, the last one first."""
         return self._nodes
 
     def gradient_of(self, source: Source) -> Any:
-        """Return the gradient that the walk found; ``None`` if there is none.
+        """Return the gradient that the pass found; ``None`` if there is none.
 
         It is an object of its own: the gradients of ``a + b`` are one tensor, which the caller may
         track or update for ``a`` alone.
@@ -88,11 +88,11 @@ class Walk:
     def run(
         self, seeds: Sequence[Any], *, retains: bool = False, is_recorded: bool = False
     ) -> Mapping[Leaf | Node, list[Any]]:
-        """Walk back with one gradient for each root; return the gradients that were found.
+        """Go back with one gradient for each root; return the gradients that were found.
 
-        A gradient is a tensor or ``Uniform``; those that were found are tensors.
-        ``retains``: the recorded operations can be walked again. ``is_recorded``: the walk's own
-        operations are recorded, so its results can be differentiated.
+        A gradient is a tensor or ``Uniform``; those that were found are tensors. ``retains``: the
+        recorded operations can be differentiated again. ``is_recorded``: the pass's own operations
+        are recorded, so its results can be differentiated.
         """
         self._retains = retains
         self._is_recorded = is_recorded
@@ -170,7 +170,7 @@ class Walk:
             if True not in is_wanted:
                 return ()
         if node.saved is None:
-            self._refuse_second_walk(node, grads)
+            self._refuse_second_pass(node, grads)
         try:
             found = self._of_uniform(node.recipe, grads, is_wanted)
             if found is None:
@@ -217,7 +217,7 @@ class Walk:
             gradient = self._finish_leaf(leaf, gradient)
         self._result[leaf] = [gradient.__class__(gradient.handle)]
 
-    def _refuse_second_walk(self, node: Node, grads: Sequence[Any]) -> NoReturn:
+    def _refuse_second_pass(self, node: Node, grads: Sequence[Any]) -> NoReturn:
         raise UsageError(
             f"the recorded {node.recipe.describe()}{_line_of(node, grads)} was used by an earlier "
             "backward pass, which freed the tensors that its gradient needs; compute the result "
