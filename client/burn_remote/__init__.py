@@ -28,7 +28,7 @@ from burn_remote import (
 )
 from burn_remote.autodiff.checkpointing import checkpoint
 from burn_remote.autodiff.custom import custom_vjp
-from burn_remote.autodiff.pausing import enable_grad, no_grad
+from burn_remote.autodiff.grad_mode import enable_grad, no_grad
 from burn_remote.devices.addresses import (
     DeviceId,
     address_to_id,

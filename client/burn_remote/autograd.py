@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from burn_remote.autodiff.backward_pass import BackwardPass
-from burn_remote.autodiff.pausing import enable_grad, no_grad
+from burn_remote.autodiff.grad_mode import enable_grad, no_grad
 from burn_remote.autodiff.uniform import Uniform, one_for
 from burn_remote.diagnostics.foreign_names import missing_from
 from burn_remote.diagnostics.invalid_calls import explained

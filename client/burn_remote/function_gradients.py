@@ -10,8 +10,8 @@ import numpy as np
 
 from burn_remote.arguments.containers import leaves, mapped, rebuilt
 from burn_remote.autodiff.backward_pass import BackwardPass, sources_of
+from burn_remote.autodiff.grad_mode import enable_grad, is_recording
 from burn_remote.autodiff.nodes import TrackedHandle
-from burn_remote.autodiff.pausing import enable_grad, is_recording
 from burn_remote.autodiff.saved_containers import tensors_in
 from burn_remote.autodiff.tracking import relabeled, track
 from burn_remote.autodiff.uniform import Uniform, one_for

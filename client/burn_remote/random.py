@@ -15,7 +15,7 @@ import numpy as np
 from burn_remote.arguments.arrays import AnyDType, Array, as_dtype
 from burn_remote.arguments.axes import normal_axis, normal_shape
 from burn_remote.arguments.numbers import bounds_of, number_for, real_number, whole_number
-from burn_remote.autodiff.pausing import check_random_numbers
+from burn_remote.autodiff.grad_mode import check_random_numbers
 from burn_remote.diagnostics.foreign_names import RANDOM as RANDOM_NAMES
 from burn_remote.diagnostics.foreign_names import missing_from
 from burn_remote.diagnostics.invalid_calls import explained, no_tensor

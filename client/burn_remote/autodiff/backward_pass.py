@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, NoReturn, final
 
+from burn_remote.autodiff.grad_mode import is_recording, set_recording
 from burn_remote.autodiff.nodes import (
     Branch,
     Leaf,
@@ -16,7 +17,6 @@ from burn_remote.autodiff.nodes import (
     Visit,
     node_of,
 )
-from burn_remote.autodiff.pausing import is_recording, set_recording
 from burn_remote.autodiff.recipes import OperationRecipe
 from burn_remote.autodiff.uniform import Uniform, tensor_of
 from burn_remote.dispatch.operators import Operator, reshaped

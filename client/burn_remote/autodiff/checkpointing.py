@@ -10,8 +10,8 @@ from typing import Any, Final, TypeVar, cast, final
 
 from burn_remote.arguments.containers import rebuilt
 from burn_remote.autodiff.backward_pass import BackwardPass
+from burn_remote.autodiff.grad_mode import enable_grad, is_recording, refusing_random_numbers
 from burn_remote.autodiff.nodes import Node, Source, TrackedHandle, Visit, plain, saved_handle
-from burn_remote.autodiff.pausing import enable_grad, is_recording, refusing_random_numbers
 from burn_remote.autodiff.saved_containers import restored, saved_tree, tensors_in
 from burn_remote.autodiff.tracking import record, relabeled, track
 from burn_remote.diagnostics.invalid_calls import explained

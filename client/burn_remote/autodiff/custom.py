@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast, final
 
 from burn_remote.arguments.containers import is_container, mapped, rebuilt
+from burn_remote.autodiff.grad_mode import enable_grad, is_recording, refusing_random_numbers
 from burn_remote.autodiff.nodes import Node, TrackedHandle, Visit, plain, saved_handle
-from burn_remote.autodiff.pausing import enable_grad, is_recording, refusing_random_numbers
 from burn_remote.autodiff.saved_containers import Saved, restored, saved_tree, tensors_in
 from burn_remote.autodiff.tracking import record
 from burn_remote.dispatch.operators import filled

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from burn_remote.autodiff.grad_mode import is_recording
 from burn_remote.autodiff.nodes import (
     TRACKED,
     Branch,
@@ -17,7 +18,6 @@ from burn_remote.autodiff.nodes import (
     plain,
     tracked,
 )
-from burn_remote.autodiff.pausing import is_recording
 from burn_remote.autodiff.recipes import (
     INPUTS,
     NOTHING,

@@ -13,8 +13,8 @@ import numpy as np
 from burn_remote.arguments.containers import leaves, mapped, named_leaves
 from burn_remote.arguments.numbers import whole_number
 from burn_remote.autodiff.backward_pass import BackwardPass
+from burn_remote.autodiff.grad_mode import enable_grad, no_grad
 from burn_remote.autodiff.nodes import Leaf, TrackedHandle, plain
-from burn_remote.autodiff.pausing import enable_grad, no_grad
 from burn_remote.autodiff.tracking import track
 from burn_remote.autodiff.uniform import Uniform
 from burn_remote.diagnostics.invalid_calls import explained

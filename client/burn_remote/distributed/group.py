@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from burn_remote.arguments.containers import leaves, mapped, named_leaves
 from burn_remote.arguments.numbers import real_number
+from burn_remote.autodiff.grad_mode import is_recording
 from burn_remote.autodiff.nodes import TrackedHandle, plain
-from burn_remote.autodiff.pausing import is_recording
 from burn_remote.diagnostics.foreign_names import group_attribute_advice
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.distributed.engine import Bucket, Engine, Reduction

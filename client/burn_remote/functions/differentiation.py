@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 from burn_remote.autodiff.backward_pass import BackwardPass
+from burn_remote.autodiff.grad_mode import is_recording
 from burn_remote.autodiff.nodes import Branch, Leaf, Node, TrackedHandle, node_of, plain, tracked
-from burn_remote.autodiff.pausing import is_recording
 from burn_remote.autodiff.recipes import RetainingRecipe
 from burn_remote.autodiff.tracking import relabeled, track
 from burn_remote.autodiff.uniform import one_for

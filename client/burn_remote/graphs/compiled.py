@@ -13,8 +13,8 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar, final, overload
 
 from burn_remote.arguments.containers import rebuilt
 from burn_remote.autodiff.backward_pass import sources_of
+from burn_remote.autodiff.grad_mode import is_recording
 from burn_remote.autodiff.nodes import TrackedHandle
-from burn_remote.autodiff.pausing import is_recording
 from burn_remote.autodiff.saved_containers import tensors_in
 from burn_remote.autodiff.tracking import Autodiff
 from burn_remote.diagnostics.invalid_calls import explained

@@ -11,8 +11,8 @@ from typing import Any, Final, final
 
 from burn_remote.arguments.containers import leaves, rebuilt
 from burn_remote.arguments.traced_numbers import NumberProgram, TracedNumber
+from burn_remote.autodiff.grad_mode import check_random_numbers
 from burn_remote.autodiff.nodes import plain
-from burn_remote.autodiff.pausing import check_random_numbers
 from burn_remote.autodiff.saved_containers import tensors_in
 from burn_remote.functions.tensor import Tensor
 from burn_remote.graphs.call_values import (

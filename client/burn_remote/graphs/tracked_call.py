@@ -24,8 +24,8 @@ from burn_remote.arguments.containers import rebuilt
 from burn_remote.arguments.traced_numbers import NumberProgram
 from burn_remote.autodiff.backward_pass import BackwardPass
 from burn_remote.autodiff.checkpointing import Recomputation, captured_variables
+from burn_remote.autodiff.grad_mode import check_random_numbers, refusing_random_numbers
 from burn_remote.autodiff.nodes import Leaf, Node, TrackedHandle, Visit, plain, tracked
-from burn_remote.autodiff.pausing import check_random_numbers, refusing_random_numbers
 from burn_remote.autodiff.recipes import RetainingRecipe
 from burn_remote.autodiff.saved_containers import saved_tree
 from burn_remote.autodiff.tracking import record, track, tracker_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from burn_remote.arguments.numbers import real_number, whole_number
-from burn_remote.autodiff.pausing import check_random_numbers
+from burn_remote.autodiff.grad_mode import check_random_numbers
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import ONES, ZEROS, Operator, counted, reshaped, with_rank
 from burn_remote.functions.arithmetic import divide

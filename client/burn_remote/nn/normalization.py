@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from burn_remote.arguments.axes import Axes, normal_axes, normal_shape
 from burn_remote.autodiff.custom import custom_vjp
-from burn_remote.autodiff.pausing import no_grad
+from burn_remote.autodiff.grad_mode import no_grad
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote.dispatch.preferred_rows import preferring

@@ -14,8 +14,8 @@ import numpy as np
 
 from burn_remote.arguments.containers import mapped, named_leaves
 from burn_remote.arguments.traced_numbers import calculated
+from burn_remote.autodiff.grad_mode import enable_grad
 from burn_remote.autodiff.nodes import TrackedHandle, plain, tracked
-from burn_remote.autodiff.pausing import enable_grad
 from burn_remote.functions.creation import tensor, zeros_like
 from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.value import is_tensor, read
