@@ -96,6 +96,7 @@ from burn_remote.functions.distinct import (
     unique_inverse,
     unique_values,
 )
+from burn_remote.functions.dlpack import from_dlpack
 from burn_remote.functions.dtype_information import (
     can_cast,
     finfo,
@@ -140,7 +141,6 @@ from burn_remote.functions.elementwise import (
     tanh,
     trunc,
 )
-from burn_remote.functions.exchange import from_dlpack
 from burn_remote.functions.gathering import (
     gather,
     gather_nd,
