@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group oracle")
 brt = pytest.importorskip("burn_remote.torch")
-places = pytest.importorskip("burn_remote.torch.places")
+device_registry = pytest.importorskip("burn_remote.torch.device_registry")
 nn: Any = torch.nn
 functional = torch.nn.functional
 pytestmark = pytest.mark.torch
@@ -25,7 +25,7 @@ class RoundTrips:
     """Counts and prints the round trips since it was made."""
 
     def __init__(self, device: Any) -> None:
-        self._device = places.wire_device(device)
+        self._device = device_registry.wire_device(device)
         self._before = self._device.traffic
 
     def shown(self, name: str) -> int:

@@ -19,7 +19,7 @@ if importlib.util.find_spec("torch") is None:
     )
 
 import burn_remote as br
-from burn_remote.torch import places
+from burn_remote.torch import device_registry
 from burn_remote.torch.dispatching import allow_fallback
 from burn_remote.torch.errors import UnsupportedOperation
 from burn_remote.torch.registration import register
@@ -53,7 +53,7 @@ def local(**options: Any) -> Any:
 
 def add(device: br.Device) -> Any:
     """Return the ``torch.device`` of an open ``burn_remote`` device."""
-    return places.add_device(device)
+    return device_registry.add_device(device)
 
 
 def fallback(device: str | None) -> None:

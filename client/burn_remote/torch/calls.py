@@ -9,8 +9,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 import burn_remote as br
+from burn_remote.torch.device_registry import index_of, wire_device
 from burn_remote.torch.layouts import is_row_major, strides_of_results
-from burn_remote.torch.places import index_of, wire_device
 from burn_remote.torch.plans import Planner
 from burn_remote.torch.tensors import BurnTensor, upload, value_of, wrap, wrap_as, wrap_strided
 

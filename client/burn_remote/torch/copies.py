@@ -9,9 +9,9 @@ import torch
 import burn_remote as br
 from burn_remote.torch.aten.table import TABLE
 from burn_remote.torch.calls import Handler
+from burn_remote.torch.device_registry import index_of, wire_device
 from burn_remote.torch.dtypes import dtype_from_torch
 from burn_remote.torch.geometry import row_major
-from burn_remote.torch.places import index_of, wire_device
 from burn_remote.torch.tensors import (
     BurnTensor,
     to_cpu,

@@ -38,9 +38,9 @@ from burn_remote.torch.copies import COPIES
 from burn_remote.torch.decompositions import decomposed, refusal
 from burn_remote.torch.foreach import foreach
 from burn_remote.torch.geometry import VIEWS, metadata_of
+from burn_remote.torch.in_place import functional_overload, writing
 from burn_remote.torch.reinterpreting import REINTERPRETATIONS
 from burn_remote.torch.tensors import BurnTensor, alias_as
-from burn_remote.torch.writes import functional_overload, writing
 
 __all__ = ["HANDLERS", "allow_fallback", "resolve"]
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import torch
 
+from burn_remote.torch.device_registry import BACKEND
 from burn_remote.torch.errors import UnsupportedOperation
-from burn_remote.torch.places import BACKEND
 
 __all__ = ["load_to_devices"]
 

@@ -22,7 +22,7 @@ from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.issuing import issue_each, recording
 from burn_remote.runner.stack import RunnerStack
 from burn_remote.sessions.locations import PACKAGES
-from burn_remote.torch.places import torch_device
+from burn_remote.torch.device_registry import torch_device
 from burn_remote.torch.storages import read
 from burn_remote.torch.tensors import BurnTensor, contiguous_metadata, value_of
 from burn_remote_protocol.errors import BurnRemoteError

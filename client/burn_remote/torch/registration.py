@@ -22,7 +22,7 @@ from torch.optim import optimizer
 from torch.utils import backend_registration
 
 from burn_remote.sessions.locations import pass_over
-from burn_remote.torch import places
+from burn_remote.torch import device_registry
 from burn_remote.torch.aten.table import TABLE
 from burn_remote.torch.autocasting import register_autocast
 from burn_remote.torch.dispatching import HANDLERS, resolve
@@ -87,28 +87,28 @@ class _Module(ModuleType):
         return True
 
     def is_available(self) -> bool:
-        return places.device_count() > 0
+        return device_registry.device_count() > 0
 
     def current_device(self) -> int:
-        return places.current_index()
+        return device_registry.current_index()
 
     def device_count(self) -> int:
-        return places.device_count()
+        return device_registry.device_count()
 
     def set_device(self, device: Any) -> None:
-        places.set_current_index(places.index_of(device))
+        device_registry.set_current_index(device_registry.index_of(device))
 
     @contextlib.contextmanager
     def device(self, device: Any) -> Iterator[None]:
-        before = places.current_index()
+        before = device_registry.current_index()
         self.set_device(device)
         try:
             yield
         finally:
-            places.set_current_index(before)
+            device_registry.set_current_index(before)
 
     def synchronize(self, device: Any = None) -> None:
-        places.wire_device(device).sync()
+        device_registry.wire_device(device).sync()
 
     def _is_in_bad_fork(self) -> bool:
         # A worker of a DataLoader seeds all devices; a forked process has no connections.
@@ -118,7 +118,7 @@ class _Module(ModuleType):
         self._seed(None, seed % 2**64)
 
     def manual_seed_all(self, seed: int) -> None:
-        for index in range(places.device_count()):
+        for index in range(device_registry.device_count()):
             # A lost device raises an error where it is used; the others continue.
             with contextlib.suppress(ConnectionLost):
                 self._seed(index, seed % 2**64)
@@ -130,7 +130,7 @@ class _Module(ModuleType):
         number that follows from its last seed, and returns that number. Numbers drawn afterwards
         are the same after ``set_rng_state``, but others than without this call.
         """
-        last = self._seeds.get(places.index_of(device))
+        last = self._seeds.get(device_registry.index_of(device))
         if last is None:
             last = secrets.randbits(64)
         digest = hashlib.blake2b(last.to_bytes(8, "little"), digest_size=8).digest()
@@ -147,7 +147,7 @@ class _Module(ModuleType):
         self._seed(device, int.from_bytes(bytes(state.tolist()), "little"))
 
     def get_rng_state_all(self) -> list[Any]:
-        return [self.get_rng_state(index) for index in range(places.device_count())]
+        return [self.get_rng_state(index) for index in range(device_registry.device_count())]
 
     def set_rng_state_all(self, states: Iterable[Any]) -> None:
         for index, state in enumerate(states):
@@ -155,14 +155,14 @@ class _Module(ModuleType):
 
     def initial_seed(self) -> int:
         """Return the current device's last seed; seed it if it has none."""
-        index = places.current_index()
+        index = device_registry.current_index()
         if index not in self._seeds:
             self._seed(index, secrets.randbits(63))
         return self._seeds[index]
 
     def _seed(self, device: Any, seed: int) -> None:
-        places.wire_device(device).seed(seed)
-        self._seeds[places.index_of(device)] = seed
+        device_registry.wire_device(device).seed(seed)
+        self._seeds[device_registry.index_of(device)] = seed
 
     def get_amp_supported_dtype(self) -> list[Any]:
         return [torch.bfloat16, torch.float16]
@@ -184,7 +184,7 @@ def register() -> None:
     }
     pass_over(packages)
     backend_registration._setup_privateuseone_for_python_backend(
-        places.BACKEND, backend_module=_Module("torch.burn")
+        device_registry.BACKEND, backend_module=_Module("torch.burn")
     )
     library = torch.library.Library("aten", "IMPL")
     for func in factories():

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 import burn_remote as br
 from burn_remote.functions.casting import converted_to
+from burn_remote.torch.device_registry import wire_device
 from burn_remote.torch.dtypes import dtype_from_torch, dtype_to_torch
 from burn_remote.torch.errors import as_runtime_error
 from burn_remote.torch.geometry import (
@@ -22,7 +23,6 @@ from burn_remote.torch.geometry import (
     order_of_dense,
     row_major,
 )
-from burn_remote.torch.places import wire_device
 from burn_remote.torch.storages import Storage
 
 __all__ = [
