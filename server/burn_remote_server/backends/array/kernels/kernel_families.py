@@ -21,6 +21,7 @@ from burn_remote_server.backends.array.kernels.complex_kernels import ComplexFun
 from burn_remote_server.backends.array.kernels.creation import BaseCreation, NumericCreation
 from burn_remote_server.backends.array.kernels.elementwise_kernels import ElementwiseExtensions
 from burn_remote_server.backends.array.kernels.float_functions import FloatFunctions
+from burn_remote_server.backends.array.kernels.fourier_transforms import FourierTransforms
 from burn_remote_server.backends.array.kernels.grid_sampling import FloatGridSampling
 from burn_remote_server.backends.array.kernels.indexing import BaseIndexing, BaseMasking
 from burn_remote_server.backends.array.kernels.linear_algebra import (
@@ -71,7 +72,6 @@ from burn_remote_server.backends.array.kernels.reduction import (
     NumericReduction,
 )
 from burn_remote_server.backends.array.kernels.searching import SearchKernels
-from burn_remote_server.backends.array.kernels.transforms import FourierTransforms
 
 __all__ = ["MODULE_FAMILIES", "module_families", "random_families", "shared_families"]
 
