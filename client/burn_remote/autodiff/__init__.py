@@ -1,1 +1,1 @@
-"""Automatic differentiation: recording operations on tracked tensors, and the walk back."""
+"""Automatic differentiation: recording operations on tracked tensors, and the backward pass."""

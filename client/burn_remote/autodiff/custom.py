@@ -187,7 +187,7 @@ class _Call:
     def _restored(
         self, saved: tuple[TensorHandle, ...], node: Node, kind: type[Any], is_recorded: bool
     ) -> Any:
-        """Return the residuals; tracked, if the walk is recorded."""
+        """Return the residuals; tracked, if the backward pass is recorded."""
         count = len(self._places)
         if is_recorded and self._saves_inputs:
             inputs = [

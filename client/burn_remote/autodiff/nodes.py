@@ -81,8 +81,8 @@ class Node:
     """One recorded operation.
 
     ``parents`` has the source of each input, ``None`` where it is not tracked. ``saved`` has the
-    handles that the recipe takes; ``None`` once a walk has used them. ``output`` is the id of the
-    first output. The code that makes a node assigns all attributes; see ``TrackedHandle``.
+    handles that the recipe takes; ``None`` once a backward pass has used them. ``output`` is the id
+    of the first output. The code that makes a node assigns all attributes; see ``TrackedHandle``.
     """
 
     __slots__ = ("order", "output", "parents", "recipe", "saved")
@@ -109,7 +109,7 @@ Source = Leaf | Node | Branch
 
 
 class Visit(NamedTuple):
-    """The visit of a node by a walk from the results to the leaves.
+    """The visit of a node by a backward pass, from the results to the leaves.
 
     ``grads`` has the gradients of the outputs, ``None`` where there is none; ``kind`` is the class
     of tensors. ``is_wanted`` says for each input whether its gradient is needed. ``is_recorded``:
@@ -166,7 +166,7 @@ def plain(handle: TensorHandle) -> TensorHandle:
 
 
 def saved_handle(handle: TensorHandle, place: int, node: Node, is_recorded: bool) -> TensorHandle:
-    """Return the handle of a tensor that a node saved, tracked if the walk is recorded.
+    """Return the handle of a tensor that a node saved, tracked if the backward pass is recorded.
 
     ``place`` is its place among the inputs and, after them, the outputs.
     """

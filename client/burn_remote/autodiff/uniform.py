@@ -1,8 +1,8 @@
 """Gradients whose elements are all the same number, which need no tensor yet.
 
 A backward pass starts with a gradient of 1, and the gradients of a mean, a sum or a reshape of it
-are uniform too. So the walk computes their number in this process, and fills one tensor where a
-formula needs it.
+are uniform too. So the backward pass computes their number in this process, and fills one tensor
+where a formula needs it.
 """
 
 from __future__ import annotations

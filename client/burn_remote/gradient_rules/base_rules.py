@@ -32,7 +32,7 @@ rule(base.RESHAPE, input=lambda grad, input_spec: reshaped(grad, input_spec.shap
 rule(base.SWAP_DIMS, input=lambda grad, dim1, dim2: SWAP_DIMS.apply((grad,), (dim1, dim2)))
 rule(base.PERMUTE, input=lambda grad, axes: permute_dims(grad, tuple(np.argsort(axes).tolist())))
 rule(base.FLIP, input=lambda grad, axes: flip(grad, tuple(axes)))
-# The walk sums the gradient over the axes along which the input was repeated.
+# The backward pass sums the gradient over the axes along which the input was repeated.
 rule(base.EXPAND, input=lambda grad: grad)
 
 for _view in (base.RESHAPE, base.SWAP_DIMS, base.PERMUTE, base.FLIP):
