@@ -27,3 +27,15 @@ def test_the_command_is_a_module_too() -> None:
     command = [sys.executable, "-m", "burn_remote_server", "--version"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     assert ended.stdout.startswith("burn-remote-server ")
+
+
+def test_a_server_that_logs_to_a_file_starts_without_what_only_terminals_need() -> None:
+    program = (
+        "import sys\n"
+        "import burn_remote_server.command_line.command, burn_remote_server.command_line.daemon\n"
+        "print(*sys.modules)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert not {"rich", "structlog"} & set(ended.stdout.split())

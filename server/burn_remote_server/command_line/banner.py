@@ -7,10 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, TextIO
 
-from rich.console import Console
-from rich.panel import Panel
-from rich.table import Table
-
 from burn_remote_protocol.collectives import EngineKind
 from burn_remote_server.settings.byte_sizes import format_bytes
 from burn_remote_server.settings.listen_address import http_authority, reachable_host
@@ -43,7 +39,7 @@ def announce(
     so a program can read the port from it.
     """
     if terminal.isatty():
-        _show_panel(about, Console(file=terminal))
+        _show_panel(about, terminal)
     else:
         logger.info("ready", **about)
     try:
@@ -93,11 +89,18 @@ def _library_version(backend: str) -> str:
     return backend
 
 
-def _show_panel(about: Mapping[str, str], console: Console) -> None:
+def _show_panel(about: Mapping[str, str], terminal: TextIO) -> None:
+    # Local imports: without a terminal, a server needs no rich, whose import takes a tenth of its
+    # start.
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.table import Table
+
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for label, text in about.items():
         table.add_row(label, text)
     title = f"burn-remote-server {version('burn-remote')}"
+    console = Console(file=terminal)
     console.print(Panel(table, title=title, title_align="left", expand=False), highlight=False)

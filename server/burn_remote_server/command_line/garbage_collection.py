@@ -44,12 +44,13 @@ class BoundedCollector:
         self._survivors = EXAMINED_OBJECTS
 
     def install(self) -> None:
-        """Collect once, and take over all further collections."""
+        """Collect once, and take over all further collections, also if they were disabled."""
         gc.collect()
         gc.freeze()
         self._permanent = gc.get_freeze_count()
         gc.set_threshold(YOUNG_OBJECTS, MIDDLE_COLLECTIONS, FULL_COLLECTIONS)
         gc.callbacks.append(_freeze_survivors)
+        gc.enable()
 
     def examine_all(self) -> bool:
         """Examine frozen objects too, unless they are too many; return whether it was done."""

@@ -7,14 +7,14 @@ the daemon calls ``configure``, which gives our records and those of libraries t
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final, Literal, TextIO
 
-import structlog
-from structlog.stdlib import BoundLogger, ProcessorFormatter
-from structlog.typing import EventDict, Processor
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 __all__ = ["BoundLogger", "configure", "get_logger", "session_name"]
@@ -23,12 +23,60 @@ __all__ = ["BoundLogger", "configure", "get_logger", "session_name"]
 _ORDINARY: Final = (ConnectionError, EOFError, TimeoutError, ConnectionClosed, InvalidHandshake)
 
 
+class BoundLogger:
+    """A logger whose records carry key–value pairs: those bound to it, and those of the call.
+
+    The pair ``exc_info`` is the exception of the record, as in the standard library.
+    """
+
+    __slots__ = ("_facts", "_logger")
+
+    def __init__(
+        self, logger: logging.Logger, facts: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        self._logger = logger
+        self._facts = facts
+
+    def bind(self, **facts: Any) -> BoundLogger:
+        """Return a logger whose records carry these pairs too."""
+        return BoundLogger(self._logger, {**self._facts, **facts})
+
+    def debug(self, event: str, /, **facts: Any) -> None:
+        """Log an event that matters only when looking for a defect."""
+        self._log(logging.DEBUG, event, facts)
+
+    def info(self, event: str, /, **facts: Any) -> None:
+        """Log an event of normal operation."""
+        self._log(logging.INFO, event, facts)
+
+    def warning(self, event: str, /, **facts: Any) -> None:
+        """Log an event that an operator may have to act on."""
+        self._log(logging.WARNING, event, facts)
+
+    def error(self, event: str, /, **facts: Any) -> None:
+        """Log a failure."""
+        self._log(logging.ERROR, event, facts)
+
+    def exception(self, event: str, /, **facts: Any) -> None:
+        """Log a failure with the exception that is being handled."""
+        self._log(logging.ERROR, event, {"exc_info": True, **facts})
+
+    def _log(self, level: int, event: str, facts: dict[str, Any]) -> None:
+        if self._logger.isEnabledFor(level):
+            error = facts.pop("exc_info", None)
+            # stacklevel: the record names the caller of info(), not this method.
+            self._logger.log(
+                level,
+                event,
+                exc_info=error,
+                extra={"facts": {**self._facts, **facts}},
+                stacklevel=3,
+            )
+
+
 def get_logger(name: str) -> BoundLogger:
     """Return the logger of a module: ``logger = get_logger(__name__)``."""
-    logger: BoundLogger = structlog.wrap_logger(
-        logging.getLogger(name), processors=_PROCESSORS, wrapper_class=BoundLogger
-    )
-    return logger
+    return BoundLogger(logging.getLogger(name))
 
 
 def session_name(identifier: int) -> str:
@@ -46,21 +94,9 @@ def configure(
     is_terminal = stream.isatty()
     if log_format == "auto":
         log_format = "console" if is_terminal else "json"
-    time_format = "iso" if log_format == "json" else "%H:%M:%S"
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
-        ProcessorFormatter(
-            foreign_pre_chain=[
-                structlog.stdlib.add_log_level,
-                structlog.stdlib.add_logger_name,
-                structlog.processors.TimeStamper(fmt=time_format, utc=log_format == "json"),
-                _lift_facts,
-            ],
-            processors=[
-                ProcessorFormatter.remove_processors_meta,
-                *(_json() if log_format == "json" else _console(colors=is_terminal)),
-            ],
-        )
+        _JsonFormatter() if log_format == "json" else _ConsoleFormatter(colors=is_terminal)
     )
     handler.addFilter(_shorten_disconnects)
     root = logging.getLogger()
@@ -72,36 +108,54 @@ def configure(
     return handler
 
 
-def _json() -> list[Processor]:
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+class _JsonFormatter(logging.Formatter):
+    """Formats a record as one line of JSON, with the time in UTC."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
+        event = _event(record, time)
+        if record.exc_info and record.exc_info[0] is not None:
+            event["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            event["stack"] = record.stack_info
+        return json.dumps(event, default=repr)
 
 
-def _console(*, colors: bool) -> list[Processor]:
-    return [
-        _escape_control_characters,
-        structlog.dev.ConsoleRenderer(
+class _ConsoleFormatter(logging.Formatter):
+    """Formats a record for a terminal, with the local time."""
+
+    def __init__(self, *, colors: bool) -> None:
+        super().__init__()
+        # A local import: structlog imports rich, which takes a tenth of a server's start, and most
+        # servers write JSON.
+        import structlog.dev
+
+        self._render = structlog.dev.ConsoleRenderer(
             colors=colors, exception_formatter=structlog.dev.plain_traceback
-        ),
-    ]
+        )
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
+        event = _escape_control_characters(_event(record, time))
+        if record.exc_info:
+            event["exc_info"] = record.exc_info
+        if record.stack_info:
+            event["stack"] = record.stack_info
+        return str(self._render(None, record.levelname.lower(), event))
 
 
-def _to_record(logger: Any, method: str, event: EventDict) -> tuple[tuple[str], dict[str, Any]]:
-    """Turn an event into the arguments of a standard library logger."""
-    text = str(event.pop("event", ""))
-    passed = {name: event.pop(name) for name in ("exc_info", "stack_info") if name in event}
-    return (text,), {"extra": {"facts": event}, **passed}
+def _event(record: logging.LogRecord, time: str) -> dict[str, Any]:
+    """Return the key–value pairs of a record's line. Its own pairs come first."""
+    return {
+        **getattr(record, "facts", {}),
+        "event": record.getMessage(),
+        "level": record.levelname.lower(),
+        "logger": record.name,
+        "timestamp": time,
+    }
 
 
-_PROCESSORS: Final[list[Processor]] = [structlog.stdlib.filter_by_level, _to_record]
-
-
-def _lift_facts(logger: Any, method: str, event: EventDict) -> EventDict:
-    """Merge the key–value pairs of a record into the event."""
-    facts: MutableMapping[str, Any] = getattr(event["_record"], "facts", {})
-    return {**facts, **event}
-
-
-def _escape_control_characters(logger: Any, method: str, event: EventDict) -> EventDict:
+def _escape_control_characters(event: dict[str, Any]) -> dict[str, Any]:
     """Quote text with control characters, which a peer could use to control the terminal."""
     return {
         name: repr(value) if isinstance(value, str) and not value.isprintable() else value
