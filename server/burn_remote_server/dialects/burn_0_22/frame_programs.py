@@ -3,6 +3,7 @@
 The layout of a frame determines which operations follow each other and which numbers they use. So
 the first frame of a layout is executed message by message, and the plans that it used are kept. A
 later one needs no search for plans, no estimates of single operations and no objects for messages.
+Only operations that may be fused with those of other frames still run as messages.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.dialects.burn_0_22_recognition import FrameLayout, KnownFrame, Part
 from burn_remote_protocol.messages import Read
-from burn_remote_protocol.operations.row import Signature
 from burn_remote_server.execution.costs import READ_COST, TASK_COST
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.programs.plans import Plan
@@ -44,10 +44,16 @@ class Step(NamedTuple):
 
 
 class FrameProgram(NamedTuple):
-    """The steps of a frame, each with its place, and an estimate of their cost."""
+    """The steps of a frame, each with its place, and an estimate of their cost.
+
+    ``opens_windows``: fusers may take an operation with those after it, so the messages must run
+    one by one. ``joins_windows``: they may take one with operations of frames before.
+    """
 
     steps: tuple[tuple[int, Step], ...]
     cost: int
+    opens_windows: bool
+    joins_windows: bool
 
 
 class FramePrograms:
@@ -59,11 +65,7 @@ class FramePrograms:
         self._frame_bytes = 0
 
     def program(self, frame: KnownFrame) -> FrameProgram | None:
-        """Return the program of a frame; ``None`` if its messages must run one by one.
-
-        This is the case while an operation has no plan, and if an operation may be fused with
-        messages of other frames.
-        """
+        """Return the program of a frame; ``None`` while an operation has no plan."""
         if self._interpreter.tensors.lost is not None:
             return None  # plans that only a program keeps were not told of the loss
         found = self._programs.get(frame.layout)
@@ -82,6 +84,7 @@ class FramePrograms:
     def _made(self, frame: KnownFrame) -> FrameProgram | None:
         steps = []
         cost = 0
+        opens_windows = joins_windows = False
         for place, part in enumerate(frame.layout.parts):
             cost += TASK_COST
             if part.signature is None:
@@ -91,16 +94,14 @@ class FramePrograms:
             elif part.signature.row.family == "Drop":
                 steps.append((place, Step(None, False, None, part.start, part.stop)))
             elif part.signature.row.family != "Init":
-                plan = self._plan(part.signature)
+                plan = self._interpreter.known_plan(part.signature)
                 if plan is None:
                     return None
+                opens_windows = opens_windows or plan.is_fusible
+                joins_windows = joins_windows or plan.joins_windows
                 cost += plan.cost
                 steps.append((place, _operation(plan, part)))
-        return FrameProgram(tuple(steps), cost)
-
-    def _plan(self, signature: Signature) -> Plan | None:
-        plan = self._interpreter.known_plan(signature)
-        return None if plan is None or plan.joins_windows or plan.is_fusible else plan
+        return FrameProgram(tuple(steps), cost, opens_windows, joins_windows)
 
 
 def _operation(plan: Plan, part: Part) -> Step:

@@ -98,15 +98,27 @@ class Burn22Runner(TaskRunner):
             super().answer_refused(task, failure)
 
     def _divided(self, tasks: Sequence[Any]) -> Sequence[Any]:
-        """Return the tasks, in which its messages replace each frame that has no program."""
+        """Return tasks with the messages of those frames in their place that run one by one.
+
+        These are frames without a program, and those whose operations may be fused with others.
+        """
         divided: list[Any] = []
+        follows_operations = False  # with which operations of this frame could be fused
         for task in tasks:
-            if type(task) is KnownFrame and (
-                self.failure is not None or self._programs.program(task) is None
-            ):
+            if type(task) is KnownFrame:
+                program = None if self.failure is not None else self._programs.program(task)
+                if (
+                    program is not None
+                    and not program.opens_windows
+                    and not (program.joins_windows and follows_operations)
+                ):
+                    divided.append(task)
+                    follows_operations = False
+                    continue
                 divided += task.messages()
             else:
                 divided.append(task)
+            follows_operations = True
         return divided
 
     def _run_frame(self, frame: KnownFrame) -> None:

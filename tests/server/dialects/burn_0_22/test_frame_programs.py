@@ -14,6 +14,7 @@ from burn_remote_protocol.dialects.burn_0_22_recognition import KnownFrame, Mess
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import OperationFailed, ProtocolViolation
 from burn_remote_protocol.messages import Fetch, ReplyValue, Upload
+from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.backends import open_backends
 from burn_remote_server.backends.interface import Backend
@@ -22,8 +23,10 @@ from burn_remote_server.dialects.burn_0_22 import frame_programs
 from burn_remote_server.dialects.burn_0_22.task_runner import Burn22Runner
 from burn_remote_server.execution.costs import TASK_COST
 from burn_remote_server.execution.engine import Engine
+from burn_remote_server.fusion.array import elementwise
 from burn_remote_server.fusion.opening import with_fusion
 from burn_remote_server.hosting.host import new_interpreter
+from burn_remote_server.programs.plans import Plan
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.tensors.exposed import Transfers
 from burn_remote_server.tensors.slots import InFlight
@@ -309,3 +312,42 @@ def test_undivided_frames_have_the_messages_of_their_bytes(running: Running) -> 
     packed = msgpack.packb([added(1, 1, 2), sync(9)])
 
     assert running.frame(added(1, 1, 2), sync(9)).messages() == decode_messages(packed)
+
+
+def column_frame(running: Running) -> KnownFrame:
+    """Return a frame with an operation that fusers take only after a larger one."""
+    ids = [(1, "ReadOnly"), (1, "ReadOnly"), (2, "NotInit")]
+    uses = [[[number], [[2, 1]], status, "F32"] for number, status in ids]
+    add = registered({"NumericFloat": ["F32", {"Add": uses}]})
+    return running.frame(add, registered({"Drop": [[2], [[2, 1]], "ReadWrite", "F32"]}))
+
+
+@pytest.mark.parametrize("follows", [False, True], ids=["first", "after a fusible operation"])
+def test_an_operation_that_only_joins_others_divides_its_frame_only_after_them(
+    follows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elementwise, "BLOCKS_PAY", ((100_000, 1),))
+    running = Running(with_fusion(open_backends("numpy", 1)[0], compiles=False))
+    elements = np.ones(100_000, np.float32)
+    running.upload(3, *elements)
+    column = TensorData(elements[:2].tobytes(), (2, 1), F32)
+    running.runner.run([Upload(1, column)])
+    large = running.frame(added(3, 3, 4, size=100_000), dropped(4, size=100_000))
+    small = column_frame(running)
+    batch = [large, small] if follows else [small]
+    for _ in range(2):
+        running.runner.run(batch)
+    looked_up = []
+    known_plan = running.interpreter.known_plan
+
+    def spy(signature: Signature) -> Plan | None:
+        looked_up.append(signature.outputs[0].shape if signature.outputs else None)
+        return known_plan(signature)
+
+    monkeypatch.setattr(running.interpreter, "known_plan", spy)
+    running.runner.run(batch)
+
+    assert ((2, 1) in looked_up) == follows
+    assert ((100_000,) in looked_up) == follows
+    assert len(running.interpreter.tensors) == 2
+    running.engine.close()
