@@ -269,9 +269,7 @@ class _Intake:
         batch.add_arrived(self._link, is_busy=bool(session.queued))
         self._submit(batch)
         del frame, batch  # do not keep them alive during the waits below
-        while self._must_wait():
-            self._session.progress.clear()
-            await self._session.progress.wait()
+        await self._session.wait_while(self._must_wait)
         if session.spent >= TURN_COST:
             # ``receive`` does not yield while frames are buffered: let other sessions run.
             session.spent = 0
