@@ -18,6 +18,7 @@ from burn_remote.autodiff.nodes import (
     node_of,
 )
 from burn_remote.autodiff.recipes import OperationRecipe
+from burn_remote.autodiff.transposed import Transposed
 from burn_remote.autodiff.uniform import Uniform, tensor_of
 from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote_protocol.errors import BurnRemoteError, DTypeMismatch, ShapeMismatch, UsageError
@@ -172,7 +173,7 @@ class BackwardPass:
         if node.saved is None:
             self._refuse_second_pass(node, grads)
         try:
-            found = self._of_uniform(node.recipe, grads, is_wanted)
+            found = self._without_tensors(node.recipe, grads, is_wanted)
             if found is None:
                 tensors = [tensor_of(one) for one in grads]
                 visit = Visit(tensors, kind, is_wanted, self._is_recorded)
@@ -185,12 +186,17 @@ class BackwardPass:
             node.saved = None
         return [one if wanted else None for one, wanted in zip(found, is_wanted, strict=True)]
 
-    def _of_uniform(
+    def _without_tensors(
         self, recipe: Recipe, grads: Sequence[Any], is_wanted: tuple[bool, ...]
     ) -> Sequence[Any] | None:
-        """Return the gradients of inputs that are uniform too; ``None`` if tensors are needed."""
-        if len(grads) == 1 and type(grads[0]) is Uniform and type(recipe) is OperationRecipe:
-            return recipe.of_uniform(grads[0], is_wanted)
+        """Return the gradients of inputs that need no operation; ``None`` if others are needed."""
+        if len(grads) != 1 or type(recipe) is not OperationRecipe:
+            return None
+        (gradient,) = grads
+        if type(gradient) is Uniform:
+            return recipe.of_uniform(gradient, is_wanted)
+        if type(gradient) is Transposed and recipe.transposes:
+            return [gradient.matrix]
         return None
 
     def _give(self, source: Source, gradient: Any) -> None:
@@ -242,6 +248,10 @@ def _fitted(gradient: Any, node: Node, place: int) -> Any:
     if type(gradient) is Uniform:
         return gradient
     wanted = node.recipe.specs[place]
+    if type(gradient) is Transposed:
+        if gradient.spec == wanted:
+            return gradient
+        gradient = gradient.tensor()
     spec = gradient.handle.spec
     if spec is wanted or spec == wanted:
         return gradient
@@ -266,6 +276,7 @@ def _fitted(gradient: Any, node: Node, place: int) -> Any:
 def _line_of(node: Node, grads: Sequence[Any]) -> str:
     """Return where the program issued an operation, between commas, if it is known."""
     gradient = next(one for one in grads if one is not None)
-    client = gradient.client if type(gradient) is Uniform else gradient.handle.client
+    is_deferred = type(gradient) in (Uniform, Transposed)
+    client = gradient.client if is_deferred else gradient.handle.client
     line = client.session.line_of(node.output)
     return f", issued at {line}," if line else ""

@@ -20,12 +20,12 @@ from burn_remote.autodiff.rules import (
     PastCall,
     Rule,
 )
-from burn_remote.autodiff.uniform import Uniform
+from burn_remote.autodiff.uniform import Uniform, tensor_of
 from burn_remote.dispatch.operators import Operator
 from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.stack import RunnerStack
 from burn_remote_protocol.errors import UsageError
-from burn_remote_protocol.operations.families import complex_rows
+from burn_remote_protocol.operations.families import base, complex_rows
 from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec
@@ -62,7 +62,7 @@ class OperationRecipe:
     __slots__ = (
         "_conjugates", "_joint", "_names", "_outputs", "_parameters", "_places", "_refusal",
         "_signature", "_steps", "_uniform", "is_recorded", "output_count", "saves", "select",
-        "specs",
+        "specs", "transposes",
     )  # fmt: skip
 
     def __init__(self, signature: Signature, tracked: int) -> None:
@@ -73,6 +73,12 @@ class OperationRecipe:
         self.is_recorded = any(spec.dtype.category in TRACKED for spec in signature.outputs)
         self.specs: tuple[TensorSpec, ...] = tuple([use.spec for use in signature.input_uses])
         self.output_count: int = len(signature.outputs)
+        # Whether the operation transposes a matrix.
+        self.transposes = (
+            signature.row is base.SWAP_DIMS
+            and len(self.specs[0].shape) == 2
+            and signature.call.parameters["dim1"] != signature.call.parameters["dim2"]
+        )
         # The name of the field of each present input and output.
         self._names = tuple(_present(signature, Role.INPUT))
         self._outputs = tuple(_present(signature, Role.OUTPUT))
@@ -121,7 +127,7 @@ class OperationRecipe:
         if not self._conjugates:
             return self._formulas(values, grads, is_wanted)
         found = self._formulas(values, [*map(_conjugate, grads)], is_wanted)
-        return [*map(_conjugate, found)]
+        return [*map(_conjugate, map(tensor_of, found))]
 
     def _formulas(
         self, values: list[Any], grads: Sequence[Any], is_wanted: tuple[bool, ...]

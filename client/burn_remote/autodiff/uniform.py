@@ -7,8 +7,9 @@ where a formula needs it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
+from burn_remote.autodiff.transposed import Transposed
 from burn_remote.dispatch.operators import filled
 from burn_remote_protocol.errors import UsageError
 
@@ -45,6 +46,10 @@ class Uniform:
         return self.kind(filled(self.client, self.spec, self.number))
 
 
+# The classes of gradients for which no tensor was made yet.
+_WITHOUT_TENSOR: Final = frozenset({Uniform, Transposed})
+
+
 def one_for(kind: type[Any], handle: Any) -> Uniform:
     """Return the gradient of a result with respect to itself.
 
@@ -60,4 +65,4 @@ def one_for(kind: type[Any], handle: Any) -> Uniform:
 
 def tensor_of(gradient: Any) -> Any:
     """Return a gradient as a tensor."""
-    return gradient.tensor() if type(gradient) is Uniform else gradient
+    return gradient.tensor() if type(gradient) in _WITHOUT_TENSOR else gradient

@@ -480,3 +480,31 @@ def test_a_training_step_of_a_perceptron_takes_at_most_45_operations(device: br.
     # In the order of the weights in memory, which updates can use without strided access.
     products = [shape for name, shape in counter.made if name == "LinearWeightBackward"]
     assert products == [shapes["out"], shapes["hidden"]]
+    # Only the forward pass transposes: the gradients of the transposed weights need no transpose.
+    assert counter.names.count("SwapDims") == 2
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_the_gradients_of_a_linear_weight_are_those_of_a_product(
+    is_transposed: bool, device: br.Device
+) -> None:
+    random = np.random.default_rng(0)
+    x, weight = (
+        device.tensor(random.normal(size=shape)).requires_grad_() for shape in ((5, 3), (3, 4))
+    )
+
+    def second(layer: Callable[[br.Tensor, br.Tensor], br.Tensor]) -> list[Any]:
+        first: Any
+        w = weight.T.detach().requires_grad_() if is_transposed else weight
+        used = w.T if is_transposed else w
+        loss = (layer(x, used) ** 3).sum()
+        (first,) = br.autograd.grad(loss, [w], create_graph=True)
+        # The transpose arrives twice at the weight here, and once at another operation.
+        both = (layer(x, used) * layer(x, used)).sum() + (used * used).sum()
+        (summed,) = br.autograd.grad(both, [w], retain_graph=True)
+        return [first, summed, *br.autograd.grad((first * first).sum(), [x, w])]
+
+    found = second(lambda x, w: F.linear(x, w.T))
+    wanted = second(lambda x, w: x @ w)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-12)
