@@ -165,6 +165,7 @@ class RunnerStack:
         "drop_handle",
         "dtype_usage",
         "execute",
+        "execute_graph",
         "fetch",
         "join_group",
         "leave_group",
@@ -202,6 +203,8 @@ class RunnerStack:
     drop_handle: Callable[[int], None]
     # ``Session.execute``, if no runner is around the innermost one; else ``None``.
     execute: Callable[[Signature, list[int], Sequence[TensorHandle]], None] | None
+    # The same for ``Session.execute_graph``.
+    execute_graph: Callable[[Graph, list[int], list[Any], Sequence[TensorHandle]], None] | None
 
     def __init__(self, session: Session) -> None:
         self.session: Final = session
@@ -320,6 +323,7 @@ class RunnerStack:
         self.dtype_usage = runner.dtype_usage
         self.memory_cleanup = runner.memory_cleanup
         self.execute = self.session.execute if bare else None
+        self.execute_graph = self.session.execute_graph if bare else None
         self.drop_handle = self.session.drop if bare else runner.drop_handle
 
 
