@@ -249,7 +249,7 @@ def stack(tensors: Iterable[Tensor], /, axis: int = 0) -> Tensor:
 
 @explained
 def unstack(x: Tensor, /, axis: int = 0) -> tuple[Tensor, ...]:
-    """Split a tensor into its slices along an axis, which the slices lack."""
+    """Split a tensor into its slices along an axis; the slices do not have this axis."""
     place = normal_axis(axis, x.ndim)
     shape = (*x.shape[:place], *x.shape[place + 1 :])
     parts = [part(x, place, start, start + 1) for start in range(x.shape[place])]

@@ -91,14 +91,22 @@ def _advice(input: Tensor, target: Tensor) -> str:
 
 @explained
 def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """Return the squared error ``(input - target) ** 2``."""
+    """Return the squared error ``(input - target) ** 2``.
+
+    ``reduction``: ``"mean"`` and ``"sum"`` give a tensor ``[]``, ``"none"`` the error of each
+    element.
+    """
     warn_of_broadcast(input, target)
     return reduced(square(subtract(input, target)), reduction)
 
 
 @explained
 def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """Return the absolute error ``|input - target|``."""
+    """Return the absolute error ``|input - target|``.
+
+    ``reduction``: ``"mean"`` and ``"sum"`` give a tensor ``[]``, ``"none"`` the error of each
+    element.
+    """
     warn_of_broadcast(input, target)
     return reduced(abs(subtract(input, target)), reduction)
 
@@ -110,7 +118,8 @@ def huber_loss(
     """Return the Huber loss (Huber, 1964).
 
     With ``d = |input - target|``: ``d ** 2 / 2`` if ``d < delta``, otherwise
-    ``delta * (d - delta / 2)``.
+    ``delta * (d - delta / 2)``. ``reduction``: ``"mean"`` and ``"sum"`` give a tensor ``[]``,
+    ``"none"`` the loss of each element.
     """
     warn_of_broadcast(input, target)
     difference = subtract(input, target)
@@ -124,7 +133,11 @@ def huber_loss(
 def smooth_l1_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0
 ) -> Tensor:
-    """Return ``huber_loss(input, target, delta=beta) / beta``, or ``l1_loss`` for ``beta=0``."""
+    """Return ``huber_loss(input, target, delta=beta) / beta``, or ``l1_loss`` for ``beta=0``.
+
+    ``reduction``: ``"mean"`` and ``"sum"`` give a tensor ``[]``, ``"none"`` the loss of each
+    element.
+    """
     if beta == 0:
         return l1_loss(input, target, reduction)
     return divide(huber_loss(input, target, reduction, beta), beta)
@@ -135,6 +148,8 @@ def binary_cross_entropy(input: Tensor, target: Tensor, reduction: str = "mean")
     """Return ``-(target * log(input) + (1 - target) * log(1 - input))``.
 
     Inputs and targets are probabilities. Logarithms are limited to at least -100, as in PyTorch.
+    ``reduction``: ``"mean"`` and ``"sum"`` give a tensor ``[]``, ``"none"`` the loss of each
+    element.
     """
     _check_shapes(input, target)
     return reduced(_binary_cross_entropies(input, target), reduction)
@@ -177,7 +192,8 @@ def binary_cross_entropy_with_logits(
     """Return ``binary_cross_entropy(sigmoid(input), target)`` without overflow.
 
     ``weight`` multiplies each loss, and ``pos_weight`` the share of each positive target; both
-    broadcast to the shape of ``input``.
+    broadcast to the shape of ``input``. ``reduction``: ``"mean"`` and ``"sum"`` give a tensor
+    ``[]``, ``"none"`` the loss of each element.
     """
     _check_shapes(input, target)
     if pos_weight is None:
@@ -195,7 +211,8 @@ def kl_div(
     """Return the Kullback-Leibler divergence ``target * (log(target) - input)``.
 
     ``input`` holds log-probabilities, and so does ``target`` if ``log_target`` is true.
-    ``reduction="batchmean"`` divides the sum by the size of the first axis.
+    ``reduction``: ``"mean"``, ``"sum"`` and ``"batchmean"`` give a tensor ``[]``, ``"none"`` the
+    divergence of each element. ``"batchmean"`` divides the sum by the size of the first axis.
     """
     warn_of_broadcast(input, target)
     if log_target:
@@ -223,7 +240,9 @@ def nll_loss(
     and one integer; ``weight`` ``[classes]`` weights each class. Targets equal to ``ignore_index``
     do not contribute. The default ``None`` ignores none; PyTorch's default is -100, so pass
     ``ignore_index=-100`` for targets marked that way. A target out of range fails the operation:
-    reading the loss raises ``OperationFailed`` with the index.
+    reading the loss raises ``OperationFailed`` with the index. ``reduction``: ``"mean"`` divides
+    the sum ``[]`` by the weights of the targets that contribute (1 each without ``weight``),
+    ``"sum"`` gives ``[]``, ``"none"`` the shape of ``target``.
     """
     _check_labels(input, target)
     if input.ndim == 1:
@@ -297,6 +316,8 @@ def cross_entropy(
     or with probabilities of the same shape as ``input``. ``label_smoothing`` mixes the targets with
     the uniform distribution. No target is ignored by default: pass ``ignore_index=-100`` for the
     targets that PyTorch ignores by default, or reading the loss raises ``OperationFailed``.
+    ``reduction``: ``"mean"`` and ``"sum"`` give a tensor ``[]``, ``"none"`` gives ``[batch, …]``.
+    Means of losses with integer targets are those of ``nll_loss``.
     """
     if not target.dtype.is_floating or target.shape != input.shape:
         _check_labels(input, target)
@@ -378,9 +399,10 @@ def ctc_loss(
     """Return the connectionist temporal classification loss (Graves et al., 2006).
 
     Shapes: log-probabilities ``[time, batch, classes]``, integer targets ``[batch, length]``,
-    ``input_lengths`` and ``target_lengths`` ``[batch]``. ``reduction="mean"`` divides each loss by
-    its target length first. ``zero_infinity`` replaces the infinite loss of a target that is too
-    long for its input by 0.
+    ``input_lengths`` and ``target_lengths`` ``[batch]``. ``reduction``: ``"mean"`` and ``"sum"``
+    give a tensor ``[]``, ``"none"`` gives ``[batch]``; ``"mean"`` divides each loss by its target
+    length first. ``zero_infinity`` replaces the infinite loss of a target that is too long for its
+    input by 0.
     """
     lengths = _lengths(log_probs, input_lengths), _lengths(log_probs, target_lengths)
     loss = CTC_LOSS.apply((log_probs, targets, *lengths), (blank,))
@@ -414,7 +436,8 @@ def poisson_nll_loss(
     """Return the negative log-likelihood of counts with a Poisson distribution.
 
     The expected count is ``exp(input)``, or ``input`` if ``log_input`` is false. ``full`` adds
-    Stirling's approximation of ``log(target!)``.
+    Stirling's approximation of ``log(target!)``. ``reduction``: ``"mean"`` and ``"sum"`` give a
+    tensor ``[]``, ``"none"`` the loss of each element.
     """
     warn_of_broadcast(input, target)
     if log_input:
@@ -441,7 +464,8 @@ def gaussian_nll_loss(
     """Return the negative log-likelihood of targets with a normal distribution.
 
     ``input`` is the mean and ``var`` the variance, which broadcasts and is limited to at least
-    ``eps``. ``full`` adds the constant ``log(2 * pi) / 2``.
+    ``eps``. ``full`` adds the constant ``log(2 * pi) / 2``. ``reduction``: ``"mean"`` and ``"sum"``
+    give a tensor ``[]``, ``"none"`` the loss of each element.
     """
     warn_of_broadcast(input, target)
     spread = clip(var, min=eps)

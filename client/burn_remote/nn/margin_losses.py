@@ -50,7 +50,8 @@ def cosine_embedding_loss(
     """Return ``1 - cos`` where the target is 1, otherwise ``max(cos - margin, 0)``.
 
     ``cos`` is the cosine similarity of the inputs. Shapes: inputs ``[batch, n]`` and target
-    ``[batch]``, or inputs ``[n]`` and a 0-d target.
+    ``[batch]``, or inputs ``[n]`` and a 0-d target. ``reduction``: ``"mean"`` and ``"sum"`` give a
+    tensor ``[]``, ``"none"`` one loss for each target.
     """
     cosine = cosine_similarity(input1, input2, dim=-1)
     loss = where(greater(target, 0), subtract(1, cosine), clip(subtract(cosine, margin), min=0))
@@ -61,7 +62,11 @@ def cosine_embedding_loss(
 def hinge_embedding_loss(
     input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
-    """Return ``input`` where the target is 1, otherwise ``max(margin - input, 0)``."""
+    """Return ``input`` where the target is 1, otherwise ``max(margin - input, 0)``.
+
+    ``reduction``: ``"mean"`` and ``"sum"`` give a tensor ``[]``, ``"none"`` the loss of each
+    element.
+    """
     loss = where(greater(target, 0), input, clip(subtract(margin, input), min=0))
     return reduced(loss, reduction)
 
@@ -70,7 +75,11 @@ def hinge_embedding_loss(
 def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
-    """Return ``max(margin - target * (input1 - input2), 0)``."""
+    """Return ``max(margin - target * (input1 - input2), 0)``.
+
+    ``reduction``: ``"mean"`` and ``"sum"`` give a tensor ``[]``, ``"none"`` the loss of each
+    element.
+    """
     lead = multiply(target, subtract(input1, input2))
     return reduced(clip(subtract(margin, lead), min=0), reduction)
 
@@ -90,6 +99,7 @@ def triplet_margin_loss(
 
     ``d`` is ``pairwise_distance``. Shapes: all ``[batch, n]``. With ``swap``, the second distance
     is the smaller of ``d(anchor, negative)`` and ``d(positive, negative)`` (Balntas et al., 2016).
+    ``reduction``: ``"mean"`` and ``"sum"`` give a tensor ``[]``, ``"none"`` gives ``[batch]``.
     """
     near = pairwise_distance(anchor, positive, p, eps)
     far = pairwise_distance(anchor, negative, p, eps)
@@ -100,6 +110,10 @@ def triplet_margin_loss(
 
 @explained
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """Return ``log(1 + exp(-target * input))`` without overflow."""
+    """Return ``log(1 + exp(-target * input))`` without overflow.
+
+    ``reduction``: ``"mean"`` and ``"sum"`` give a tensor ``[]``, ``"none"`` the loss of each
+    element.
+    """
     warn_of_broadcast(input, target)
     return reduced(softplus(negative(multiply(target, input))), reduction)
