@@ -11,6 +11,7 @@ import pytest
 
 import burn_remote as br
 from burn_remote.autodiff.tracking import Autodiff
+from burn_remote.functions.shared_uploads import MIN_BYTES, send_shared
 from burn_remote.runner.interface import OwningHandle
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.session_runner import SessionRunner
@@ -255,5 +256,38 @@ def test_ctrl_c_while_a_tensor_is_moved_leaves_no_tensor(
             b.sync()
             # A fetch that is under way when its tensor is dropped ends later.
             wait_until(lambda: second_server.metric("burn_remote_tensors") == held)
+            place, is_over = place + 1, not interrupt.has_come
+        assert place > 5
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["known content", "new content"])
+@pytest.mark.parametrize("kind", [InterruptAfterCall, InterruptAt])
+def test_ctrl_c_while_an_upload_is_shared_leaves_no_tensor_and_no_wrong_content(
+    first_server: RunningServer, is_known: bool, kind: type[InterruptAt]
+) -> None:
+    sharing: Any = (
+        send_shared,
+        NativeSession.open_content,
+        NativeSession.keep_content,
+        NativeSession._ask,
+        NativeSession._enqueue,
+        *ISSUING,
+    )
+    codes = frozenset(function.__code__ for function in sharing)
+    with br.RemoteDevice(first_server.address, automatic_graphs=False) as device:
+        known = np.random.default_rng(0).random(MIN_BYTES // 8)
+        br.tensor(known, device=device, share=True)
+        device.sync()
+        held = first_server.metric("burn_remote_tensors")
+        place, is_over = 0, False
+        while not is_over:
+            array = known if is_known else np.random.default_rng().random(MIN_BYTES // 8)
+            interrupt = kind(place, codes)
+            with interrupt.watching():
+                br.tensor(array, device=device, share=True)
+            device.sync()
+            assert first_server.metric("burn_remote_tensors") == held, interrupt.place
+            assert (br.tensor(array, device=device, share=True).numpy() == array).all()
+            device.sync()
             place, is_over = place + 1, not interrupt.has_come
         assert place > 5
