@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.contents import MAX_PUBLISHED
-from burn_remote_protocol.errors import QuotaExceeded
+from burn_remote_protocol.errors import OperationFailed, QuotaExceeded
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.quota import TENSOR_BYTES, Pool
 
@@ -73,6 +73,9 @@ class KeptTensors:
         self._contents: Final[OrderedDict[tuple[str, bytes], _Content]] = OrderedDict()
         self._content_bytes = 0
         self._published: Final[dict[str, _Published]] = {}
+        # The tokens that exist, once some were removed. Sessions of removed ones go on, and nobody
+        # could open or remove what they keep.
+        self._owners: frozenset[str] | None = None
         pool.reclaim = self.free_contents
 
     @property
@@ -103,7 +106,7 @@ class KeptTensors:
         # Another session may have kept this content in the meantime, or taken the room.
         with self._lock:
             is_known = key in self._contents
-            fits = self._content_bytes + size <= self.max_content_bytes
+            fits = self._content_bytes + size <= self.max_content_bytes and self._exists(owner)
             if fits and not is_known:
                 self._contents[key] = _Content(tensors, size, self._clock())
                 self._content_bytes += size
@@ -149,8 +152,8 @@ class KeptTensors:
     def publish(self, owner: str, name: str, tensor: KeptTensor, max_bytes: int) -> None:
         """Keep a tensor under a name, in place of the tensor that had it.
 
-        ``max_bytes`` bounds the named tensors of this token. Raises ``QuotaExceeded``; the name
-        then keeps its tensor.
+        ``max_bytes`` bounds the named tensors of this token. Raises ``QuotaExceeded``, and
+        ``OperationFailed`` for a token that was removed; the name then keeps its tensor.
         """
         size = _counted([tensor])
         if not self._pool.take(size):
@@ -158,6 +161,11 @@ class KeptTensors:
         freed = size
         try:
             with self._lock:
+                if not self._exists(owner):
+                    raise OperationFailed(
+                        f"the token {owner!r} was removed from the server, so nobody could open "
+                        "the tensor; open the device again with another token"
+                    )
                 own = self._published.get(owner) or _Published()
                 old = own.tensors.get(name)
                 old_size = 0 if old is None else _counted([old])
@@ -201,9 +209,10 @@ class KeptTensors:
 
     def forget_others(self, owners: Iterable[str]) -> None:
         """Free everything of tokens that are not among ``owners``: nobody could open it."""
-        known = {*owners}
+        known = frozenset(owners)
         freed = 0
         with self._lock:
+            self._owners = known
             for key in [key for key in self._contents if key[0] not in known]:
                 content = self._contents.pop(key)
                 self._content_bytes -= content.nbytes
@@ -212,6 +221,9 @@ class KeptTensors:
                 freed += self._published.pop(owner).nbytes
         if freed:
             self._pool.give_back(freed)
+
+    def _exists(self, owner: str) -> bool:
+        return self._owners is None or owner in self._owners
 
 
 class OwnKeptTensors(NamedTuple):

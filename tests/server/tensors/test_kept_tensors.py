@@ -7,7 +7,7 @@ import pytest
 
 from burn_remote_protocol.contents import MAX_PUBLISHED
 from burn_remote_protocol.dtypes import F32
-from burn_remote_protocol.errors import QuotaExceeded
+from burn_remote_protocol.errors import OperationFailed, QuotaExceeded
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.quota import TENSOR_BYTES, Pool, Quota
 from burn_remote_server.tensors.kept_tensors import KeptTensor, KeptTensors
@@ -193,3 +193,16 @@ def test_what_belongs_to_removed_tokens_is_freed() -> None:
     assert tensors.open_content("bob", b"a")
     assert tensors.published("bob")
     assert pool.taken == 2 * COUNTED
+
+
+def test_a_session_of_a_removed_token_can_keep_nothing_more() -> None:
+    pool = Pool(2**30)
+    tensors = store(pool)
+    tensors.forget_others({"bob"})
+    with pytest.raises(OperationFailed, match="the token 'alice' was removed"):
+        tensors.publish("alice", "w", kept(), 2**30)
+    assert not tensors.keep_content("alice", b"a", [kept()])
+    assert pool.taken == 0
+    tensors.forget_others({"alice", "bob"})  # the token is back
+    tensors.publish("alice", "w", kept(), 2**30)
+    assert tensors.keep_content("alice", b"a", [kept()])
