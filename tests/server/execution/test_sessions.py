@@ -160,25 +160,6 @@ async def test_small_work_runs_at_once_on_the_event_loop() -> None:
     running.session.end()
 
 
-async def test_work_of_the_worker_notifies_only_a_connection_that_needs_it() -> None:
-    async with asyncio.timeout(5):
-        running = Running(inline_cost=0)
-        asked = []
-
-        def needs_notice() -> bool:
-            asked.append(running.session.queued)
-            return len(asked) == 2
-
-        running.session.needs_notice = needs_notice
-        gate = Gate(running.session)
-        running.submit(Upload(1, DATA))
-        gate.opened.set()
-        await running.notified.wait()
-        assert asked == [1, 0]
-        assert not running.session.queued
-        running.session.end()
-
-
 async def test_small_work_behind_queued_work_waits_for_its_turn() -> None:
     async with asyncio.timeout(5):
         running = Running()

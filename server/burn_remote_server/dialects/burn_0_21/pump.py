@@ -195,12 +195,12 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
             return
         waiting, is_long = batch.waiting, batch.unknown >= MAX_UNKNOWN_FRAMES
         del frame, batch  # do not keep them alive during the waits below
-        await session.wait_while(
-            lambda: (
-                session.session.is_behind(queue_length, queue_bytes)
-                or len(session.outbox.frames) >= MAX_WAITING_REPLIES
-            )
-        )
+        while (
+            session.session.is_behind(queue_length, queue_bytes)
+            or len(session.outbox.frames) >= MAX_WAITING_REPLIES
+        ):
+            session.progress.clear()
+            await session.progress.wait()
         if session.session.spent >= TURN_COST:
             # ``receive`` does not yield while frames are buffered: let other sessions run.
             session.session.spent = 0
@@ -267,8 +267,9 @@ async def drain(session: BurnSession, host: Host) -> None:
 
 async def finish(session: BurnSession) -> None:
     """Wait until the queued work is done, or the session has ended."""
-    work = session.session
-    await session.wait_while(lambda: work.queued > 0 and work.error is None)
+    while session.session.queued and session.session.error is None:
+        session.progress.clear()
+        await session.progress.wait()
 
 
 async def send_replies(link: AsyncLink, session: BurnSession) -> None:

@@ -163,32 +163,10 @@ class BurnSession:
         # Sends what can be sent without waiting; the handler that sends replies sets it.
         self.send_now: Callable[[], None] = _no_handler
         self.progress: Final = asyncio.Event()
-        self._waiting = 0  # calls of ``wait_while``
         self.ended: Final = asyncio.Event()
         self.complete: Final = asyncio.Event()
         self._routes: set[str] = set()
         session.notify = self.notify
-        session.needs_notice = self._needs_notice
-
-    def _needs_notice(self) -> bool:
-        """Whether to call ``notify`` after work of the session's thread, which calls this."""
-        return bool(
-            self.outbox.frames
-            or self._waiting
-            or self.session.error is not None
-            or self.ended.is_set()
-        )
-
-    async def wait_while(self, condition: Callable[[], bool]) -> None:
-        """Wait while a condition holds, which work of the session's thread may end."""
-        # Counted before the first look at the condition: work that ends it later sees the count.
-        self._waiting += 1
-        try:
-            while condition():
-                self.progress.clear()
-                await self.progress.wait()
-        finally:
-            self._waiting -= 1
 
     def notify(self) -> None:
         """Send replies, and wake the handlers, after work was done."""

@@ -269,7 +269,9 @@ class _Intake:
         batch.add_arrived(self._link, is_busy=bool(session.queued))
         self._submit(batch)
         del frame, batch  # do not keep them alive during the waits below
-        await self._session.wait_while(self._must_wait)
+        while self._must_wait():
+            self._session.progress.clear()
+            await self._session.progress.wait()
         if session.spent >= TURN_COST:
             # ``receive`` does not yield while frames are buffered: let other sessions run.
             session.spent = 0

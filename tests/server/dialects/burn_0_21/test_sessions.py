@@ -74,39 +74,6 @@ async def test_sessions_of_several_devices_may_have_the_same_id() -> None:
         host.draining.set()
 
 
-@pytest.mark.parametrize("is_awaited", [False, True])
-async def test_the_end_of_work_wakes_who_waits_for_it_and_else_nobody(
-    is_awaited: bool, host: Host
-) -> None:
-    found = BurnSessions().join(host.devices[0], 7, "/request", NOBODY)
-    session, loop = found.session, asyncio.get_running_loop()
-    opened, later, notified = threading.Event(), asyncio.Event(), asyncio.Event()
-
-    def notify() -> None:
-        notified.set()
-        found.notify()
-
-    def wait() -> None:
-        opened.wait(5)
-
-    def end_later() -> None:
-        loop.call_soon_threadsafe(later.set)
-
-    session.notify = notify
-    session.submit(wait)
-    if is_awaited:
-        waiting = asyncio.create_task(found.wait_while(lambda: session.queued > 0))
-        await asyncio.sleep(0)
-        opened.set()
-        await waiting
-    else:
-        opened.set()
-        session.submit(end_later)  # after the worker has decided about the call before
-        await later.wait()
-    assert notified.is_set() == is_awaited
-    host.draining.set()
-
-
 async def test_a_session_over_the_limit_leaves_no_entry_that_a_later_one_could_join() -> None:
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         host = Host(Settings(max_sessions=1), open_backends("numpy", 1), tasks)
