@@ -3,9 +3,11 @@
     python benchmarks/burn_frames.py /path/to/one/checkout /path/to/another
 
 A plain socket sends frames that are made and masked beforehand: an addition with its read, and the
-steps of the recorded training session `train`, with larger tensors and the loss read in each step.
-Each checkout has its own server, and blocks take turns, so load by other programs affects all of
-them. Prints the fastest tenth, the lower quartile and the median of the blocks, in µs.
+steps of the recorded training session `train`, with larger tensors and the loss read in each step,
+or in each fifteenth. Each checkout has its own server, and blocks take turns, so load by other
+programs affects all of them. Prints the fastest tenth, the lower quartile and the median of the
+blocks, in µs: of the time, and of the server's processor time, which depends less on other programs
+(Linux only).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -134,33 +137,53 @@ def round_trips(running: RunningServer) -> Iterator[float]:
         yield sorted(seconds)[len(seconds) // 2]
 
 
-def training(running: RunningServer) -> Iterator[float]:
-    """Yield the time of a training step, of one block after another."""
+def training(running: RunningServer, *, reads_each: bool = True) -> Iterator[float]:
+    """Yield the time of a training step, of one block after another.
+
+    The last step of a block reads its loss, and the others do if ``reads_each``.
+    """
     client = opened(running)
-    steps = [
-        [framed(*messages[place : place + 4]) for place in range(0, len(messages), 4)]
-        for messages in training_steps(WARM_STEPS + BLOCKS * STEPS)
-    ]
+    steps = []
+    for number, messages in enumerate(training_steps(WARM_STEPS + BLOCKS * STEPS)):
+        if number % STEPS and not reads_each:
+            messages = [one for one in messages if "ReadTensor" not in one["Task"]]
+        frames = [framed(*messages[place : place + 4]) for place in range(0, len(messages), 4)]
+        steps.append(frames)
     for frame in steps[0]:
         client.sendall(frame)
     for first in range(1, len(steps) - STEPS, STEPS):
         start = time.perf_counter()
-        for step in steps[first : first + STEPS]:
+        for number, step in enumerate(steps[first : first + STEPS], 1):
             for frame in step:
                 until = time.perf_counter() + PAUSE_SECONDS
                 while time.perf_counter() < until:
                     pass
                 client.sendall(frame)
-            client.recv(65536)
+            if reads_each or number == STEPS:
+                client.recv(65536)
         seconds = (time.perf_counter() - start) / STEPS
         if first > WARM_STEPS:
             yield seconds
 
 
-MEASURES: dict[str, Callable[[RunningServer], Iterator[float]]] = {
-    "addition and its read": round_trips,
-    "training step with its loss read": training,
+def processor_seconds(running: RunningServer) -> float:
+    """Return the processor time of all threads of a server, more precisely than ``psutil``."""
+    threads = Path(f"/proc/{running.process.pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+
+
+# The measure, and how often a block does what is measured.
+MEASURES: dict[str, tuple[Callable[[RunningServer], Iterator[float]], int]] = {
+    "addition and its read": (round_trips, ROUND_TRIPS),
+    "training step with its loss read": (training, STEPS),
+    "training step": (partial(training, reads_each=False), STEPS),
 }
+
+
+def shown(times: list[float]) -> str:
+    """Return the fastest tenth, the lower quartile and the median."""
+    times.sort()
+    return " / ".join(f"{times[len(times) // part] * 1e6:,.0f}" for part in (10, 4, 2))
 
 
 def main(checkouts: Annotated[list[Path], typer.Argument()]) -> None:
@@ -172,16 +195,21 @@ def main(checkouts: Annotated[list[Path], typer.Argument()]) -> None:
             parts = (checkout.resolve() / part for part in ("protocol", "server", "client"))
             path = os.pathsep.join(map(str, parts))
             servers[checkout] = stack.enter_context(server(PYTHONPATH=path))
-        for name, measure in MEASURES.items():
+        for name, (measure, count) in MEASURES.items():
             runs = {checkout: measure(running) for checkout, running in servers.items()}
             found: dict[Path, list[float]] = {checkout: [] for checkout in runs}
+            processor: dict[Path, list[float]] = {checkout: [] for checkout in runs}
+            for run in runs.values():
+                next(run)  # warms up
             for _ in range(BLOCKS - 2):
                 for checkout, run in runs.items():
-                    found[checkout].append(next(run) * 1e6)
+                    before = processor_seconds(servers[checkout])
+                    found[checkout].append(next(run))
+                    used = processor_seconds(servers[checkout]) - before
+                    processor[checkout].append(used / count)
             for checkout, times in found.items():
-                times.sort()
-                shown = " / ".join(f"{times[len(times) // part]:,.0f}" for part in (10, 4, 2))
-                print(f"{name:34} {checkout}: {shown}", flush=True)
+                print(f"{name:34} {checkout}: {shown(times)}", end="")
+                print(f"; processor time {shown(processor[checkout])}", flush=True)
 
 
 if __name__ == "__main__":
