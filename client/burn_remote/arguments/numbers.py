@@ -131,7 +131,10 @@ def number_for(dtype: DType, value: Any) -> float:
         least, most = bounds_of(dtype)
         if least <= value <= most:
             return int(value)
-        raise DTypeMismatch(f"{shown(value)} does not fit in {dtype} ({least} to {most})")
+        raise DTypeMismatch(
+            f"{shown(value)} does not fit in {dtype} ({least} to {most}); use a wider dtype: "
+            "x.astype(dtype) converts a tensor"
+        )
     plain = plain_number(value)
     if plain is not value:
         return number_for(dtype, plain)
@@ -239,4 +242,7 @@ def _not_a_number(value: object) -> ArgumentMismatch:
             "an array cannot be an operand; send it to the tensor's device first: "
             "burn_remote.tensor(array, device=x.device)"
         )
-    return ArgumentMismatch(f"expected a tensor or a number, not {type(value).__name__}")
+    way = ""
+    if isinstance(value, list | tuple):
+        way = "; burn_remote.tensor(data, device=x.device) makes a tensor of a list"
+    return ArgumentMismatch(f"expected a tensor or a number, not {type(value).__name__}{way}")

@@ -65,6 +65,8 @@ _NO_OPTIMIZER: Final = "burn_remote.optim.Adam, AdamW, RMSprop, Adagrad or SGD"
 NAMESPACES: Final = {"functional": "burn_remote.functional", "init": "burn_remote.init"}
 
 # Functions and attributes of modules: foreign name -> what to write instead.
+_ELEMENTS: Final = "numpy.set_printoptions, which formats the elements that are shown"
+
 FUNCTIONS: Final = {
     "append": "burn_remote.concat([x, y])",
     "apply_along_axis": "the function itself with axis=; functions accept any other axes",
@@ -99,6 +101,19 @@ FUNCTIONS: Final = {
     "tri": "burn_remote.tril(burn_remote.ones((rows, columns)))",
     "vander": "x[:, None] ** burn_remote.arange(count - 1, -1, -1)",
     "vdot": "burn_remote.vecdot(x.flatten(), y.flatten())",
+    **{
+        f"{kind}Tensor": f"burn_remote.tensor(data, dtype=burn_remote.{dtype})"
+        for kind, dtype in (
+            ("Bool", "bool"),
+            ("Byte", "uint8"),
+            ("Double", "float64"),
+            ("Float", "float32"),
+            ("Half", "float16"),
+            ("Int", "int32"),
+            ("Long", "int64"),
+            ("Short", "int16"),
+        )
+    },
     "Adadelta": _NO_OPTIMIZER,
     "DistributedDataParallel": "burn_remote.DataParallel",
     "Adafactor": _NO_OPTIMIZER,
@@ -532,6 +547,10 @@ RENAMED_KEYWORDS: Final = (
 
 # Keyword arguments without an equivalent parameter: foreign name -> what to do.
 KEYWORDS: Final = {
+    "precision": _ELEMENTS,
+    "linewidth": _ELEMENTS,
+    "suppress": _ELEMENTS,
+    "edgeitems": _ELEMENTS,
     "capturable": _ONE_TASK,
     "copy": _IMMUTABLE,
     "donate_argnums": "nothing; a tensor is freed when the program drops it",

@@ -390,7 +390,8 @@ def eye(
     client = _client(device)
     rows = whole_number("rows", rows, 0, MAX_ELEMENTS)
     width = rows if columns is None else whole_number("columns", columns, 0, MAX_ELEMENTS)
-    offset = max(-rows, min(whole_number("k", k, -(2**64), 2**64), width))  # all others are empty
+    # All other diagonals are outside of the matrix.
+    offset = max(-rows, min(whole_number("k", k, -(2**128), 2**128), width))
     row = reshaped(add(counted(Tensor, client, rows), offset), (rows, 1))
     column = reshaped(counted(Tensor, client, width), (1, width))
     return astype(equal(row, column), F32 if dtype is None else as_dtype(dtype))

@@ -50,6 +50,12 @@ __all__ = [
 DLPACK_CPU: Final = 1
 
 
+_NO_DATA: Final = (
+    "Tensor(…) takes a handle; burn_remote.tensor(data) makes a tensor of data, "
+    "burn_remote.zeros(shape) one of zeros"
+)
+
+
 class ElementCount(int):
     """The number of elements of a tensor, which programs of PyTorch may call."""
 
@@ -75,8 +81,14 @@ class TensorValue:
 
     __slots__ = ("__weakref__", "handle")
 
-    def __init__(self, handle: TensorHandle) -> None:
+    def __init__(self, handle: TensorHandle, *more: object) -> None:
         self.handle = handle
+        try:
+            handle.spec  # noqa: B018
+        except AttributeError:
+            raise ArgumentMismatch(_NO_DATA) from None
+        if more:
+            raise ArgumentMismatch(_NO_DATA)
 
     @property
     def shape(self) -> Shape:
@@ -145,10 +157,8 @@ class TensorValue:
                     f"a tensor has no attribute {name!r}{attribute_advice(name, type(self))}",
                     name=name,
                 )
-            if name == "handle" or not isinstance(self.handle, TensorHandle):
-                raise AttributeError(
-                    "Tensor(…) takes a handle; burn_remote.tensor(data) makes a tensor of data"
-                )
+            if name == "handle":
+                raise AttributeError(_NO_DATA)
             # A property raised AttributeError: re-run it to raise the original exception.
             return object.__getattribute__(self, name)
 
@@ -172,6 +182,11 @@ class TensorValue:
         if not self.shape:
             raise TypeError("a 0-d tensor has no length")
         return self.shape[0]
+
+    def __contains__(self, value: object) -> bool:
+        """Return whether an element equals ``value``, as NumPy does. Waits for one round trip."""
+        found: Any = self == value
+        return found if isinstance(found, bool) else bool(found.any())
 
     def __reduce__(self) -> NoReturn:
         raise ArgumentMismatch(

@@ -5,6 +5,7 @@ Each line computes what NumPy computes, or its error says what to write instead.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -289,10 +290,77 @@ np.gradient(v) | np.gradient(V)
 np.maximum.reduce(a) | np.maximum.reduce(A)
 np.add.reduce(a) | np.add.reduce(A)
 np.random.default_rng(0).permutation(v) | V
+3 in i | 3 in I
+99 in i | 99 in I
+None in i | None in I
+i % -5 | I % -5
+-7 // (i + 1) | -7 // (I + 1)
+(i.astype('uint8') - 1) | (I.astype('uint8') - 1)
+(i > 3) * 2 | (I > 3) * 2
+(i > 3) ^ (i > 3) | (I > 3) ^ (I > 3)
+(i > 3) + (i > 3) | I
+a.astype('float16').var() | A.astype('float16').var()
+a[np.ix_([0, 2], [1, 3])] | A[np.ix_([0, 2], [1, 3])]
+a[(a > 0).any(axis=1)] | A[(A > 0).any(axis=1)]
+a[a.argsort(axis=0)[0], 1] | A[A.argsort(axis=0)[0], 1]
+a[10:].shape | A[10:].shape
+a[0:0].sum() | A[0:0].sum()
+a + [1, 2, 3, 4, 5, 6] | A
+i.astype('uint8') + 300 | A
+a.size() | A.shape
+a.size(0) | 4
+a.sum() / a.size | A.mean()
+a[: a.size() [0]] | A
+br.arange(a.size).shape | (24,)
+br.Tensor([1, 2]) | A
+br.Tensor(2, 3) | A
+br.FloatTensor([1]) | A
+br.LongTensor([1]) | A
+br.set_printoptions(precision=3) | A
+br.split(v, np.int64(3)) | np.split(V, 3)
+br.array_equal(v, V.tolist()) | True
+br.exp(1j * v) | np.exp(1j * V)
+(a + 1j).conj().T | (A + 1j).conj().T
+np.float32(2) * a | np.float32(2) * A
+A[0] * a | A[0] * A
+V @ a.T | V @ A.T
+np.float64(0.5) ** a | 0.5 ** A
+np.testing.assert_allclose(a, A) is None | True
+'%.3f' % a.mean() | '%.3f' % A.mean()
+f"{a.size:04d}" | "0024"
+max(v.tolist()) | max(V)
+next(iter(v)).item() | V[0]
+divmod(i, 5)[1] | divmod(I, 5)[1]
+br.round(br.tensor([0.5, 1.5, 2.5])) | np.round([0.5, 1.5, 2.5])
+br.argmax(br.tensor([1, np.nan, 3])) | 1
+br.clip(i, 2.5, 5) | np.clip(I, 2.5, 5)
+br.maximum(i, 2.5) | np.maximum(I, 2.5)
+br.concat([a, a], axis=None) | np.concatenate([A, A], axis=None)
+br.linspace(0, 1, 5, endpoint=False) | np.linspace(0, 1, 5, endpoint=False)
+br.tensor(A[::2, ::-1]) | A[::2, ::-1]
+br.tensor(np.array([1, 2], dtype='>i4')) | np.array([1, 2])
+br.grad(lambda q: (q ** 2).sum())(a) | 2 * A
+br.tree.map(lambda q: q + 1, {'a': a})['a'] | A + 1
+br.tree_map(lambda q: q + 1, {'a': a}) | A
+br.jit(lambda q: q)(a) | A
+br.random.PRNGKey(0) | A
+br.device_get(a) | A
+a.block_until_ready() | A
+a.cuda() | A
+a.to('cuda') | A
+a.add_(1) | A
+a.rehsape(3) | A
+a.shpae | A
+br.zeors(3) | A
+br.zeros(3, dtpye='float32') | A
+pickle.dumps(br.LocalDevice()) | A
 """
 
 # What an error says if it gives advice.
-WAYS: Final = ("in burn_remote: ", "write ", "pass x.numpy()", "did you mean")
+WAYS: Final = (
+    "in burn_remote: ", "write ", "pass x.numpy()", "did you mean", "makes a tensor of",
+    "x.astype(dtype) converts", "make another",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -300,7 +368,7 @@ def names() -> Iterator[dict[str, Any]]:
     with br.LocalDevice() as device:
         br.set_default_device(device)
         tensors = {name.lower(): br.tensor(array) for name, array in ARRAYS.items()}
-        yield {"br": br, "np": np, "F": F, **ARRAYS, **tensors}
+        yield {"br": br, "np": np, "F": F, "pickle": pickle, **ARRAYS, **tensors}
         br.set_default_device(None)
 
 

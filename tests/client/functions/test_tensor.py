@@ -144,8 +144,11 @@ def test_the_equivalents_of_methods_exist(typed: str, written: str) -> None:
 
 
 def test_constructing_a_tensor_of_data_is_refused_with_advice() -> None:
-    with pytest.raises(AttributeError, match=r"burn_remote\.tensor\(data\) makes a tensor of data"):
-        repr(br.Tensor([1, 2]))  # type: ignore[arg-type]
+    for data in ([[1, 2]], [2, 3], [np.ones(2)]):
+        with pytest.raises(
+            br.ArgumentMismatch, match=r"burn_remote\.tensor\(data\) makes a tensor"
+        ):
+            br.Tensor(*data)
     with pytest.raises(AttributeError, match="takes a handle"):
         _ = object.__new__(br.Tensor).handle
 
