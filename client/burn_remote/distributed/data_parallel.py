@@ -327,8 +327,8 @@ class DataParallel:
     def regroup(self, snapshot: Snapshot, *, without: Iterable[int | Device] = ()) -> None:
         """Continue from a snapshot after a member failed, without some of the members.
 
-        ``without`` are members or their positions. By default, all members stay, which is right
-        after a failed operation, or if the failed member works again. ``trainer.group`` becomes a
+        ``without`` are members or their positions. By default, all members stay: use this after a
+        failed operation, or if the failed member works again. ``trainer.group`` becomes a
         group of the members that stay, and the former group is closed. Gradients since the last
         update are discarded. Waits until these members have executed what was issued before, and
         discards its failures.

@@ -105,8 +105,8 @@ class Device:
     def sync(self) -> None:
         """Wait until everything issued so far has been executed.
 
-        Raises ``ConnectionLost``, and the first ``OperationFailed`` that no read has raised. Its
-        ``others`` are those after it.
+        Raises ``ConnectionLost``, or the first ``OperationFailed`` that no read has raised. Its
+        attribute ``others`` has the later ones.
         """
         self.runners.sync().result()
 
@@ -115,7 +115,7 @@ class Device:
         self.runners.seed(whole_number("a seed", seed, 0, 2**64 - 1))
 
     def dtype_usage(self, dtype: AnyDType) -> DTypeUsage:
-        """Ask what the device supports for a dtype. Waits for the reply."""
+        """Return what the device supports for a dtype, as flags. Waits for the reply."""
         return self.runners.dtype_usage(as_dtype(dtype)).result()
 
     def supports_dtype(self, dtype: AnyDType) -> bool:
@@ -124,7 +124,7 @@ class Device:
         return DTypeUsage.STORAGE in usage and DTypeUsage.ARITHMETIC in usage
 
     def memory_cleanup(self) -> None:
-        """Have the device return cached memory to its system. Does not wait."""
+        """Have the device return cached memory to its operating system or GPU. Does not wait."""
         self.runners.memory_cleanup()
 
     def publish(self, name: str, tensor: Tensor) -> None:
@@ -155,7 +155,10 @@ class Device:
         return dict(named_session(self).list_published().result())
 
     def unpublish(self, name: str) -> None:
-        """Remove a name; tensors that were opened by it stay. Raises ``KeyError``."""
+        """Remove a name; tensors that were opened by it stay.
+
+        Raises ``KeyError`` if nobody has published the name.
+        """
         unpublish(self, name)
 
     @property

@@ -31,7 +31,7 @@ class Source(Protocol):
         ...
 
     def deferred(self, callback: Callable[[Pending[Any]], object]) -> Callable[..., object]:
-        """Return a function that never blocks and has ``callback`` called in another thread."""
+        """Return a function that never blocks: it queues ``callback`` for another thread."""
         ...
 
 
@@ -77,9 +77,10 @@ class Pending(Generic[T]):
         self.when_done(callback if self._outcomes else self.deferred(callback))
 
     def deferred(self, callback: Callable[[Pending[T]], object]) -> Callable[..., object]:
-        """Return a function that never blocks and has ``callback`` called.
+        """Return a function that never blocks: it queues ``callback`` for a thread of the source.
 
-        Values without a source have no thread for callbacks: the thread that delivers calls them.
+        Values without a source have no such thread. Then this returns ``callback`` itself, which
+        the thread that delivers the value calls.
         """
         return callback if self._source is None else self._source.deferred(callback)
 
@@ -94,7 +95,7 @@ class Pending(Generic[T]):
             self._call_back()
 
     def attend(self) -> None:
-        """Have the value delivered soon although no thread waits for it."""
+        """Make sure that the value is delivered soon, although no thread waits for it."""
         if self._source is not None:
             self._source.attend()
 
