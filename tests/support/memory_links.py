@@ -310,8 +310,8 @@ class AsyncMemoryLink(_End):
             return None
         return self._open_frame(self._take())
 
-    def call_on_arrival(self, handler: Callable[[], None] | None) -> None:
-        self._handler = handler
+    def call_on_arrival(self, handler: Callable[[], None] | None, take: object = None) -> None:
+        self._handler = handler  # ``take`` is a hint, which these links ignore
 
     def count_received(self, memory: object, stall_seconds: float) -> None:
         """Do nothing: what arrives is in memory already."""

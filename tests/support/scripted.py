@@ -77,7 +77,7 @@ class ScriptedLink:
             return None
         return self.frames.popleft()
 
-    def call_on_arrival(self, handler: object) -> None:
+    def call_on_arrival(self, handler: object, take: object = None) -> None:
         """Do nothing: a task takes every frame."""
 
     def keep_alive(self, interval_seconds: float) -> None:

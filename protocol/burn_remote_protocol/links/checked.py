@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from xxhash import xxh3_64, xxh3_64_digest, xxh64, xxh64_digest
 
@@ -265,12 +265,15 @@ class CheckedAsyncLink:
         """Return the next frame if it has arrived and has at most ``longest`` bytes."""
         return self._link.receive_nowait(longest) if self._opens_frames else None
 
-    def call_on_arrival(self, handler: Callable[[], None] | None) -> None:
-        """Call ``handler`` when frames arrive, as ``AsyncLink.call_on_arrival``.
+    def call_on_arrival(
+        self, handler: Callable[[], None] | None, take: Callable[[Any], bool] | None = None
+    ) -> None:
+        """Call ``handler`` or ``take`` when frames arrive, as ``AsyncLink.call_on_arrival``.
 
-        It must not raise ``ProtocolViolation``, which ``receive`` would take for a garbled frame.
+        Call this after the first ``receive``: frames before it are not opened. Neither may raise
+        ``ProtocolViolation``, which ``receive`` would take for a garbled frame.
         """
-        self._link.call_on_arrival(handler)
+        self._link.call_on_arrival(handler, take if self._opens_frames else None)
 
     async def frame_sender(self, check: Callable[[], None]) -> FrameSender:
         """Return a sender for one thread, as ``AsyncLink.frame_sender``."""

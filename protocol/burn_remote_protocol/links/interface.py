@@ -305,12 +305,16 @@ class AsyncLink(Protocol):
         """Return the next frame if it has already arrived and has at most ``longest`` bytes."""
         ...
 
-    def call_on_arrival(self, handler: Callable[[], None] | None) -> None:
+    def call_on_arrival(
+        self, handler: Callable[[], None] | None, take: Callable[[Any], bool] | None = None
+    ) -> None:
         """Call ``handler`` when frames arrive while a task waits in ``receive``.
 
         It takes frames by ``receive_nowait``, which saves waking the task, and must not take long.
         The task wakes up only for frames that the handler leaves, and if the handler raises: then
-        ``receive`` raises the same. It is a hint: a link may ignore it.
+        ``receive`` raises the same. ``take(frame)`` is called first for a small frame that arrives
+        alone, which saves queueing it. It returns whether it took the frame; if it raises, it has
+        taken it. Both are hints: a link may ignore them.
         """
         ...
 

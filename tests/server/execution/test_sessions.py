@@ -23,6 +23,7 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.messages import (
     MAX_HOPS,
+    Cleanup,
     Closing,
     Fetch,
     Hello,
@@ -157,6 +158,48 @@ async def test_small_work_runs_at_once_on_the_event_loop() -> None:
     assert running.session.queued == 0
     assert running.notified.is_set()
     assert running.session.spent > 0
+    running.session.end()
+
+
+class Located(NumpyBackend):
+    """A device that records which thread reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readers: list[int] = []
+
+    def to_bytes(self, array: Any, dtype: DType) -> memoryview:
+        self.readers.append(threading.get_ident())
+        return super().to_bytes(array, dtype)
+
+
+@pytest.mark.parametrize("is_too_costly", [False, True])
+async def test_only_a_batch_within_the_cost_limit_runs_on_the_event_loop(
+    is_too_costly: bool,
+) -> None:
+    batch = Batch(0, (undecoded(Upload(1, DATA)), undecoded(Read(1, 1, SPEC))))
+    cost = Running().below.engine.estimate(batch, 100)
+    assert cost is not None
+    backend = Located()
+    running = Running(inline_cost=cost - is_too_costly, backend=backend)
+    async with asyncio.timeout(5):
+        running.session.submit_batch(batch, 100)
+        await running.idle()
+    assert running.below.outbox.replies[1].shape == (4,)
+    assert [one != threading.get_ident() for one in backend.readers] == [is_too_costly]
+    running.session.end()
+
+
+async def test_a_batch_of_unknown_cost_never_runs_on_the_event_loop() -> None:
+    backend = Located()
+    running = Running(inline_cost=2**62, backend=backend)
+    running.submit(Upload(1, DATA))
+    batch = Batch(0, (undecoded(Cleanup()), undecoded(Read(1, 1, SPEC))))
+    assert running.below.engine.estimate(batch, 100) is None
+    async with asyncio.timeout(5):
+        running.session.submit_batch(batch, 100)
+        await running.idle()
+    assert [one != threading.get_ident() for one in backend.readers] == [True]
     running.session.end()
 
 

@@ -162,8 +162,11 @@ class WebSocketLink:
     def receive_nowait(self, longest: int | None = None) -> bytes | None:
         return self._connection.take_message(longest)
 
-    def call_on_arrival(self, handler: Callable[[], None] | None) -> None:
+    def call_on_arrival(
+        self, handler: Callable[[], None] | None, take: Callable[[Any], bool] | None = None
+    ) -> None:
         self._connection.on_arrival = handler
+        self._connection.on_lone_arrival = take
 
     def open_frames(self, open_frame: Callable[[bytes], Any]) -> None:
         self._connection.open_messages(open_frame)

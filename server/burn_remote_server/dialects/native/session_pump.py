@@ -277,7 +277,7 @@ class _Connection:
                 raise taken.error
             if is_first:
                 is_first = False
-                self._link.call_on_arrival(self._take_arrived)
+                self._link.call_on_arrival(self._take_arrived, self._take_alone)
             if attachment.owes_acknowledgement:
                 writer.acknowledge(attachment.acknowledgement())
             while self._must_wait():
@@ -310,21 +310,36 @@ class _Connection:
 
         Raises ``_LeftToTask`` after the last frame.
         """
-        attachment, writer = self._attachment, self._writer
-        session = attachment.session
+        session = self._attachment.session
         session.spent = 0  # the event loop has just called other sessions
         while session.spent < TURN_COST and not self._must_wait():
             frame = self._link.receive_nowait(LARGE_FRAME_BYTES)
             if frame is None:
                 return
-            try:
-                taken = self._take(frame)
-            except BurnRemoteError as error:
-                raise _LeftToTask(error) from None
-            if taken is not True:
-                raise _LeftToTask(taken)
-            if attachment.owes_acknowledgement:
-                writer.acknowledge(attachment.acknowledgement())
+            self._take_now(frame)
+
+    def _take_alone(self, frame: bytes | memoryview) -> bool:
+        """Take a frame that has arrived alone, unless it must wait; return whether it was taken.
+
+        Raises ``_LeftToTask`` after the last frame.
+        """
+        if len(frame) > LARGE_FRAME_BYTES or self._must_wait():
+            return False
+        self._attachment.session.spent = 0  # as in ``_take_arrived``
+        self._take_now(frame)
+        return True
+
+    def _take_now(self, frame: bytes | memoryview) -> None:
+        """Take a frame outside of the task that reads. Raises ``_LeftToTask``."""
+        attachment = self._attachment
+        try:
+            taken = self._take(frame)
+        except BurnRemoteError as error:
+            raise _LeftToTask(error) from None
+        if taken is not True:
+            raise _LeftToTask(taken)
+        if attachment.owes_acknowledgement:
+            self._writer.acknowledge(attachment.acknowledgement())
 
     def _take(self, frame: bytes | memoryview) -> _Taken:
         """Decode a frame and execute or queue its work.

@@ -355,6 +355,68 @@ async def test_a_message_that_the_handler_leaves_wakes_the_task() -> None:
         assert taken == [b"one"]
 
 
+async def test_a_message_that_arrives_alone_is_offered_before_it_is_queued() -> None:
+    async with connected() as (connection, client):
+        offered: list[bytes] = []
+
+        def take(message: bytes) -> bool:
+            offered.append(message)
+            return message != b"left"
+
+        connection.on_lone_arrival = take
+        waiting = asyncio.ensure_future(connection.receive_message())
+        await asyncio.sleep(0)
+        await client.send(b"taken")
+        await until(lambda: len(offered) == 1)
+        assert not waiting.done()
+
+        await client.send(b"left")
+        assert await waiting == b"left"
+        await client.send(b"for a busy task")
+        await until(lambda: connection.received_bytes > 30)
+        assert await connection.receive_message() == b"for a busy task"
+        assert offered == [b"taken", b"left"]
+
+
+async def test_what_takes_a_lone_message_may_raise_where_messages_are_received() -> None:
+    def fail(message: bytes) -> bool:
+        raise LookupError("no such thing")
+
+    async with connected() as (connection, client):
+        connection.on_lone_arrival = fail
+        waiting = asyncio.ensure_future(connection.receive_message())
+        await asyncio.sleep(0)
+        await client.send(b"one")
+
+        with pytest.raises(LookupError):
+            await waiting
+        connection.on_lone_arrival = None
+        await client.send(b"two")
+        assert await connection.receive_message() == b"two"
+
+
+async def test_a_garbled_message_is_not_offered() -> None:
+    def garbled(message: bytes) -> bytes:
+        raise GarbledBytes(f"{message!r} is garbled")
+
+    offered: list[bytes] = []
+
+    def take(message: bytes) -> bool:
+        offered.append(message)
+        return True
+
+    async with connected() as (connection, client):
+        connection.on_lone_arrival = take
+        connection.open_messages(garbled)
+        waiting = asyncio.ensure_future(connection.receive_message())
+        await asyncio.sleep(0)
+        await client.send(b"one")
+
+        with pytest.raises(GarbledBytes):
+            await waiting
+        assert not offered
+
+
 async def test_no_handler_is_called_while_the_task_that_receives_is_busy() -> None:
     async with connected() as (connection, client):
         called: list[bool] = []
