@@ -65,7 +65,7 @@ from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 from endurance.processes import TESTS
 from support.kernels import signature
-from support.servers import RunningServer, server
+from support.servers import UNFORKED, RunningServer, server
 
 __all__ = ["LOOP_ATTACKS", "Latency", "attacked"]
 
@@ -657,7 +657,7 @@ LOOP_ATTACKS: Final[tuple[Attack, ...]] = (
 
 def attacked(attack: Attack) -> Latency:
     """Run one attack against a server of its own."""
-    with server(*LIMITS) as running:
+    with server(*LIMITS, module=UNFORKED) as running:
         client = Client(running.address)
         steps = attack(client)
         next(steps)

@@ -11,7 +11,7 @@ import numpy as np
 
 import burn_remote as br
 from endurance.processes import Snapshot, eventually
-from support.servers import server
+from support.servers import UNFORKED, server
 
 __all__ = ["Load", "many_at_once", "one_after_another"]
 
@@ -36,7 +36,7 @@ def many_at_once(sessions: int) -> Load:
 
     Raises ``AssertionError`` for a result that differs from NumPy's.
     """
-    with server("--max-sessions", str(sessions)) as running:
+    with server("--max-sessions", str(sessions), module=UNFORKED) as running:
         with br.RemoteDevice(running.address) as device:
             _work(device, 0, 1)
         before = eventually(running, lambda snapshot: snapshot.is_empty)
@@ -77,7 +77,7 @@ def many_at_once(sessions: int) -> Load:
 
 def one_after_another(sessions: int) -> Load:
     """Open and close sessions, with a little work in each."""
-    with server() as running:
+    with server(module=UNFORKED) as running:
         for number in range(sessions // 20):
             _open_and_close(running.address, number)
         before = eventually(running, lambda snapshot: snapshot.is_empty)

@@ -44,7 +44,7 @@ from burn_remote_protocol.operations.table import sign
 from burn_remote_protocol.operations.wire_values import Scalar, TensorUse
 from burn_remote_protocol.tensors import Slice, TensorSpec, TensorStatus
 from support.kernels import signature
-from support.servers import RunningServer, server
+from support.servers import UNFORKED, RunningServer, server
 from support.specs import f32
 
 __all__ = ["ATTACKS", "Outcome", "attack"]
@@ -541,7 +541,7 @@ def attack(name: str, limit_bytes: int) -> Outcome:
         "--fetch-timeout-seconds=5",
         "--lease-seconds=2",
     )
-    with server(*flags) as running:
+    with server(*flags, module=UNFORKED) as running:
         base = _base_bytes(running, SIDE if name == queued_frames.__name__ else SMALL_SIDE)
         held: list[Wire] = []
         slowest = 0.0

@@ -17,7 +17,7 @@ from typing import Final
 import psutil
 
 from endurance.processes import Process, Snapshot, eventually
-from support.servers import RunningServer, server
+from support.servers import UNFORKED, RunningServer, server
 from support.waiting import PATIENCE_SECONDS
 
 __all__ = ["Sample", "Soak", "soak"]
@@ -79,7 +79,7 @@ def soak(clients: int, seconds: float, sample_seconds: float, seed: int) -> Iter
     seen = Soak()
     started = time.monotonic()
     with ExitStack() as stack:
-        servers = [stack.enter_context(server(*FLAGS)) for _ in range(2)]
+        servers = [stack.enter_context(server(*FLAGS, module=UNFORKED)) for _ in range(2)]
         running = [_start(rng, servers) for _ in range(clients)]
         while (now := time.monotonic()) < started + seconds:
             for number, client in enumerate(running):

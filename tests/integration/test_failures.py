@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 import burn_remote as br
-from support.servers import RunningServer, server
+from support.servers import UNFORKED, RunningServer, server
 from support.waiting import wait_until
 
 
@@ -118,7 +118,7 @@ os.kill(os.getpid(), 9)
 
 
 def test_a_killed_clients_tensors_are_freed_when_its_lease_ends() -> None:
-    with server("--lease-seconds", "0.2") as running:
+    with server("--lease-seconds", "0.2", module=UNFORKED) as running:
         before = running.resident_bytes
         subprocess.run([sys.executable, "-c", HOLD_AND_DIE, running.address], check=False)
         # The dead client's 256 MiB are freed.

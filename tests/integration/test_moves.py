@@ -15,7 +15,7 @@ import pytest
 import burn_remote as br
 from support.faults import faulty_proxy
 from support.faulty_network import Fault, faulty_network
-from support.servers import RunningServer, server
+from support.servers import UNFORKED, RunningServer, server
 
 Pair = tuple[br.RemoteDevice, br.RemoteDevice]
 
@@ -128,8 +128,8 @@ def test_moves_between_local_and_remote_devices_keep_the_elements(
 def test_a_large_tensor_is_uploaded_moved_and_read_without_extra_memory() -> None:
     array = np.arange(2**25, dtype=np.float64)  # 256 MiB
     with (
-        server() as first,
-        server() as second,
+        server(module=UNFORKED) as first,
+        server(module=UNFORKED) as second,
         br.RemoteDevice(first.address) as a,
         br.RemoteDevice(second.address) as b,
     ):

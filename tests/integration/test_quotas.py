@@ -14,7 +14,7 @@ from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote_protocol import session_states
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
 from burn_remote_protocol.tensors import TensorSpec
-from support.servers import server
+from support.servers import UNFORKED, server
 
 
 @contextlib.contextmanager
@@ -196,7 +196,7 @@ def test_a_client_that_ignores_the_limit_of_messages_loses_only_its_session(
 
 def test_an_exposed_tensor_is_freed_when_it_expires() -> None:
     with (
-        server("--transfer-expiry-seconds", "0.01") as running,
+        server("--transfer-expiry-seconds", "0.01", module=UNFORKED) as running,
         br.RemoteDevice(running.address) as device,
     ):
         before = running.resident_bytes

@@ -18,7 +18,7 @@ import burn_remote as br
 from burn_remote.tensor_files import server_files
 from burn_remote_protocol.dtypes import F32, U8
 from burn_remote_protocol.tensors import TensorSpec
-from support.servers import RunningServer, server
+from support.servers import UNFORKED, RunningServer, server
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def running(root: Path) -> Iterator[RunningServer]:
-    with server("--data-dir", str(root), BURN_REMOTE_MAX_SESSION_BYTES="64MiB") as one:
+    flags = ("--data-dir", str(root), "--max-session-bytes", "64MiB")
+    with server(*flags, module=UNFORKED) as one:
         yield one
 
 

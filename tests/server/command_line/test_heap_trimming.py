@@ -20,7 +20,7 @@ from burn_remote_server.command_line.heap_trimming import (
     malloc_trim,
     share_one_heap,
 )
-from support.servers import RunningServer, server
+from support.servers import UNFORKED, RunningServer, server
 from support.waiting import PATIENCE_SECONDS
 
 MIB = 2**20
@@ -167,7 +167,7 @@ def test_memory_is_examined_until_the_pause_has_ended(
 @pytest.mark.skipif(malloc_trim() is None, reason="the C library is not glibc")
 def test_a_server_that_dropped_small_tensors_has_room_for_large_ones() -> None:
     limit = 128 * MIB
-    with server(f"--max-total-bytes={limit}") as running:
+    with server(f"--max-total-bytes={limit}", module=UNFORKED) as running:
         with br.RemoteDevice(running.address) as device:
             assert br.ones((2,), device=device).tolist() == [1, 1]
             base = running.resident_bytes
@@ -191,7 +191,7 @@ def test_repeated_steps_of_a_graph_map_no_new_pages() -> None:
             x = x + product
         return x
 
-    with server() as running, br.RemoteDevice(running.address) as device:
+    with server(module=UNFORKED) as running, br.RemoteDevice(running.address) as device:
         x = br.ones((512, 512), device=device)
         for _ in range(20):
             result = step(x)
