@@ -815,8 +815,6 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     ),
     "aten::erfinv": torch.erfinv,
     "aten::frexp": torch.frexp,
-    "aten::histc": torch.histc,
-    "aten::mode": lambda x: x.mode(0),
     "aten::multi_margin_loss_backward": lambda x: functional.multi_margin_loss(
         x.requires_grad_(), torch.tensor([0, 2, 1], device=x.device)
     ).backward(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import warnings
 from collections.abc import Callable
@@ -75,9 +76,10 @@ def _decomposition(func: Any) -> Callable[..., Any] | None:
         return lambda *args, **kwargs: func.decompose(*args, **kwargs)
     if func in decomposition_table:
         return decomposition_table[func]
-    key = torch._C.DispatchKey.CompositeExplicitAutograd
-    if func.has_kernel_for_dispatch_key(key):
-        return lambda *args, **kwargs: func._op_dk(key, *args, **kwargs)
+    keys = torch._C.DispatchKey
+    for key in (keys.CompositeExplicitAutograd, keys.CompositeExplicitAutogradNonFunctional):
+        if func.has_kernel_for_dispatch_key(key):
+            return functools.partial(func._op_dk, key)
     return None
 
 

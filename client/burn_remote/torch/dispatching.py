@@ -36,6 +36,7 @@ from burn_remote.torch.calls import Handler, functional, laid_out, name_of
 from burn_remote.torch.compositions import COMPOSITIONS
 from burn_remote.torch.copies import COPIES
 from burn_remote.torch.decompositions import decomposed, refusal
+from burn_remote.torch.factorizations import FACTORIZATIONS
 from burn_remote.torch.foreach import foreach
 from burn_remote.torch.geometry import VIEWS, metadata_of
 from burn_remote.torch.in_place import functional_overload, writing
@@ -51,7 +52,12 @@ HANDLERS: Final[dict[Any, Handler]] = {}
 _LIMIT: Final = 4096
 
 # Overloads with handlers of their own, by name.
-_OWN: Final[dict[str, Handler]] = {**COPIES, **REINTERPRETATIONS, **COMPOSITIONS}
+_OWN: Final[dict[str, Handler]] = {
+    **COPIES,
+    **REINTERPRETATIONS,
+    **COMPOSITIONS,
+    **FACTORIZATIONS,
+}
 
 
 def allow_fallback(allowed: bool) -> None:

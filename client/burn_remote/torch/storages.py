@@ -41,6 +41,13 @@ class Storage:
         self.unordered: tuple[Tensor, tuple[int, ...]] | None = None
         self.version = 0
 
+    def copied(self, copy: Callable[[Storage], Storage]) -> Storage:
+        """Return a storage of its own with the same elements. ``copy`` copies the one below it."""
+        # The elements never change: a write puts others in their place.
+        made = Storage(self.value, self.unset)
+        made.unordered = self.unordered
+        return made
+
     @property
     def root(self) -> Storage:
         """The storage that has the elements."""
@@ -172,6 +179,9 @@ class ReinterpretedStorage(Storage):
         self._there, self._back = there, back
         self._converted: Tensor | None = None
         self._seen = -1
+
+    def copied(self, copy: Callable[[Storage], Storage]) -> Storage:
+        return ReinterpretedStorage(copy(self._base), self._there, self._back)
 
     @property
     def root(self) -> Storage:

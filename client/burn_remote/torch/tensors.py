@@ -124,8 +124,7 @@ class BurnTensor(torch.Tensor):
                 "only tensors that the user created (leaves) can be deep-copied; "
                 "call detach() first"
             )
-        with torch.no_grad():
-            copied = self.detach().clone()
+        copied = _with_storage(self, _copied_storage(self._storage, memo))
         copied.requires_grad_(self.requires_grad)
         if getattr(self, "_is_param", False):
             copied._is_param = True
@@ -220,6 +219,34 @@ def _zeros(x: Any, device: str) -> Any:
     if device == "meta":
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
     return torch.zeros(x.shape, dtype=x.dtype)
+
+
+def _copied_storage(storage: Storage, memo: dict[int, Any]) -> Storage:
+    """Return a copy of a storage, the same one for all tensors of one ``copy.deepcopy``."""
+    copied = memo.get(id(storage))
+    if copied is None:
+        copied = memo[id(storage)] = storage.copied(lambda base: _copied_storage(base, memo))
+    return copied
+
+
+def _with_storage(x: BurnTensor, storage: Storage) -> BurnTensor:
+    """Return a tensor with the elements of another storage, which the geometry of ``x`` shows."""
+    size, stride, offset = x._metadata.geometry
+    with torch.inference_mode(x.is_inference()):
+        made: BurnTensor = _make(
+            BurnTensor,
+            size,
+            strides=stride,
+            storage_offset=offset,
+            dtype=x._metadata.dtype,
+            device=x._place,
+        )
+    made._storage = storage
+    made._value, made._version_seen = None, -1
+    made._place = x._place
+    made._is_whole = x._is_whole
+    made._metadata = x._metadata
+    return made
 
 
 def take_over(x: BurnTensor, new: BurnTensor) -> None:

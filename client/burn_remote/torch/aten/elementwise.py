@@ -12,11 +12,14 @@ from burn_remote.functions.casting import converted_to
 from burn_remote.torch.aten.promotion import (
     as_floats,
     cast,
+    factor_for,
     filled_like,
     in_common,
+    number_for,
     result_dtype,
 )
 from burn_remote.torch.aten.table import aten, implement
+from burn_remote_protocol.errors import UsageError
 
 __all__: list[str] = []
 
@@ -131,18 +134,26 @@ def _both(x: Any, y: Any) -> tuple[Any, Any]:
     return (x, _number(y, x)) if type(x) is Tensor else (_number(x, y), y)
 
 
-def _scaled(y: Any, alpha: Any) -> Any:
+def _scaled(x: Any, y: Any, alpha: Any) -> Any:
+    """Return ``y * alpha`` for operands of a common dtype."""
     if alpha == 1:
         return y
+    dtype = (x if type(x) is Tensor else y).dtype
+    if isinstance(alpha, float) and not (dtype.is_floating or dtype.is_complex):
+        raise UsageError(
+            f"For integral input tensors, argument alpha must not be a floating point number; it "
+            f"is {alpha}, and the tensors are combined in {dtype}"
+        )
     return y * alpha if type(y) is not Tensor or not y.dtype.is_bool else y
 
 
 @aten("add.Tensor", "add.Scalar")
 def add(x: Any, y: Any, alpha: Any = 1) -> Tensor:
     x, y = _both(x, y)
+    scaled = y if alpha == 1 else _scaled(x, y, alpha)
     if type(x) is Tensor and x.dtype.is_bool:
         return br.logical_or(*_bools(x, y)) if alpha else x
-    return br.add(x, y if alpha == 1 else _scaled(y, alpha))
+    return br.add(x, scaled)
 
 
 def _bools(x: Any, y: Any) -> tuple[Tensor, Tensor]:
@@ -156,7 +167,7 @@ def _bools(x: Any, y: Any) -> tuple[Tensor, Tensor]:
 @aten("sub.Tensor", "sub.Scalar")
 def sub(x: Any, y: Any, alpha: Any = 1) -> Tensor:
     x, y = _both(x, y)
-    return br.subtract(x, y if alpha == 1 else _scaled(y, alpha))
+    return br.subtract(x, y if alpha == 1 else _scaled(x, y, alpha))
 
 
 @aten("rsub.Tensor", "rsub.Scalar")
@@ -312,13 +323,15 @@ def where(condition: Tensor, x: Any, y: Any) -> Tensor:
 def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
     if type(value) is Tensor:
         return br.where(mask, converted_to(value, x.dtype), x)
-    return br.mask_fill(x, mask, _number(value, x))
+    return br.mask_fill(x, mask, number_for(value, x.dtype))
 
 
 @aten("clamp", "clamp.Tensor")
 def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     dtype = result_dtype(x, min, max)
     x = converted_to(x, dtype)
+    if not dtype.is_bool:
+        min, max = (int(bound) if type(bound) is bool else bound for bound in (min, max))
     if type(min) is Tensor or type(max) is Tensor:
         if min is not None:
             x = br.maximum(x, _of(min, dtype))
@@ -348,17 +361,25 @@ def clamp_max(x: Tensor, max: Any) -> Tensor:
 def addcmul(x: Tensor, y: Tensor, z: Tensor, *, value: Any = 1) -> Tensor:
     x, y, z = in_common(x, y, z)
     product = y * z
+    value = factor_for(value, product.dtype)
     return x + (product if value == 1 else product * value)
 
 
 @aten("addcdiv")
 def addcdiv(x: Tensor, y: Tensor, z: Tensor, *, value: Any = 1) -> Tensor:
+    if not any(one.dtype.is_floating or one.dtype.is_complex for one in (y, z)):
+        raise UsageError(
+            "Integer division with addcdiv is no longer supported; use "
+            "x + value * torch.trunc(tensor1 / tensor2) or x + value * tensor1 / tensor2"
+        )
     x, y, z = as_floats(x, y, z)
     return x + (y if value == 1 else y * value) / z
 
 
 @aten("lerp.Scalar", "lerp.Tensor")
 def lerp(x: Tensor, end: Tensor, weight: Any) -> Tensor:
+    if not (x.dtype.is_floating or x.dtype.is_complex):
+        raise UsageError(f"lerp takes tensors of floating-point numbers, not of {x.dtype}")
     if type(weight) is Tensor:
         return br.where(
             br.abs(weight) < 0.5, x + weight * (end - x), end - (end - x) * (1 - weight)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import burn_remote as br
 from burn_remote.functions.casting import converted_to
-from burn_remote.torch.aten.promotion import filled_like
+from burn_remote.torch.aten.promotion import factor_for, filled_like, number_for
 from burn_remote.torch.aten.table import aten
 from burn_remote_protocol.errors import UsageError
 
@@ -35,6 +35,16 @@ def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> 
     return br.reshape(result, index.shape)
 
 
+def _of_same_dtype(name: str, x: Tensor, source: Tensor) -> Tensor:
+    """Return a source of elements, which must have the dtype of the tensor that they go to."""
+    if source.dtype is not x.dtype:
+        raise UsageError(
+            f"{name}: expected self.dtype to be equal to src.dtype, but they are {x.dtype} and "
+            f"{source.dtype}; convert the source first"
+        )
+    return source
+
+
 def _scattered(x: Tensor, dim: int, index: Tensor, src: Any, update: str) -> Tensor:
     if not index.size:
         return x
@@ -43,9 +53,9 @@ def _scattered(x: Tensor, dim: int, index: Tensor, src: Any, update: str) -> Ten
         values = _with_axes(src)
         if values.shape != places.shape:
             values = values[tuple(slice(0, size) for size in places.shape)]
-        values = converted_to(values, x.dtype)
+        values = _of_same_dtype("scatter", x, values)
     else:
-        values = filled_like(x, src, places.shape)
+        values = filled_like(x, number_for(src, x.dtype), places.shape)
     result = br.scatter(_with_axes(x), dim, places, values, update=update)  # type: ignore[arg-type]
     return br.reshape(result, x.shape)
 
@@ -125,7 +135,7 @@ def index_put(
     x: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bool = False
 ) -> Tensor:
     (mask, *others) = indices
-    values = converted_to(values, x.dtype)
+    values = _of_same_dtype("index_put", x, values)
     if not others and mask is not None and mask.dtype.is_bool and values.size == 1:
         value = br.reshape(values, ())
         shaped = br.reshape(mask, mask.shape + (1,) * (x.ndim - mask.ndim))
@@ -143,9 +153,9 @@ def _along(x: Tensor, dim: int, index: Tensor, source: Any, update: Any) -> Tens
     dim = dim % x.ndim
     shape = (*x.shape[:dim], index.size, *x.shape[dim + 1 :])
     values = (
-        br.broadcast_to(converted_to(source, x.dtype), shape)
+        br.broadcast_to(source, shape)
         if type(source) is Tensor
-        else filled_like(x, source, shape)
+        else filled_like(x, number_for(source, x.dtype), shape)
     )
     index = converted_to(index, br.int64)
     index = br.where(index < 0, index + x.shape[dim], index)
@@ -158,16 +168,19 @@ def _rank_one(source: Any) -> Any:
 
 @aten("index_add")
 def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
+    source = _of_same_dtype("index_add", x, source)
+    alpha = factor_for(alpha, x.dtype)
     return _along(x, dim, index, source if alpha == 1 else source * alpha, "add")
 
 
 @aten("index_copy")
 def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    return _along(x, dim, index, source, "assign")
+    return _along(x, dim, index, _of_same_dtype("index_copy", x, source), "assign")
 
 
 @aten("index_fill.int_Scalar", "index_fill.int_Tensor")
 def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    value = converted_to(value, x.dtype) if type(value) is Tensor else value
     return _along(x, dim, index, value, "assign")
 
 
@@ -239,6 +252,28 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
     if not x.size:
         return counts
     return br.update_along(counts, 0, converted_to(x, br.int64), weights, update="add")
+
+
+@aten("histc")
+def histc(x: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
+    """Count elements in bins of equal width. Equal limits stand for those of the elements."""
+    if not x.dtype.is_floating:
+        raise UsageError(f"histc takes floating-point numbers on burn devices, not {x.dtype}")
+    if bins <= 0 or min > max:
+        raise UsageError(f"histc needs bins > 0 and min <= max, not {bins}, {min} and {max}")
+    counts = br.zeros((bins,), dtype=x.dtype, device=x.device)
+    if not x.size:
+        return counts
+    x = br.flatten(x)
+    low, high = (filled_like(x, float(one)) for one in (min, max))
+    if min == max:
+        low, high = br.min(x), br.max(x)
+        same = br.equal(low, high)
+        low, high = br.where(same, low - 1, low), br.where(same, high + 1, high)
+    inside = br.logical_and(x >= low, x <= high)
+    places = br.where(inside, (x - low) * bins / (high - low), filled_like(x, 0.0))
+    places = br.minimum(converted_to(places, br.int64), bins - 1)
+    return br.update_along(counts, 0, places, converted_to(inside, x.dtype), update="add")
 
 
 @aten("repeat_interleave.Tensor")

@@ -29,7 +29,12 @@ def softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
     x = converted_to(x, br.float32) if half_to_float else x
     if not x.size:
         return x
-    return F.softmax(x, dim) if x.ndim else br.ones_like(x)
+    return _of_line(F.softmax, x, dim)
+
+
+def _of_line(function: Callable[[Tensor, int], Tensor], x: Tensor, dim: int) -> Tensor:
+    """Apply a function along an axis; a 0-d tensor is a line of one element."""
+    return function(x, dim) if x.ndim else br.reshape(function(br.reshape(x, (1,)), 0), ())
 
 
 @aten("_safe_softmax")
@@ -47,22 +52,23 @@ def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor:
     x = converted_to(x, br.float32) if half_to_float else x
     if not x.size:
         return x
-    return F.log_softmax(x, dim) if x.ndim else br.zeros_like(x)
+    return _of_line(F.log_softmax, x, dim)
 
 
 @aten("_softmax_backward_data")
 def softmax_backward(grad: Tensor, output: Tensor, dim: int, input_dtype: Any) -> Tensor:
-    if not grad.ndim or not grad.size:
+    if not grad.size:
         return br.zeros_like(grad)
     product = grad * output
-    return cast(product - output * br.sum(product, axis=dim, keepdims=True), input_dtype)
+    total = br.sum(product, axis=dim, keepdims=True) if grad.ndim else product
+    return cast(product - output * total, input_dtype)
 
 
 @aten("_log_softmax_backward_data")
 def log_softmax_backward(grad: Tensor, output: Tensor, dim: int, input_dtype: Any) -> Tensor:
-    if not grad.ndim or not grad.size:
+    if not grad.size:
         return br.zeros_like(grad)
-    total = br.sum(grad, axis=dim, keepdims=True)
+    total = br.sum(grad, axis=dim, keepdims=True) if grad.ndim else grad
     return cast(grad - br.exp(output) * total, input_dtype)
 
 

@@ -8,8 +8,9 @@ import numpy as np
 
 import burn_remote as br
 from burn_remote.functions.casting import converted_to
-from burn_remote.torch.aten.promotion import as_floats
+from burn_remote.torch.aten.promotion import as_floats, factor_for, result_dtype
 from burn_remote.torch.aten.table import aten
+from burn_remote_protocol.errors import UsageError
 
 __all__: list[str] = []
 
@@ -22,6 +23,7 @@ def mm(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _plus(x: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
+    beta, alpha = (factor_for(one, product.dtype) for one in (beta, alpha))
     product = product if alpha == 1 else product * alpha
     if beta == 0:  # NaN in x does not count
         return product
@@ -40,6 +42,13 @@ def addbmm(x: Tensor, y: Tensor, z: Tensor, *, beta: Any = 1, alpha: Any = 1) ->
 
 @aten("addr")
 def addr(x: Tensor, y: Tensor, z: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    dtype = result_dtype(x, y, z)
+    for name, factor in (("beta", beta), ("alpha", alpha)):
+        if isinstance(factor, float) and not (dtype.is_floating or dtype.is_complex):
+            raise UsageError(
+                f"For integral input tensors, argument {name} must not be a floating point number; "
+                f"it is {factor}, and the tensors are combined in {dtype}"
+            )
     return _plus(x, br.reshape(y, (-1, 1)) * br.reshape(z, (1, -1)), beta, alpha)
 
 
@@ -98,6 +107,17 @@ def eigh(x: Tensor, UPLO: str = "L", compute_v: bool = True) -> tuple[Tensor, Te
         return br.linalg.eigvalsh(x), none
     values, vectors = br.linalg.eigh(x)
     return values, vectors
+
+
+@aten("linalg_eig")
+def eig(x: Tensor) -> tuple[Tensor, Tensor]:
+    values, vectors = br.linalg.eig(x)
+    return values, vectors
+
+
+@aten("linalg_eigvals", "_linalg_eigvals")
+def eigvals(x: Tensor) -> Tensor:
+    return br.linalg.eigvals(x)
 
 
 @aten("linalg_cross")

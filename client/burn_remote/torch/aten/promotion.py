@@ -7,6 +7,7 @@ A tensor with axes outranks a 0-d tensor of the same kind, and a 0-d tensor outr
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, Final
 
 import torch
@@ -15,13 +16,16 @@ import burn_remote as br
 from burn_remote.functions.casting import converted_to
 from burn_remote.torch.dtypes import dtype_from_torch, dtype_to_torch
 from burn_remote_protocol.dtypes import BOOL, C64, C128, F64, I64, DType
+from burn_remote_protocol.errors import UsageError
 
 __all__ = [
     "as_floats",
     "cast",
     "default_float",
+    "factor_for",
     "filled_like",
     "in_common",
+    "number_for",
     "result_dtype",
 ]
 
@@ -54,6 +58,44 @@ def default_float() -> DType:
 def filled_like(x: Tensor, number: Any, shape: tuple[int, ...] = (), dtype: Any = None) -> Tensor:
     """Return a tensor of one number on the device of ``x``; ``dtype`` is one of burn-remote's."""
     return br.full(shape, number, dtype=dtype or x.dtype, device=x.device)
+
+
+def number_for(value: Any, dtype: DType) -> Any:
+    """Convert a number that is stored in a tensor of a dtype, as PyTorch does.
+
+    Raises ``UsageError`` if it does not fit. A number that changes in each call of a graph stays as
+    it is if the dtype is one of floats.
+    """
+    if isinstance(value, complex) and not dtype.is_complex:
+        if value.imag:
+            raise UsageError(f"{value} cannot be stored in a tensor of {dtype}: it is complex")
+        value = value.real
+    if dtype.is_bool:
+        return bool(value)
+    if dtype.is_integer:
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"{value} cannot be stored in a tensor of {dtype}")
+        number, limits = int(value), br.iinfo(dtype)
+        if not limits.min <= number <= limits.max:
+            raise UsageError(
+                f"{number} cannot be stored in a tensor of {dtype}, which holds {limits.min} to "
+                f"{limits.max}"
+            )
+        return number
+    if type(value) is bool:
+        return int(value)
+    if type(value) in (int, float) and dtype.is_floating and dtype is not F64:
+        largest = br.finfo(dtype).max
+        if largest < abs(value) < math.inf:
+            raise UsageError(
+                f"{value} cannot be stored in a tensor of {dtype}: the largest is {largest}"
+            )
+    return value
+
+
+def factor_for(value: Any, dtype: DType) -> Any:
+    """Return a factor of elements of a dtype; integers and bools cut its fraction off."""
+    return int(value) if dtype.is_integer or dtype.is_bool else value
 
 
 def _kind(dtype: DType) -> int:

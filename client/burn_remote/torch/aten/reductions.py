@@ -182,6 +182,38 @@ def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[T
     return _picked(x, k - 1, dim, keepdim)
 
 
+@aten("mode")
+def mode(x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the most frequent elements, of several the smallest, and their last indices."""
+    if not x.ndim:
+        return x, filled_like(x, 0, (), br.int64)
+    dim %= x.ndim
+    if not x.shape[dim]:
+        raise RuntimeError(f"mode(): expected reduction dim {dim} to have non-zero size")
+    length = x.shape[dim]
+    places = br.arange(length, dtype=br.int64, device=x.device)
+    places = br.reshape(places, tuple([length if at == dim else 1 for at in range(x.ndim)]))
+    ordered = _sorted(x, dim, False)[0]
+    before = ordered[(*[slice(None)] * dim, slice(0, -1))]
+    after = ordered[(*[slice(None)] * dim, slice(1, None))]
+    is_first = br.concat(
+        [
+            br.ones((*x.shape[:dim], 1, *x.shape[dim + 1 :]), dtype=br.bool, device=x.device),
+            br.not_equal(after, before),
+        ],
+        axis=dim,
+    )
+    # The length of a run so far: how far its last element is from its first one.
+    starts = br.cummax(br.where(is_first, places, 0), dim)
+    longest = br.argmax(places - starts, axis=dim, keepdims=True)
+    values = br.gather(ordered, dim, converted_to(longest, br.int64))
+    equal = br.equal(x, values)
+    if x.dtype.is_floating:
+        equal = br.logical_or(equal, br.logical_and(br.isnan(x), br.isnan(values)))
+    indices = br.max(br.where(equal, places, -1), axis=dim, keepdims=True)
+    return (values, indices) if keepdim else (br.squeeze(values, dim), br.squeeze(indices, dim))
+
+
 def _picked(x: Tensor, place: int, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
     """Return the elements at a place of the sorted axis, and their indices."""
     dim %= x.ndim

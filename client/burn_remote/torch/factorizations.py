@@ -1,0 +1,101 @@
+"""Solutions of linear equations, determinants, and what PyTorch keeps for their gradients.
+
+PyTorch's gradients of these operations reuse the factorization that the forward pass returned, by
+``linalg_lu_solve``. Burn devices have no LU factorization. In its place the forward pass returns
+the matrix itself, with pivots of ``int64``, which no factorization has: then ``linalg_lu_solve``
+solves for the matrix.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+import burn_remote as br
+from burn_remote.torch.calls import Handler
+from burn_remote.torch.errors import UnsupportedOperation
+from burn_remote.torch.layouts import strides_of_results
+from burn_remote.torch.tensors import BurnTensor, value_of, wrap, wrap_strided
+
+__all__ = ["FACTORIZATIONS"]
+
+Tensor = br.Tensor
+
+
+def _solved(matrix: Tensor, right: Tensor, left: bool) -> Tensor:
+    """Solve ``matrix @ result = right``, or ``result @ matrix = right``."""
+    if not left:
+        matrix, right = br.matrix_transpose(matrix), br.matrix_transpose(right)
+    batch = np.broadcast_shapes(matrix.shape[:-2], right.shape[:-2])
+    result = br.linalg.solve(
+        br.broadcast_to(matrix, (*batch, *matrix.shape[-2:])),
+        br.broadcast_to(right, (*batch, *right.shape[-2:])),
+    )
+    return result if left else br.matrix_transpose(result)
+
+
+def _kept(value: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what stands for the factorization of matrices, and its pivots."""
+    return value, br.zeros(value.shape[:-1], dtype=br.int64, device=value.device)
+
+
+def _kept_of_determinant(x: BurnTensor) -> tuple[Tensor, Tensor]:
+    """Return ``_kept`` for a determinant: of the transpose if the tensor is contiguous and real."""
+    value = value_of(x)
+    is_transposed = x.is_contiguous() and not x.is_complex()
+    return _kept(br.matrix_transpose(value) if is_transposed else value)
+
+
+def _lu_solve(args: Any, kwargs: dict[str, Any]) -> Any:
+    factors, pivots, right = map(value_of, args)
+    if pivots.dtype is not br.int64:
+        raise UnsupportedOperation(
+            "aten::linalg_lu_solve is not available on burn devices for factors that they did not "
+            "make; use torch.linalg.solve with the matrix"
+        )
+    if kwargs.get("adjoint", False):
+        conjugate = br.conj(factors) if factors.dtype.is_complex else factors
+        factors = br.matrix_transpose(conjugate)
+    return wrap(_solved(factors, right, kwargs.get("left", True)), args[0]._place)
+
+
+def _solve(args: Any, kwargs: dict[str, Any]) -> Any:
+    x, right, left = args[0], args[1], kwargs.get("left", True)
+    place = x._place
+    matrix, value = value_of(x), value_of(right)
+    is_vector = value.ndim == 1 or (
+        value.ndim == matrix.ndim - 1 and value.shape == matrix.shape[:-1]
+    )
+    if is_vector:
+        last = -1 if left else -2
+        value = br.expand_dims(value, value.ndim + 1 + last)
+    result = _solved(matrix, value, left)
+    if is_vector:
+        result = br.squeeze(result, result.ndim + last)
+    strides = strides_of_results(torch.ops.aten._linalg_solve_ex.default, args, kwargs)
+    wrapped = wrap(result, place) if not strides else wrap_strided(result, strides[0], place)
+    codes = br.zeros(matrix.shape[:-2], dtype=br.int32, device=matrix.device)
+    return wrapped, *[wrap(each, place) for each in (*_kept(matrix), codes)]
+
+
+def _det(args: Any, kwargs: dict[str, Any]) -> Any:
+    (x,) = args
+    results = br.linalg.det(value_of(x)), *_kept_of_determinant(x)
+    return tuple([wrap(each, x._place) for each in results])
+
+
+def _slogdet(args: Any, kwargs: dict[str, Any]) -> Any:
+    (x,) = args
+    results = *br.linalg.slogdet(value_of(x)), *_kept_of_determinant(x)
+    return tuple([wrap(each, x._place) for each in results])
+
+
+# Name of an overload -> its handler.
+FACTORIZATIONS: Final[dict[str, Handler]] = {
+    "_linalg_det": _det,
+    "_linalg_slogdet": _slogdet,
+    "_linalg_solve_ex": _solve,
+    "linalg_lu_solve": _lu_solve,
+}

@@ -1,0 +1,274 @@
+"""Single operations give the CPU's values, dtypes, shapes and strides, or are refused as there."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group oracle")
+brt = pytest.importorskip("burn_remote.torch")
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+Make = Callable[[Any], Any]
+
+
+@pytest.fixture(scope="module")
+def device() -> Any:
+    return brt.local()
+
+
+def counted(device: Any, *shape: int, dtype: Any = None) -> Any:
+    """Return a tensor with the numbers from 1 on, integers by default."""
+    numbers = torch.arange(1, 1 + math.prod(shape), dtype=dtype or torch.int64)
+    return numbers.reshape(shape).to(device)
+
+
+def drawn(device: Any, *shape: int, seed: int = 0, dtype: Any = None) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=dtype).to(device)
+
+
+def described(x: Any) -> tuple[Any, ...]:
+    return x.dtype, tuple(x.shape), x.stride()
+
+
+def assert_same(make: Make, device: Any) -> None:
+    wanted, found = make("cpu"), make(device)
+    wanted, found = (x if isinstance(x, tuple | list) else (x,) for x in (wanted, found))
+    assert [*map(described, found)] == [*map(described, wanted)]
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(
+            ours.detach().cpu(), theirs.detach(), rtol=1e-4, atol=1e-5, equal_nan=True
+        )
+
+
+def with_gradients(function: Callable[..., Any], *tensors: Any) -> tuple[Any, ...]:
+    """Return results and the gradients of the tensors."""
+    leaves = [x.detach().requires_grad_() for x in tensors]
+    results = function(*leaves)
+    results = results if isinstance(results, tuple | list) else (results,)
+    total = sum(
+        (torch.view_as_real(x) if x.is_complex() else x).sum() * place
+        for place, x in enumerate(results, 1)
+        if x.is_floating_point() or x.is_complex()
+    )
+    total.backward()
+    # Strides of gradients are not those of the CPU for all operations.
+    return *results, *[x.grad.contiguous() for x in leaves]
+
+
+FACTORS = [(0.5, 1), (1, 0.5), (2, 3), (2.5, 3.5), (0, 1)]
+PRODUCTS: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
+    "addmm": ((2, 2), (2, 2), (2, 2)),
+    "addmv": ((2,), (2, 2), (2,)),
+    "baddbmm": ((3, 2, 2), (3, 2, 2), (3, 2, 2)),
+    "addbmm": ((2, 2), (3, 2, 2), (3, 2, 2)),
+}
+
+
+@pytest.mark.parametrize(("beta", "alpha"), FACTORS)
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_factors_of_integer_products_are_integers(
+    device: Any, name: str, beta: float, alpha: float
+) -> None:
+    def make(place: Any) -> Any:
+        operands = [counted(place, *shape) for shape in PRODUCTS[name]]
+        return getattr(torch, name)(*operands, beta=beta, alpha=alpha)
+
+    assert_same(make, device)
+
+
+@pytest.mark.parametrize("value", [0.5, 2, 2.5])
+def test_the_factor_of_addcmul_of_integers_is_an_integer(device: Any, value: float) -> None:
+    assert_same(lambda place: torch.addcmul(*[counted(place, 3)] * 3, value=value), device)
+
+
+CASES: dict[str, Make] = {
+    f"{name} of a 0-d {number}": lambda place, name=name, number=number: with_gradients(  # type: ignore[misc]
+        lambda x: getattr(torch, name)(x, 0), torch.tensor(number).to(place)
+    )
+    for name in ("softmax", "log_softmax")
+    for number in (2.0, math.nan, math.inf, -math.inf)
+}
+CASES |= {
+    "clamp_min of floats by a bool": lambda place: torch.clamp_min(drawn(place, 3), True),
+    "clamp_min of integers by a bool": lambda place: torch.clamp_min(counted(place, 3) - 2, True),
+    "clamp by bools": lambda place: torch.clamp(drawn(place, 9), False, True),
+    "clamp_min_ by a bool": lambda place: drawn(place, 3).clamp_min_(True),
+    "clamp of integers by a float": lambda place: counted(place, 3).clamp_min(1.5),
+}
+
+
+def mask(place: Any) -> Any:
+    return torch.tensor([True, False, True]).to(place)
+
+
+def places(place: Any) -> Any:
+    return torch.tensor([0, 2]).to(place)
+
+
+CASES |= {
+    "masked_fill_ of integers by a float": lambda p: counted(p, 3).masked_fill_(mask(p), 1.5),
+    "masked_fill of integers by a float": lambda p: counted(p, 3).masked_fill(mask(p), -1.5),
+    "masked_fill_ of bools by an integer": lambda p: (counted(p, 3) > 2).masked_fill_(mask(p), 5),
+    "masked_fill_ of halves by infinity": lambda p: (
+        drawn(p, 3).half().masked_fill_(mask(p), -math.inf)
+    ),
+    "scatter_ of integers by a float": lambda p: counted(p, 3).scatter_(0, places(p), 1.5),
+    "scatter_ of bools by an integer": lambda p: (counted(p, 3) > 2).scatter_(0, places(p), 5),
+    "index_fill_ of integers by a float": lambda p: counted(p, 3).index_fill_(0, places(p), 1.5),
+    "index_add of integers with a float factor": lambda p: counted(p, 3).index_add(
+        0, places(p), counted(p, 2), alpha=2
+    ),
+}
+
+
+def square(place: Any, *batch: int, seed: int = 0, dtype: Any = None) -> Any:
+    """Return well-conditioned matrices of 4 rows."""
+    return drawn(place, *batch, 4, 4, seed=seed, dtype=dtype) + 4 * torch.eye(4, dtype=dtype).to(
+        place
+    )
+
+
+def positive(place: Any) -> Any:
+    x = drawn(place, 4, 4)
+    return x @ x.mT + torch.eye(4).to(place)
+
+
+linalg: Any = torch.linalg
+COMPLEX: Any = torch.complex64
+CASES |= {
+    "solve": lambda p: with_gradients(linalg.solve, square(p), drawn(p, 4, 2)),
+    "solve of a transpose": lambda p: with_gradients(
+        lambda x, y: linalg.solve(x.mT, y), square(p), drawn(p, 4, 2)
+    ),
+    "solve of a transposed leaf": lambda p: with_gradients(
+        linalg.solve, square(p).mT, drawn(p, 4, 2)
+    ),
+    "solve for a vector": lambda p: with_gradients(linalg.solve, square(p), drawn(p, 4)),
+    "solve for vectors": lambda p: with_gradients(linalg.solve, square(p, 3), drawn(p, 3, 4)),
+    "solve batches": lambda p: with_gradients(linalg.solve, square(p, 3), drawn(p, 3, 4, 2)),
+    "solve from the right": lambda p: with_gradients(
+        lambda x, y: linalg.solve(x, y, left=False), square(p), drawn(p, 2, 4)
+    ),
+    "solve complex": lambda p: with_gradients(
+        linalg.solve, square(p, dtype=COMPLEX), drawn(p, 4, 2, dtype=COMPLEX)
+    ),
+    "det": lambda p: with_gradients(linalg.det, square(p)),
+    "det of a transposed leaf": lambda p: with_gradients(linalg.det, square(p).mT),
+    "det of batches": lambda p: with_gradients(linalg.det, square(p, 2, 3)),
+    "det complex": lambda p: with_gradients(linalg.det, square(p, dtype=COMPLEX)),
+    "slogdet": lambda p: with_gradients(lambda x: linalg.slogdet(x)[1], square(p)),
+    "slogdet of a transposed leaf": lambda p: with_gradients(
+        lambda x: linalg.slogdet(x)[1], square(p, 2).mT
+    ),
+    "logdet": lambda p: with_gradients(torch.logdet, positive(p)),
+    "inv": lambda p: with_gradients(linalg.inv, square(p)),
+    "pinv": lambda p: linalg.pinv(drawn(p, 4, 3)),
+    "cholesky": lambda p: with_gradients(linalg.cholesky, positive(p)),
+    "cholesky_solve": lambda p: torch.cholesky_solve(drawn(p, 4, 2), linalg.cholesky(positive(p))),
+    "qr": lambda p: tuple(linalg.qr(drawn(p, 4, 3))),
+    "eigvals": lambda p: linalg.eigvals(positive(p)).real.sort().values,
+    "matrix_power": lambda p: linalg.matrix_power(square(p), 3),
+    "matrix_rank": lambda p: linalg.matrix_rank(square(p)),
+    "cond": lambda p: linalg.cond(square(p)),
+    "tensorinv": lambda p: linalg.tensorinv(square(p).reshape(2, 2, 4)).contiguous(),
+}
+REPEATED = [[1.0, 2.0, 2.0, 3.0], [3.0, 1.0, 3.0, 1.0], [1.0, 1.0, 1.0, 1.0], [4.0, 3.0, 2.0, 1.0]]
+CASES |= {
+    "mode": lambda p: with_gradients(torch.mode, torch.tensor(REPEATED).to(p)),
+    "mode along the first axis": lambda p: torch.mode(torch.tensor(REPEATED).to(p), 0, True),
+    "mode of integers": lambda p: torch.mode(torch.tensor(REPEATED).long().to(p)),
+    "mode of one number": lambda p: torch.mode(torch.tensor(3.0).to(p)),
+    "histc": lambda p: torch.histc(drawn(p, 200), 10, -2, 2),
+    "histc of all elements": lambda p: torch.histc(drawn(p, 200), 7),
+    "histc of equal elements": lambda p: torch.histc(torch.full((5,), 2.0).to(p), 4),
+    "histc without elements": lambda p: torch.histc(drawn(p, 0), 4),
+    "histc with NaN": lambda p: torch.histc(torch.tensor([0.5, math.nan, 3.0]).to(p), 4, 0, 2),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_operation_has_the_results_of_the_cpu(device: Any, name: str) -> None:
+    assert_same(CASES[name], device)
+
+
+REFUSED: dict[str, Make] = {
+    "addr with a float factor": lambda p: torch.addr(*[counted(p, 2)] * 3, alpha=0.5),
+    "add with a float factor": lambda p: torch.add(*[counted(p, 3)] * 2, alpha=0.5),
+    "sub with a float factor": lambda p: torch.sub(*[counted(p, 3)] * 2, alpha=0.5),
+    "rsub with a float factor": lambda p: torch.rsub(*[counted(p, 3)] * 2, alpha=0.5),
+    "addcdiv of integers": lambda p: torch.addcdiv(*[counted(p, 3)] * 3),
+    "lerp of integers": lambda p: torch.lerp(*[counted(p, 3)] * 2, 0.5),
+    "halves that overflow": lambda p: drawn(p, 3).half().masked_fill_(mask(p), 1e9),
+    "integers that overflow": lambda p: counted(p, 3).to(torch.int8).masked_fill_(mask(p), 300),
+    "complex numbers among floats": lambda p: drawn(p, 3).masked_fill_(mask(p), 1j),
+    "scatter_ of another dtype": lambda p: drawn(p, 3).scatter_(0, places(p), counted(p, 2)),
+    "scatter_add_ of another dtype": lambda p: drawn(p, 3).scatter_add_(
+        0, places(p), counted(p, 2)
+    ),
+    "index_put_ of another dtype": lambda p: drawn(p, 3).index_put_((places(p),), counted(p, 2)),
+    "index_add_ of another dtype": lambda p: drawn(p, 3).index_add_(0, places(p), counted(p, 2)),
+    "index_copy_ of another dtype": lambda p: drawn(p, 3).index_copy_(0, places(p), counted(p, 2)),
+    "solve of a singular matrix": lambda p: linalg.solve(*drawn(p, 2, 3, 3) * 0).cpu(),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_operation_is_refused_as_on_the_cpu(device: Any, name: str) -> None:
+    for place in ("cpu", device):
+        with pytest.raises(RuntimeError):
+            REFUSED[name](place)
+
+
+def test_factors_of_another_library_are_refused(device: Any) -> None:
+    factors, pivots = linalg.lu_factor(square("cpu"))
+    with pytest.raises(NotImplementedError, match="did not make"):
+        linalg.lu_solve(factors.to(device), pivots.to(device), drawn(device, 4, 2))
+
+
+COPIED: dict[str, Make] = {
+    "a transpose": lambda p: drawn(p, 3, 4).t(),
+    "every second column": lambda p: drawn(p, 4, 6)[:, 1::2],
+    "repeated rows": lambda p: drawn(p, 1, 3).expand(4, 3),
+    "images in channels_last": lambda p: drawn(p, 2, 3, 4, 4).to(memory_format=torch.channels_last),
+    "the real parts of complex numbers": lambda p: drawn(p, 3, dtype=COMPLEX).real,
+    "elements that nobody wrote": lambda p: torch.zeros(3, 2, device=p),
+}
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_a_deep_copy_has_the_strides_of_the_cpu(device: Any, name: str) -> None:
+    assert_same(lambda place: copy.deepcopy(COPIED[name](place)), device)
+
+
+def test_deep_copies_share_elements_as_their_originals_do(device: Any) -> None:
+    def make(place: Any) -> Any:
+        x = drawn(place, 3, 4)
+        whole, row, plane = copy.deepcopy([x, x[1], x.t()])
+        row.fill_(7)
+        plane[0] *= 2
+        return x, whole, row, plane
+
+    assert_same(make, device)
+
+
+def test_a_deep_copy_of_a_written_view_shows_the_writes(device: Any) -> None:
+    def make(place: Any) -> Any:
+        x = drawn(place, 3, 4)
+        view = x[:, 1]
+        copied = copy.deepcopy(view)
+        x.mul_(10)
+        second = copy.deepcopy(view)
+        second.add_(1)
+        return copied, second, view, x
+
+    assert_same(make, device)
