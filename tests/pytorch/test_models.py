@@ -127,6 +127,18 @@ def test_a_gpt_with_a_key_value_cache_writes_the_same_text(device: Any) -> None:
     assert farthest(our_logits, logits) < 1e-4
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_gpt_2_of_hugging_face_samples_the_text_of_the_cpu_in_one_round_trip() -> None:
+    pytest.importorskip("transformers")
+    import torch_gpt
+
+    found, expected, difference, round_trips = torch_gpt.compare(count=12)
+    assert torch.equal(found, expected)
+    assert len(found.flatten().unique()) > 4
+    assert difference < 1e-4
+    assert round_trips == 1  # of the tokens, read at the end
+
+
 class LoRA(nn.Module):  # type: ignore[misc]  # PyTorch has no types here
     """A frozen linear layer, and a trained product of two narrow matrices beside it."""
 
