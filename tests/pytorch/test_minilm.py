@@ -28,3 +28,13 @@ def test_the_embeddings_are_those_of_the_cpu_in_so_many_round_trips(
     assert round_trips == expected
     assert similar[0, 2] > similar[0, 1]
     assert similar[1, 3] > similar[1, 0]
+
+
+def test_a_lora_fine_tuning_has_the_losses_and_weights_of_the_cpu() -> None:
+    import torch_lora
+
+    losses, expected, farthest, round_trips = torch_lora.compare(steps=2)
+    assert float((losses - expected).abs().max()) < 1e-4
+    assert farthest < 1e-4
+    assert losses[1] < losses[0]
+    assert round_trips == 3  # transformers reads the mask in each step; the losses at the end
