@@ -8,10 +8,11 @@ loop) a product of a quarter of a millisecond then takes many times as long as o
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import threadpoolctl
 
@@ -42,61 +43,77 @@ def on_one_thread(run: Run) -> Run:
         return run
 
     def run_alone(*inputs: Any) -> Any:
-        _enter(found)
+        call = object()
+        _alone[call] = None
         try:
+            _set_threads(found, is_alone=True)
             return run(*inputs)
         finally:
-            _leave(found)
+            # First and without a call, because Ctrl-C may come after one: a call that stayed in
+            # the dict would leave the process with one thread.
+            del _alone[call]
+            try:
+                _set_threads(found, is_alone=False)
+            except KeyboardInterrupt:
+                _set_threads(found, is_alone=False)  # it may have come before all were set
+                raise
 
     return run_alone
 
 
 class Limit(NamedTuple):
-    """A function that sets a library's number of threads, and the number that it had."""
+    """A function that sets a library's number of threads, and the number that it had.
+
+    ``is_per_thread``: the function sets the number for products of the calling thread only.
+    """
 
     set_threads: Callable[[int], Any]
     threads: int
+    is_per_thread: bool = False
 
 
-_lock: Final = threading.Lock()
-_running = 0  # products that run on one thread
+_alone: Final[dict[object, None]] = {}  # the calls that run on one thread now
+_lock = threading.Lock()
 
 
-def _enter(found: Sequence[Limit]) -> None:
-    global _running
+def _set_threads(found: Sequence[Limit], *, is_alone: bool) -> None:
+    """Set the numbers of threads when this thread begins a product alone, or has ended one."""
     with _lock:
-        _running += 1
-        if _running == 1:
-            for limit in found:
-                limit.set_threads(1)
+        for limit in found:
+            is_limited = is_alone if limit.is_per_thread else bool(_alone)
+            limit.set_threads(1 if is_limited else limit.threads)
 
 
-def _leave(found: Sequence[Limit]) -> None:
-    global _running
-    with _lock:
-        _running -= 1
-        if _running == 0:
-            for limit in found:
-                limit.set_threads(limit.threads)
+def _after_fork() -> None:
+    # In a forked child: other threads of the parent may have held the lock or multiplied.
+    global _lock
+    _lock = threading.Lock()
+    _alone.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @cache
 def limits() -> tuple[Limit, ...]:
     """Return the limits of the multi-threaded BLAS libraries of this process."""
     found = threadpoolctl.ThreadpoolController().select(user_api="blas").lib_controllers
-    return tuple(
-        Limit(_setter(library), library.num_threads) for library in found if library.num_threads > 1
-    )
+    return tuple(_limit(library) for library in found if library.num_threads > 1)
 
 
-def _setter(library: Any) -> Callable[[int], Any]:
-    """Return the function of a library that sets its number of threads.
+def _limit(library: Any) -> Limit:
+    """Return the limit of a library.
 
-    threadpoolctl's own method sets that of OpenBLAS only for the first thread that calls it, and
-    silently does nothing for the threads of other sessions.
+    threadpoolctl's own method sets the number of an OpenBLAS with threads of its own only for the
+    first thread that calls it, and silently does nothing for the threads of other sessions. An
+    OpenBLAS with OpenMP has a number for each thread that calls it, which that method sets.
     """
+    threads = library.num_threads
+    if getattr(library, "threading_layer", None) == "openmp":
+        return Limit(library.set_num_threads, threads, is_per_thread=True)
     for prefix, suffix in itertools.product(("", "scipy_"), ("", "64_", "_64")):
         function = getattr(library.dynlib, f"{prefix}openblas_set_num_threads{suffix}", None)
         if function is not None:
-            return cast("Callable[[int], Any]", function)
-    return cast("Callable[[int], Any]", library.set_num_threads)
+            return Limit(function, threads)
+    return Limit(library.set_num_threads, threads)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,6 +17,7 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.kernel_forms import ArraySpec
 from burn_remote_server.backends.array.kernels import blas_threads
 from burn_remote_server.backends.array.kernels.linear_algebra import FloatLinearAlgebra
+from support.interrupts import InterruptAfterCall
 
 
 class Library:
@@ -83,6 +87,65 @@ def test_the_number_of_threads_is_restored_after_the_last_of_products_at_a_time(
     blas_threads.on_one_thread(outer)()
     assert seen == [1, 1]
     assert library.num_threads == 8
+
+
+def test_ctrl_c_at_any_instruction_leaves_the_number_of_threads(library: Library) -> None:
+    run = blas_threads.on_one_thread(lambda: None)
+    codes = frozenset({run.__code__, blas_threads._set_threads.__code__})
+    place, is_over = 0, False
+    while not is_over:
+        interrupt = InterruptAfterCall(place, codes)
+        with interrupt.watching():
+            run()
+        assert library.num_threads == 8, interrupt.place
+        place, is_over = place + 1, not interrupt.has_come
+    assert place > 5
+
+
+def test_each_thread_restores_its_own_number_if_the_library_has_one_per_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """OpenBLAS with OpenMP has one. Another thread's product may run longer."""
+    numbers = threading.local()
+
+    def set_threads(count: int) -> None:
+        numbers.own = count
+
+    limit = blas_threads.Limit(set_threads, 8, is_per_thread=True)
+    monkeypatch.setattr(blas_threads, "limits", lambda: (limit,))
+    seen = []
+
+    def short() -> None:
+        seen.append(numbers.own)
+
+    def short_product() -> None:
+        blas_threads.on_one_thread(short)()
+        seen.append(numbers.own)
+
+    with ThreadPoolExecutor(1) as other:
+        blas_threads.on_one_thread(lambda: other.submit(short_product).result())()
+    assert seen == [1, 8]
+    assert numbers.own == 8
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_child_that_was_forked_during_a_product_restores_the_number_of_threads(
+    library: Library,
+) -> None:
+    def fork_and_multiply() -> int:
+        with blas_threads._lock:  # as another thread may hold it
+            child = os.fork()
+        if child == 0:
+            try:
+                signal.alarm(5)
+                blas_threads.on_one_thread(lambda: None)()
+            finally:
+                os._exit(library.num_threads)
+        return child
+
+    child = blas_threads.on_one_thread(fork_and_multiply)()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 8
 
 
 @pytest.mark.skipif(not blas_threads.limits(), reason="NumPy's BLAS has one thread")
