@@ -277,9 +277,17 @@ def test_a_draining_server_finishes_the_queue_and_announces_its_end() -> None:
         code = running.stop()
         assert pending.result(5).shape == (600, 600)
         assert code == 0
-        with pytest.raises(br.SessionLost, match="shutting down"):
+        with pytest.raises(br.SessionLost, match="shutting down; its tensors are gone") as lost:
             device.sync()
+        assert running.address in str(lost.value)
         device.close()
+
+
+def test_the_error_of_a_closed_device_says_how_to_go_on() -> None:
+    with server() as running, br.RemoteDevice(running.address) as device:
+        x = br.ones(3, device=device)
+    with pytest.raises(br.UsageError, match=r"closed its connection .* open the device again"):
+        x.numpy()
 
 
 @pytest.mark.parametrize("dialect", ["native", "burn-0.21"])

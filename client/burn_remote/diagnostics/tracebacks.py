@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
 from types import TracebackType
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
 from burn_remote_protocol.errors import BurnRemoteError
 
-__all__ = ["FULL_TRACEBACKS", "shorten"]
+__all__ = ["FULL_TRACEBACKS", "shorten", "shortened"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 # For work on this package: if this environment variable is not empty, tracebacks keep all frames.
 FULL_TRACEBACKS: Final = "BURN_REMOTE_FULL_TRACEBACKS"
@@ -37,3 +41,17 @@ def shorten(error: BaseException) -> None:
             short = TracebackType(short, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
         keeps_ours = keeps_ours and is_ours
     error.__traceback__ = short
+
+
+def shortened(function: Function) -> Function:
+    """Decorate a function: the tracebacks of its ``BurnRemoteError`` have none of our frames."""
+
+    @functools.wraps(function)
+    def called(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except BurnRemoteError as error:
+            shorten(error)
+            raise
+
+    return cast("Function", called)

@@ -13,11 +13,12 @@ from burn_remote.arguments.numbers import Number, is_imaginary, number_for, numb
 from burn_remote.arguments.promotion import promoted, promoted_with_number
 from burn_remote.arguments.traced_numbers import scalar_of
 from burn_remote.diagnostics.invalid_calls import no_tensor
+from burn_remote.diagnostics.tracebacks import shorten
 from burn_remote.dispatch.signatures import SIGNATURES_PER_ROW, Signatures, infer
 from burn_remote.runner.interface import DerivedData, OwningHandle
 from burn_remote.runner.stack import RunnerStack, outermost
 from burn_remote_protocol.dtypes import I64
-from burn_remote_protocol.errors import ArgumentMismatch, DeviceMismatch
+from burn_remote_protocol.errors import ArgumentMismatch, BurnRemoteError, DeviceMismatch
 from burn_remote_protocol.operations.families import base, numeric
 from burn_remote_protocol.tensors import Shape, TensorSpec
 
@@ -315,7 +316,9 @@ class Operator:
 Binary = TypeVar("Binary", bound=Callable[[Any, Any], Any])
 
 
-def operator_method(function: Binary, tensors: Operator, numbers: Operator | None = None) -> Binary:
+def operator_method(  # noqa: C901
+    function: Binary, tensors: Operator, numbers: Operator | None = None
+) -> Binary:
     """Return the method for an operator of ``Tensor`` that computes ``function(x1, x2)``.
 
     The function must apply ``tensors`` to two tensors whose operation ``tensors`` remembers, and
@@ -327,44 +330,50 @@ def operator_method(function: Binary, tensors: Operator, numbers: Operator | Non
     new = object.__new__
 
     def operate(x1: Any, x2: Any, /) -> Any:
-        handle = x1.handle
-        client = handle.client
-        kind = x1.__class__
-        other: TensorHandle | None
-        signature: Signature | None
         try:
-            if x2.__class__ is kind:
-                other = x2.handle
-                theirs = other.client
-                if theirs is not client:
-                    # One of them is tracked: its client is the runner around the other's.
-                    if type(client) is RunnerStack:
-                        client, theirs = theirs, client
-                    if client.inner is not theirs:
-                        return function(x1, x2)
-                signature = recent[id(handle.spec), id(other.spec)][0]
-            elif (scalar := type(x2)) is float or scalar is int:
-                other = None
-                signature = with_number[id(handle.spec), scalar, x2][0]
-            else:
+            handle = x1.handle
+            client = handle.client
+            kind = x1.__class__
+            other: TensorHandle | None
+            signature: Signature | None
+            try:
+                if x2.__class__ is kind:
+                    other = x2.handle
+                    theirs = other.client
+                    if theirs is not client:
+                        # One of them is tracked: its client is the runner around the other's.
+                        if type(client) is RunnerStack:
+                            client, theirs = theirs, client
+                        if client.inner is not theirs:
+                            return function(x1, x2)
+                    signature = recent[id(handle.spec), id(other.spec)][0]
+                elif (scalar := type(x2)) is float or scalar is int:
+                    other = None
+                    signature = with_number[id(handle.spec), scalar, x2][0]
+                else:
+                    return function(x1, x2)
+            except (KeyError, AttributeError):  # AttributeError: a client has no inner runner
+                signature = None
+            if signature is None:
                 return function(x1, x2)
-        except (KeyError, AttributeError):  # AttributeError: a client has no inner runner
-            signature = None
-        if signature is None:
-            return function(x1, x2)
-        x = new(kind)  # ``kind(out)`` would take twice the time of these two statements
-        execute = client.execute if type(client) is RunnerStack else None
-        if execute is None:
-            (out,) = client.register_op(signature, (handle,) if other is None else (handle, other))
-        else:
-            # As the innermost runner does. Its call would take a tenth of the operation's time.
-            ids = [handle.id] if other is None else [handle.id, other.id]
-            out = new(OwningHandle)
-            out.spec = signature.outputs[0]
-            out.client = client
-            execute(signature, ids, (out,))
-        x.handle = out
-        return x
+            x = new(kind)  # ``kind(out)`` would take twice the time of these two statements
+            execute = client.execute if type(client) is RunnerStack else None
+            if execute is None:
+                (out,) = client.register_op(
+                    signature, (handle,) if other is None else (handle, other)
+                )
+            else:
+                # As the innermost runner does. Its call would take a tenth of the operation's time.
+                ids = [handle.id] if other is None else [handle.id, other.id]
+                out = new(OwningHandle)
+                out.spec = signature.outputs[0]
+                out.client = client
+                execute(signature, ids, (out,))
+            x.handle = out
+            return x
+        except BurnRemoteError as error:
+            shorten(error)
+            raise
 
     return cast("Binary", functools.update_wrapper(operate, function))
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from burn_remote.arguments.arrays import as_array
 from burn_remote.arguments.promotion import promoted
+from burn_remote.diagnostics.tracebacks import shorten
 from burn_remote.dispatch.operators import filled, reshaped, upload
 from burn_remote.functions.casting import converted_to
 from burn_remote.functions.differentiation import is_parameter, updated
@@ -20,7 +21,12 @@ from burn_remote.functions.manipulation import broadcast_to, concat, flatten
 from burn_remote.functions.selection import where
 from burn_remote.functions.statistics import cumulative_sum
 from burn_remote.functions.value import holds_tensors, is_tensor
-from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, ShapeMismatch
+from burn_remote_protocol.errors import (
+    ArgumentMismatch,
+    BurnRemoteError,
+    DTypeMismatch,
+    ShapeMismatch,
+)
 from burn_remote_protocol.tensors import TensorSpec
 
 if TYPE_CHECKING:
@@ -59,16 +65,20 @@ def assign_item(x: Tensor, index: Any, value: Any, /) -> None:
             RuntimeWarning,
             stacklevel=2,
         )
-    is_leaf = is_parameter(x, "x[…] =", "y = x.set(index, value)")
-    new = _converted(x, value)
-    if is_tensor(index) and index.dtype.is_bool and is_tensor(new):
-        changed = _with_rows(x, index, new)
-    else:
-        changed = set_item(x, index, new)
-    if is_leaf:
-        updated(x, changed)
-    else:
-        x.handle = changed.handle
+    try:
+        is_leaf = is_parameter(x, "x[…] =", "y = x.set(index, value)")
+        new = _converted(x, value)
+        if is_tensor(index) and index.dtype.is_bool and is_tensor(new):
+            changed = _with_rows(x, index, new)
+        else:
+            changed = set_item(x, index, new)
+        if is_leaf:
+            updated(x, changed)
+        else:
+            x.handle = changed.handle
+    except BurnRemoteError as error:
+        shorten(error)
+        raise
 
 
 def _converted(x: Tensor, value: Any) -> Any:

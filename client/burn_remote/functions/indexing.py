@@ -171,7 +171,13 @@ def _as_value(x: Tensor, value: Tensor | Number, shape: Shape) -> Tensor:
         # NumPy ignores leading axes of size 1.
         while value.ndim > len(shape) and value.shape[0] == 1:
             value = reshaped(value, value.shape[1:])
-        return broadcast_to(value, shape)
+        try:
+            return broadcast_to(value, shape)
+        except ShapeMismatch:
+            raise ShapeMismatch(
+                f"the value {value.handle.spec} does not broadcast to {list(shape)}, the shape "
+                "that the index selects"
+            ) from None
     return x.__class__(filled(x.handle.client, TensorSpec(shape, x.dtype), value))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from burn_remote.arguments.numbers import is_number, refuse_elements
 from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.diagnostics.tracebacks import shortened
 from burn_remote.dispatch.operators import operator_method
 from burn_remote.functions import (
     activations,
@@ -65,12 +66,14 @@ class Tensor(TensorValue):
     # ``==`` compares elements, so the hash is by identity, as in PyTorch.
     __hash__ = object.__hash__
 
+    @shortened
     def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
         if is_tensor(other) or is_number(other) or isinstance(other, np.ndarray):
             return logic.equal(self, other)
         refuse_elements(other)
         return NotImplemented
 
+    @shortened
     def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
         if is_tensor(other) or is_number(other) or isinstance(other, np.ndarray):
             return logic.not_equal(self, other)
@@ -85,45 +88,45 @@ class Tensor(TensorValue):
     __add__ = arithmetic.ADD.method(arithmetic.add)
     __radd__ = __add__
     __sub__ = arithmetic.SUB.method(arithmetic.subtract)
-    __rsub__ = arithmetic.reflected_subtract
+    __rsub__ = shortened(arithmetic.reflected_subtract)
     __mul__ = arithmetic.MUL.method(arithmetic.multiply)
     __rmul__ = __mul__
     __truediv__ = arithmetic.FLOAT_DIV.method(arithmetic.divide)
-    __rtruediv__ = arithmetic.reflected_divide
-    __floordiv__ = arithmetic.floor_divide
-    __rfloordiv__ = arithmetic.reflected_floor_divide
-    __mod__ = arithmetic.remainder
-    __rmod__ = arithmetic.reflected_remainder
-    __divmod__ = arithmetic.divide_with_remainder
-    __pow__ = arithmetic.pow
-    __rpow__ = arithmetic.reflected_pow
+    __rtruediv__ = shortened(arithmetic.reflected_divide)
+    __floordiv__ = shortened(arithmetic.floor_divide)
+    __rfloordiv__ = shortened(arithmetic.reflected_floor_divide)
+    __mod__ = shortened(arithmetic.remainder)
+    __rmod__ = shortened(arithmetic.reflected_remainder)
+    __divmod__ = shortened(arithmetic.divide_with_remainder)
+    __pow__ = shortened(arithmetic.pow)
+    __rpow__ = shortened(arithmetic.reflected_pow)
     __matmul__ = operator_method(linear_algebra.matmul, linear_algebra.MATMUL)
-    __rmatmul__ = linear_algebra.reflected_matmul
+    __rmatmul__ = shortened(linear_algebra.reflected_matmul)
     __neg__ = arithmetic.negative
     __pos__ = elementwise.positive
     __abs__ = elementwise.abs
 
-    __iadd__ = differentiation.add_in_place
-    __isub__ = differentiation.subtract_in_place
-    __imul__ = differentiation.multiply_in_place
-    __itruediv__ = differentiation.divide_in_place
-    __ifloordiv__ = differentiation.floor_divide_in_place
-    __imod__ = differentiation.remainder_in_place
-    __ipow__ = differentiation.power_in_place
+    __iadd__ = shortened(differentiation.add_in_place)
+    __isub__ = shortened(differentiation.subtract_in_place)
+    __imul__ = shortened(differentiation.multiply_in_place)
+    __itruediv__ = shortened(differentiation.divide_in_place)
+    __ifloordiv__ = shortened(differentiation.floor_divide_in_place)
+    __imod__ = shortened(differentiation.remainder_in_place)
+    __ipow__ = shortened(differentiation.power_in_place)
 
-    __and__ = logic.bitwise_and
-    __rand__ = logic.bitwise_and
-    __or__ = logic.bitwise_or
-    __ror__ = logic.bitwise_or
-    __xor__ = logic.bitwise_xor
-    __rxor__ = logic.bitwise_xor
-    __lshift__ = logic.bitwise_left_shift
-    __rlshift__ = logic.reflected_left_shift
-    __rshift__ = logic.bitwise_right_shift
-    __rrshift__ = logic.reflected_right_shift
+    __and__ = shortened(logic.bitwise_and)
+    __rand__ = shortened(logic.bitwise_and)
+    __or__ = shortened(logic.bitwise_or)
+    __ror__ = shortened(logic.bitwise_or)
+    __xor__ = shortened(logic.bitwise_xor)
+    __rxor__ = shortened(logic.bitwise_xor)
+    __lshift__ = shortened(logic.bitwise_left_shift)
+    __rlshift__ = shortened(logic.reflected_left_shift)
+    __rshift__ = shortened(logic.bitwise_right_shift)
+    __rrshift__ = shortened(logic.reflected_right_shift)
     __invert__ = logic.bitwise_invert
 
-    __getitem__ = indexing.get_item
+    __getitem__ = shortened(indexing.get_item)
     __setitem__ = assignment.assign_item
     set = indexing.set_item
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -91,3 +92,52 @@ def test_an_error_that_is_not_ours_keeps_the_innermost_frames() -> None:
 def test_an_environment_variable_keeps_all_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FULL_TRACEBACKS, "1")
     assert any("/dispatch/" in line for line in lines_of(br.compile(shapes_that_do_not_fit)))
+
+
+def assigned(x: br.Tensor, y: br.Tensor) -> None:
+    x[0] = y
+
+
+def indexed(x: br.Tensor, y: br.Tensor) -> Any:
+    return x[5]
+
+
+OPERATORS = [
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod,
+    divmod, operator.pow, operator.matmul, operator.lt, operator.le, operator.gt, operator.ge,
+    operator.eq, operator.ne, operator.iadd, operator.isub, operator.imul, operator.itruediv,
+    operator.ifloordiv, operator.imod, operator.ipow,
+]  # fmt: skip
+INTEGER_OPERATORS = [operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift]
+
+
+def modules_of(
+    function: Callable[[Any, Any], Any], x: Any, y: Any, expected: type[Exception]
+) -> list[str]:
+    with pytest.raises(expected) as caught:
+        function(x, y)
+    frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
+    return [frame.f_globals["__name__"] for frame in frames]
+
+
+@pytest.mark.parametrize("act", [*OPERATORS, assigned, indexed])
+def test_a_mismatch_in_an_operator_shows_no_frame_of_the_package(
+    act: Callable[[Any, Any], Any],
+) -> None:
+    modules = modules_of(act, br.ones((2, 3)), br.ones((4, 5)), br.ShapeMismatch)
+    assert set(modules) == {__name__}
+
+
+@pytest.mark.parametrize("act", INTEGER_OPERATORS)
+def test_a_mismatch_of_bits_shows_no_frame_of_the_package(act: Callable[[Any, Any], Any]) -> None:
+    x, y = br.ones((2, 3), dtype=br.int64), br.ones((4, 5), dtype=br.int64)
+    assert set(modules_of(act, x, y, br.ShapeMismatch)) == {__name__}
+
+
+@pytest.mark.parametrize("act", [operator.add, operator.sub, operator.truediv, operator.pow])
+def test_an_operand_that_is_no_number_shows_no_frame_of_the_package(
+    act: Callable[[Any, Any], Any],
+) -> None:
+    x = br.ones(3)
+    assert set(modules_of(act, x, [1, 2, 3], br.ArgumentMismatch)) == {__name__}
+    assert set(modules_of(act, [1, 2, 3], x, br.ArgumentMismatch)) == {__name__}

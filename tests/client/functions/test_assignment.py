@@ -261,3 +261,10 @@ def test_an_assignment_to_a_tensor_that_the_program_keeps_does_not_warn(
         x[0] = 5
         assert x.tolist() == [5, 1]
     assert weights["layers"][0].tolist() == Model.weight.tolist() == [5, 1]
+
+
+def test_a_value_of_the_wrong_shape_is_refused_with_both_shapes(device: br.Device) -> None:
+    x = br.ones((2, 3), device=device)
+    expected = r"the value float32\[7\] does not broadcast to \[3\], the shape that the index"
+    with pytest.raises(br.ShapeMismatch, match=expected):
+        x[0] = np.ones(7)

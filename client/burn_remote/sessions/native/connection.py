@@ -309,6 +309,8 @@ class Connection:
                         daemon=True,
                     ).start()
                 return
+        if type(error) is SessionLost:
+            error = SessionLost(f"{self.address}: {error}; {OPEN_AGAIN}")
         self.end(error)
 
     def _resume_in_thread(self, cause: str) -> None:
@@ -453,7 +455,9 @@ class Connection:
                     self._is_leaving = True
                     _send_closing(self._link)
         finally:
-            self.end(ClosedDevice(f"this program closed its connection to {self.address}"))
+            self.end(
+                ClosedDevice(f"this program closed its connection to {self.address}; {OPEN_AGAIN}")
+            )
 
     def discard(self) -> None:
         """End the session at once, although the server may be busy and read no frames.
@@ -464,7 +468,7 @@ class Connection:
         with self._changed:
             is_open = self.error is None
             resume = Resume(self.welcome.session, self.welcome.secret, self._end.received)
-        self.end(ClosedDevice(f"the device at {self.address} was closed"))
+        self.end(ClosedDevice(f"the device at {self.address} was closed; {OPEN_AGAIN}"))
         if is_open and self._is_resumable:
             with contextlib.suppress(BurnRemoteError):
                 link, _ = self._open(DISCARD_SECONDS, resume)
