@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from burn_remote.arguments.numbers import Number
+from burn_remote.diagnostics.tracebacks import shorten
 from burn_remote.dispatch.operators import Operator, filled, reshaped, upload
 from burn_remote.functions.arithmetic import add, multiply
 from burn_remote.functions.casting import astype, distinct
@@ -25,7 +26,7 @@ from burn_remote.functions.nonzero_elements import boolean_mask, nonzero
 from burn_remote.functions.selection import mask_fill, maximum, minimum, where
 from burn_remote.functions.value import is_tensor
 from burn_remote_protocol.dtypes import I64
-from burn_remote_protocol.errors import ShapeMismatch
+from burn_remote_protocol.errors import BurnRemoteError, ShapeMismatch
 from burn_remote_protocol.operations.families import base
 from burn_remote_protocol.operations.rules.checks import broadcast_shapes
 from burn_remote_protocol.tensors import Shape, TensorSpec
@@ -49,17 +50,21 @@ def get_item(x: Tensor, index: Any, /) -> Tensor:
     for one round trip, because only the device knows their number (``boolean_mask``). Raises
     ``ShapeMismatch`` and ``DTypeMismatch``.
     """
-    if is_tensor(index) and index.handle.spec.dtype.is_bool:
-        return boolean_mask(x, index)
-    if index.__class__ is tuple and any(_is_mask(item) for item in index):
-        parts = ((nonzero(item) if _is_mask(item) else (item,)) for item in index)
-        index = tuple(part for some in parts for part in some)
-    selection = selection_of(index, x.shape)
-    given = x
-    if selection.ranges:
-        x = SLICE.apply((x,), (selection.ranges,))
-    selected = reshaped(x, selection.shape)
-    return _picked(selected, selection) if selection.pickers else distinct(given, selected)
+    try:
+        if is_tensor(index) and index.handle.spec.dtype.is_bool:
+            return boolean_mask(x, index)
+        if index.__class__ is tuple and any(_is_mask(item) for item in index):
+            parts = ((nonzero(item) if _is_mask(item) else (item,)) for item in index)
+            index = tuple(part for some in parts for part in some)
+        selection = selection_of(index, x.shape)
+        given = x
+        if selection.ranges:
+            x = SLICE.apply((x,), (selection.ranges,))
+        selected = reshaped(x, selection.shape)
+        return _picked(selected, selection) if selection.pickers else distinct(given, selected)
+    except BurnRemoteError as error:
+        shorten(error)
+        raise
 
 
 def set_item(

@@ -126,7 +126,7 @@ class Tensor(TensorValue):
     __rrshift__ = shortened(logic.reflected_right_shift)
     __invert__ = logic.bitwise_invert
 
-    __getitem__ = shortened(indexing.get_item)
+    __getitem__ = indexing.get_item
     __setitem__ = assignment.assign_item
     set = indexing.set_item
 
