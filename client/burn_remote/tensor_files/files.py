@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -122,6 +123,11 @@ def save(
     if is_tensor(value) and suffix != NPY:
         raise ArgumentMismatch(
             f"a {suffix} file has tensors by name; write {{'x': tensor}}, or a name with {NPY}"
+        )
+    if suffix == NPY and isinstance(value, Mapping | list | tuple):
+        raise ArgumentMismatch(
+            f"a {NPY} file has one tensor, not a {type(value).__name__}; write a name with "
+            f"{SAFETENSORS} to save several"
         )
     _SAVERS[suffix](path, value, progress=progress, **options)
 

@@ -128,7 +128,11 @@ def test_a_failed_save_leaves_the_former_file(local: br.Device, tmp_path: Path) 
         (lambda p, x: br.load(p / "x.pt"), br.ArgumentMismatch, "names no format; use .safe"),
         (lambda p, x: br.save(p / "x", x), br.ArgumentMismatch, "names no format"),
         (lambda p, x: br.save(p / "x.npz", x), br.ArgumentMismatch, "write {'x': tensor}"),
-        (lambda p, x: br.save(p / "x.npy", {"a": x}), br.ArgumentMismatch, "is a dict"),
+        (
+            lambda p, x: br.save(p / "x.npy", {"a": x}),
+            br.ArgumentMismatch,
+            "one tensor, not a dict",
+        ),
         (lambda p, x: br.load(p / "x.npy", nested=True), br.ArgumentMismatch, "nested only"),
         (lambda p, x: br.save(p / "x.npz", {"a": x}, metadata={}), br.ArgumentMismatch, "metadata"),
         (lambda p, x: br.save(p / "x.npy", x.astype(br.bfloat16)), br.DTypeMismatch, "safetensors"),
