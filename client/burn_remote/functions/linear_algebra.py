@@ -9,6 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NoReturn
 
+import numpy as np
+
 from burn_remote.arguments.arrays import Array
 from burn_remote.arguments.axes import normal_axes, normal_axis
 from burn_remote.diagnostics.invalid_calls import explained, no_tensor
@@ -129,7 +131,7 @@ def tensordot(
 
     The result has the remaining axes of ``x1``, then those of ``x2``.
     """
-    if isinstance(axes, int):
+    if isinstance(axes, int | np.integer):
         if not 0 <= axes <= min(x1.ndim, x2.ndim):
             raise ShapeMismatch(
                 f"{x1.handle.spec} and {x2.handle.spec} do not have {axes} axes to contract"

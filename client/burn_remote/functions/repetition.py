@@ -5,6 +5,7 @@ The dtype does not change. Negative axes count from the end. All raise ``ShapeMi
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -51,7 +52,8 @@ def repeat(
         x, axis = flatten(x), 0
     place = normal_axis(axis, x.ndim)
     shape = x.shape
-    if isinstance(repeats, int):
+    if isinstance(repeats, int | np.integer):
+        repeats = int(operator.index(repeats))
         single = reshaped(x, (*shape[: place + 1], 1, *shape[place + 1 :]))
         repeated = REPEAT_DIM.apply((single,), (place + 1, repeats))
         return reshaped(repeated, (*shape[:place], shape[place] * repeats, *shape[place + 1 :]))
@@ -100,12 +102,13 @@ def tile(x: Tensor, repetitions: int | Sequence[int], /) -> Tensor:
 def roll(x: Tensor, /, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
     """Rotate elements along axes; ``axis=None`` rotates the flattened tensor."""
     if axis is None:
-        if not isinstance(shift, int):
+        if not isinstance(shift, int | np.integer):
             raise ShapeMismatch("several shifts require one axis for each")
         return reshaped(roll(flatten(x), shift, 0), x.shape)
     given = x
     axes = normal_axes(axis, x.ndim)
-    shifts = (shift,) * len(axes) if isinstance(shift, int) else tuple(shift)
+    given_shifts = (shift,) * len(axes) if isinstance(shift, int | np.integer) else shift
+    shifts = [int(operator.index(one)) for one in given_shifts]
     if len(shifts) != len(axes):
         raise ShapeMismatch(f"{len(shifts)} shifts do not match {len(axes)} axes")
     for place, count in zip(axes, shifts, strict=True):

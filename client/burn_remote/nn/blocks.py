@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, counted, reshaped
 from burn_remote.dispatch.preferred_rows import preferring
@@ -164,9 +166,9 @@ def _counts(
 
 
 def _factor(r: int) -> int:
-    if r.__class__ is not int or r < 1:
+    if not isinstance(r, int | np.integer) or isinstance(r, bool) or r < 1:
         raise UsageError(f"the factor must be a positive integer, not {r!r}")
-    return r
+    return int(r)
 
 
 def _image(x: Tensor) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ import enum
 import pickle
 import re
 import threading
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -335,6 +336,44 @@ def test_enumerations_and_other_subclasses_are_numbers(
         expected = _outcome(line, {"br": br, "x": x, "n": plain})
         br.set_default_device(None)
     assert found == expected
+
+
+class Count(int):
+    def __add__(self, other: int) -> Count:
+        return Count(int(self) + other)
+
+    def __sub__(self, other: int) -> Count:
+        return Count(int(self) - other)
+
+
+# In sizes that no other test uses, because signatures of equal calls are found in a cache.
+@pytest.mark.parametrize(
+    "line",
+    [
+        "br.repeat(x, n)", "br.repeat(x, n, axis=n - 1)", "br.roll(x, n, axis=n - 1)",
+        "br.roll(x, (n,), axis=(n - 1,))", "br.roll(x, n)", "br.linalg.diagonal(x, offset=n)",
+        "br.linalg.trace(x, offset=n)", "br.unfold(x, n, n + 1, n)",
+        "br.tensordot(x, br.matrix_transpose(x), axes=n)",
+        "br.functional.pixel_shuffle(image, n + 1)",
+        "br.functional.pixel_unshuffle(image, n + 1)",
+        "br.functional.conv2d(image, image[:, :, :1, :1], stride=n + 1, padding=n, groups=n)",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", [Count, np.int64])
+def test_counts_and_offsets_of_other_classes_give_the_same_as_plain_integers(
+    line: str, kind: Callable[[int], Any]
+) -> None:
+    with br.LocalDevice() as device:
+        size = 33 if kind is Count else 35
+        x = br.reshape(br.arange(37 * size, dtype="float32", device=device), (37, size))
+        image = br.reshape(
+            br.arange(48 * size, dtype="float32", device=device), (1, 4, 6, 2 * size)
+        )
+        names = {"br": br, "x": x, "image": image}
+        found = eval(line, {**names, "n": kind(1)})
+        expected = eval(line, {**names, "n": 1})
+        assert found.dtype is expected.dtype
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
 
 
 def _outcome(line: str, names: dict[str, Any]) -> object:
