@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from support.servers import server
 pytestmark = pytest.mark.examples
 
 LENGTHS = (9, 4, 1)
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_embeddings_are_those_of_the_model_in_numpy_and_cost_one_round_trip() -> None:
@@ -25,12 +28,18 @@ def test_the_embeddings_are_those_of_the_model_in_numpy_and_cost_one_round_trip(
         encoder = embed_sentences.Encoder(weights)
         device.sync()
         before = device.traffic
-        found = encoder.embed(device.tensor(tokens), device.tensor(lengths)).numpy()
-        requests = device.traffic.requests - before.requests
+        inputs = device.tensor(tokens), device.tensor(lengths)
+        uploaded = device.traffic
+        found = encoder.embed(*inputs).numpy()
+        after = device.traffic
+        requests = after.requests - before.requests
+        operations = after.operations - uploaded.operations
         read = dict(zip(weights, br.read([*weights.values()]), strict=True))
     expected = embed(read, tokens, lengths)
 
     assert requests == 1
+    for document in ("README.md", "docs/performance.md"):
+        assert f" {operations} operations" in (ROOT / document).read_text()
     assert np.abs(found - expected).max() < 1e-5
 
 
