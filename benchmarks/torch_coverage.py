@@ -194,7 +194,7 @@ def compare(op: Any, sample: Any, backward: bool) -> str | None:
     for ours, theirs in zip(seen, expected, strict=True):
         if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
             return f"{ours.dtype}{list(ours.shape)} instead of {theirs.dtype}{list(theirs.shape)}"
-        if op.name in UNDEFINED:
+        if op.name in UNDEFINED or sample.kwargs.get("dropout_p"):  # attention with dropout
             continue
         try:
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4, equal_nan=True)
