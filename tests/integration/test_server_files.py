@@ -94,12 +94,13 @@ def test_the_arrays_of_an_archive_are_loaded(device: br.RemoteDevice, root: Path
         "group/y": np.asfortranarray(np.arange(6).reshape(2, 3)),
         "empty": np.zeros((0, 3)),
         "z": np.array(True),
-    }
+    } | {f"small/{number}": np.full(3, number) for number in range(40)}
     np.savez(root / "several.npz", **arrays)
     before = device.traffic
     found = br.load("server:/several.npz", device=device)
     used = device.traffic - before
-    assert used.frames_sent <= 6  # not one for each array
+    # One round trip reads the headers of all arrays. A slow client sends it in several frames.
+    assert used.frames_sent < len(arrays) // 2
     assert used.bytes_received < 2**18
     assert [*found] == [*arrays]
     for name, array in arrays.items():
