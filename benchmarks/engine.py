@@ -143,8 +143,9 @@ def large_tensors(device: br.Device, other: br.Device, megabytes: int = 256) -> 
         device.sync()
 
     def move() -> None:
-        held[0].to(other)
+        moved = held[0].to(other)  # kept: a dropped tensor is not fetched
         other.sync()
+        del moved
 
     up = median_seconds(upload, 5)
     down = median_seconds(lambda: held[0].numpy(), 5)
