@@ -1,7 +1,8 @@
-"""Gradients that are the transpose of a matrix, which need no operation yet.
+"""Gradients that are stored as the matrix whose transpose they are.
 
-The weight of a linear layer is mostly the transpose of a parameter, so the walk next transposes the
-weight's gradient back. It then takes the matrix itself, and no operation is issued.
+The weight of a linear layer is usually the transpose of a parameter, so the next step of the
+backward pass transposes its gradient back. That step takes the stored matrix, and no operation is
+issued for either transpose.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ __all__ = ["HANDLERS", "allow_fallback", "resolve"]
 # Overload -> handler; filled as overloads are first called.
 HANDLERS: Final[dict[Any, Handler]] = {}
 
-# Views of one overload that are remembered; when there are more, it starts again.
+# The most views that are remembered for an overload. If there are more, all are forgotten.
 _LIMIT: Final = 4096
 
 # Overloads with handlers of their own, by name.
@@ -119,7 +119,8 @@ def _view(func: Any) -> Handler:
         if not single:
             return [alias_as(x, one, None) for one in shown]
         value = None
-        # A view of a storage whose order is not that of the axes is made of the tensor's elements.
+        # If the storage's elements are not in the order of the tensor's axes, the view is made of
+        # the tensor's own value.
         storage = x._storage
         if storage.value is None and function is not None and x._version_seen == storage.version:
             value = None if x._value is None else function(x._value, *args[1:], **kwargs)

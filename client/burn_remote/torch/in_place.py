@@ -81,7 +81,7 @@ def functional_overload(func: Any, is_out: bool) -> Any:
     return None
 
 
-# Arguments of factories, which an output determines.
+# Arguments of factories such as ``zeros`` that are not needed if there is an output.
 _OF_FACTORIES: Final = frozenset({"dtype", "layout", "device", "pin_memory"})
 
 
@@ -127,7 +127,7 @@ def _value_or_values(result: Any) -> Any:
 
 
 def _own_defaults(func: Any, functional: Any) -> dict[int, Any]:
-    """Return the defaults that the overload without writes lacks, by the places of arguments.
+    """Return the defaults of ``func`` that its functional overload lacks, by argument position.
 
     PyTorch leaves out arguments that are defaults: ``bernoulli_(0.5)`` is called without 0.5.
     """

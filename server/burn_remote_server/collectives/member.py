@@ -17,9 +17,9 @@ the group's bound. A member from which nothing came for a whole bound has failed
 **Progress.** A member may be alive but late: its session does not issue the collective, or an input
 does not arrive. A late member reports itself ``issue_seconds`` after the previous member's
 announcement, and says what its session is doing. If the previous member is late too, there is no
-such announcement; then the next member reports the late one after 1.5 times that. Members that wait
-for elements report a failure only after twice that time, so the report that names the right member
-comes first.
+such announcement; then the next member reports the late one after ``1.5 * issue_seconds``. Members
+that wait for elements report a failure only after ``2 * issue_seconds``, so the first report names
+the right member.
 
 **Announcements.** A member announces a collective when it has the inputs, because the elements
 follow on the same link. If an engine's elements travel elsewhere, the member announces each
@@ -61,9 +61,9 @@ logger = get_logger(__name__)
 BEATS_PER_BOUND: Final = 4
 # The most characters of a reason that is sent to others.
 MAX_REASON: Final = 900
-# A member that waits for an input receives a message of the previous one at this interval.
+# While a member waits for an input, it looks for messages of the previous member this often.
 INPUT_SLICE_SECONDS: Final = 0.05
-# The most elements of a member that left to keep until they are combined.
+# The most bytes of elements to keep from a member that has left, until they are combined.
 MAX_KEPT_BYTES: Final = 32 * 2**20
 # The most announcements that wait for this member; each has up to 1 KiB.
 MAX_AHEAD: Final = 1024
@@ -129,7 +129,7 @@ class Member:
         # The collective that this member has begun, until the previous one has announced it too.
         self._unagreed: BeginCollective | None = None
         self._heard = time.monotonic()
-        # When the previous member counts as failed although it is alive, and why.
+        # The time from which the previous member counts as failed although it is alive, and why.
         self._late_at = float("inf")
         self._late_reason = ""
         self._sender: Final = Sender(
@@ -364,7 +364,8 @@ class Member:
             incoming.notify(broken)
         deadline = time.monotonic() + self._join_seconds
         while not self._sender.has_link and time.monotonic() < deadline:
-            # The previous member may report why the next one cannot link itself, which then counts.
+            # The previous member may report why the next one cannot link itself. Then that is the
+            # reason, and not the timeout below.
             self.serve_links(SLICE_SECONDS, lambda: self._sender.has_link)
             self._receive_final_messages()
         if not self._sender.has_link:
@@ -378,8 +379,8 @@ class Member:
     def _receive_final_messages(self) -> None:
         """Take the messages of a previous member that left; keep its elements for later.
 
-        Until the next member has linked itself, only the previous one can tell of a failure, and
-        its announcements and elements may come before the message.
+        Until the next member has linked itself, only the previous one can report a failure.
+        Announcements and elements may come before its report, so these are read and kept.
         """
         incoming, size = self._incoming, 0
         if incoming is None or not self._begun or self._kept or not incoming.has_ended():

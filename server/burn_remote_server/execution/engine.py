@@ -129,8 +129,8 @@ class Engine:
         self._exposed_account = OverheadAccount(interpreter.reply_quota)
         # Set when the session ends, by another thread: the rest of a running batch is skipped.
         self.is_stopped = False
-        # The tasks that are being executed, and the position of the current one; the number of
-        # tasks at the end.
+        # The tasks that are being executed, and the position of the current one. After the last
+        # task, the position is their number.
         self.tasks: Sequence[Any] = ()
         self.place = 0
         # Wraps a callback: the device may call the result from its own thread, and the callback
@@ -226,7 +226,7 @@ class Engine:
     def lost_task(self, reason: str) -> OperationFailed | None:
         """Return the failure of the task that is being executed and does not return.
 
-        ``None`` if no task is being executed, or one that may take any time. Called by another
+        ``None`` if no task is being executed, or if the task has no time limit. Called by another
         thread.
         """
         error = OperationLost(reason)
@@ -262,9 +262,9 @@ class Engine:
     def fail_interrupted(self, task: Sequence[Any]) -> bool:
         """Fail an operation that an interrupt stopped, unless it has stored its outputs.
 
-        An operation cannot be repeated, because it may have overwritten an input, nor can a
-        collective, which may have begun: its group fails. Returns ``False`` for any other task; the
-        caller must execute it again.
+        An operation cannot be repeated, because it may have overwritten an input. A collective
+        cannot be repeated either: it may have begun, so its group fails. Returns ``False`` for any
+        other task; the caller must execute it again.
         """
         plan = self._interpreter.numbered.get(task[0])
         if plan is not None:
@@ -570,7 +570,7 @@ class Engine:
 
     def _fail(self, tensor: int, error: OperationFailed, operation: str, shapes: str) -> None:
         fields: dict[str, Any] = {"operation": operation, "shapes": shapes, "tensor": tensor}
-        if isinstance(error, CollectiveFailed):  # an input's, which came from an earlier one
+        if isinstance(error, CollectiveFailed):  # of an input, by an earlier collective
             fields |= {"member": error.member, "address": error.address}
         failure = type(error)(error.reason, **fields)
         self._tensors.store_failure((tensor,), failure)

@@ -31,7 +31,8 @@ __all__ = [
 class OverwrittenInputs(Exception):
     """An optimization failed after it had begun to overwrite the inputs at ``places``.
 
-    Its operations cannot be executed in its place. The cause is the error that occurred.
+    Its single operations cannot be executed instead, because inputs are lost. The cause is the
+    error that occurred.
     """
 
     def __init__(self, places: tuple[int, ...]) -> None:
@@ -96,9 +97,9 @@ class DirectCall(NamedTuple):
 
     ``run`` takes the inputs in any layout, and after them, if there is one output, optionally the
     array of an input to write it into. It returns the output, or a tuple of several. ``compiled``
-    returns a faster ``run`` or ``None``, and whether that will not change any more. That function
-    gives outputs in C order if those of the operations are in C order. It raises no error but
-    ``MemoryError``, before it writes anything. ``makes_new_arrays``: nothing else references the
+    returns a faster ``run`` or ``None``, and whether this answer is final. The faster ``run`` gives
+    outputs in C order if those of the operations are in C order. It can raise only ``MemoryError``,
+    and only before it has written anything. ``makes_new_arrays``: nothing else references the
     outputs of either function.
     """
 
@@ -138,8 +139,8 @@ class Optimization(NumOperations):
 
         An output may be written into the array of an input at one of the places ``reusable``, and
         is then that array. The caller ensures that nothing else references these arrays.
-        Raises ``OverwrittenInputs`` for an error that occurs after that has begun; after any other
-        exception the inputs are unchanged, and the operations can still be executed.
+        Raises ``OverwrittenInputs`` for an error after the first write into an input; after any
+        other exception the inputs are unchanged, and the operations can still be executed.
         """
 
     @abstractmethod

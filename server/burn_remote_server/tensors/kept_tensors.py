@@ -73,8 +73,8 @@ class KeptTensors:
         self._contents: Final[OrderedDict[tuple[str, bytes], _Content]] = OrderedDict()
         self._content_bytes = 0
         self._published: Final[dict[str, _Published]] = {}
-        # The tokens that exist, once some were removed. Sessions of removed ones go on, and nobody
-        # could open or remove what they keep.
+        # The tokens that still exist; ``None`` until one is removed. Sessions of a removed token go
+        # on but keep nothing more, because nobody could open or remove it.
         self._owners: frozenset[str] | None = None
         pool.reclaim = self.free_contents
 

@@ -62,7 +62,7 @@ class OutgoingTransfers:
         self._idle.set()
 
     def holds(self, transfer: bytes | int) -> bool:
-        """Return whether a tensor is being sent or lent that may have to be exposed again."""
+        """Return whether a tensor, which may have to be exposed again, is being sent or lent."""
         begun = itertools.chain(self._begun.values(), self._lent.values())
         return any(one.transfer == transfer for one in begun)
 
@@ -131,7 +131,7 @@ class OutgoingTransfers:
         self._check_idle()
 
     def declined(self, request: FetchRequest) -> Exposed | None:
-        """Return the tensor if the peer requests one again whose lent memory it cannot open."""
+        """Return a lent tensor that the peer requests again, because it cannot open the memory."""
         begun = self._lent.get(request.request)
         if begun is None or (request.transfer, request.offset) != (begun.transfer, 0):
             return None

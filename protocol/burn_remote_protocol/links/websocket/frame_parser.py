@@ -150,7 +150,7 @@ class FrameParser:
         return state.size - state.missing if state.parts is not None else 0
 
     def bytes_to_read(self) -> int:
-        """Return how many bytes to read next. More than ``READ_BYTES`` are certain to follow."""
+        """Return how many bytes to read next; above ``READ_BYTES``, so many are certain to come."""
         state = self._state
         if state.missing > READ_BYTES:
             return state.missing
@@ -163,9 +163,9 @@ class FrameParser:
 
     @property
     def has_room(self) -> bool:
-        """Whether ``room`` may be called: a long payload is in progress.
+        """Whether ``room`` may be called.
 
-        Not while received bytes wait to be joined to it.
+        A long payload is in progress, and no received bytes wait to be joined to it.
         """
         state = self._state
         return state.buffer_in_progress() is not None and not state.received

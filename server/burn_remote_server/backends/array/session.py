@@ -201,9 +201,9 @@ class ArraySession(BackendSession):
     def _numbered_calls(
         self, signature: Signature, kernel: Kernel, numbers: Mapping[str, float]
     ) -> tuple[ElementwiseCall, ...]:
-        """Return an operation with other numbers as calls, where no ufunc computes it.
+        """Return the calls of an operation that no ufunc computes, with the numbers of a call.
 
-        NumPy has no such calls; a backend for GPUs overrides this.
+        NumPy has none; a backend for GPUs overrides this.
         """
         return ()
 
@@ -218,7 +218,7 @@ class ArraySession(BackendSession):
         return RowReduction(self.bind(signature))
 
     def returns_new_array(self, signature: Signature) -> bool:
-        # Products of more dimensions, and those of other array modules, may have another order.
+        # Other array modules may return products in another memory order.
         return self._xp is np and signature.row.name in PRODUCTS and not is_quantized(signature)
 
     def _direct_calls(

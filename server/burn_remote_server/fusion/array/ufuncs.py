@@ -18,14 +18,15 @@ from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler, Kern
 
 __all__ = ["MAX_UFUNC_ARRAYS", "CompiledUfunc", "compiled_ufunc"]
 
-# The operands and results of a ufunc in all releases of NumPy 2.
+# The most operands and results that a ufunc has together, in all releases of NumPy 2.
 MAX_UFUNC_ARRAYS: Final = 32
 
 # The ufuncs of all graphs of a process together, each with some 140 KB of machine code. No further
 # runs of operations are compiled until graphs are freed.
 MAX_UFUNCS: Final = 512
 
-# Its place in NumPy's table of functions, and the argument for an operation without identity.
+# The place of ``PyUFunc_FromFuncAndData`` in NumPy's table of functions, and its argument for an
+# operation without an identity element.
 _FROM_FUNCTION_AND_DATA: Final = 1
 _NO_IDENTITY: Final = -1
 _NAME: Final = b"fused"
