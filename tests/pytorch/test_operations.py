@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from support.torch_comparison import drawn
+
 torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group oracle")
 brt = pytest.importorskip("burn_remote.torch")
 pytestmark = [
@@ -29,11 +31,6 @@ def counted(device: Any, *shape: int, dtype: Any = None) -> Any:
     """Return a tensor with the numbers from 1 on, integers by default."""
     numbers = torch.arange(1, 1 + math.prod(shape), dtype=dtype or torch.int64)
     return numbers.reshape(shape).to(device)
-
-
-def drawn(device: Any, *shape: int, seed: int = 0, dtype: Any = None) -> Any:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=dtype).to(device)
 
 
 def described(x: Any) -> tuple[Any, ...]:

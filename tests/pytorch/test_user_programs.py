@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.torch_comparison import compared
+from support.torch_comparison import compared, drawn
 
 torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group oracle")
 brt = pytest.importorskip("burn_remote.torch")
@@ -38,10 +38,6 @@ def program(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 @pytest.fixture(scope="module")
 def device() -> Any:
     return brt.local()
-
-
-def drawn(device: Any, *shape: int, seed: int = 0) -> Any:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
 
 
 def made(device: Any, build: Callable[[], Any]) -> Any:

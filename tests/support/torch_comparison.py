@@ -1,10 +1,18 @@
-"""Comparison of nested results of PyTorch programs on a burn device with those on the CPU."""
+"""Inputs of PyTorch programs on a burn device, and comparison of their results with the CPU's."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+
+
+def drawn(device: Any, *shape: int, seed: int = 0, dtype: Any = None) -> Any:
+    """Return normal random numbers that are the same on every device."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=dtype).to(device)
 
 
 def compared(ours: Any, theirs: Any, at: str = "") -> None:
