@@ -1,6 +1,6 @@
 """PyTorch programs on burn devices: ``model.to("burn")``.
 
-``connect`` opens a server as the next of the devices ``torch.device("burn", 0)``, ``("burn", 1)`` …
+``connect`` makes a server the next of the devices ``torch.device("burn", 0)``, ``("burn", 1)`` …
 Tensors, modules, autograd and optimizers are PyTorch's own; their operations run on the server.
 Nothing else in this package imports this folder, which needs PyTorch: ``burn-remote[torch]``.
 """
@@ -28,7 +28,8 @@ from burn_remote_protocol.errors import UsageError
 __all__ = ["UnsupportedOperation", "add", "connect", "fallback", "local"]
 
 register()
-# An installed package is found by its entry point, and need not import dynamo until it is used.
+# PyTorch finds the backend of an installed package by its entry point, and then imports dynamo only
+# when a program uses it. Without the entry point, the backend must be registered here.
 if not entry_points(group="torch_dynamo_backends", name="burn_remote"):
     dynamo_backend = importlib.import_module("burn_remote.torch.compiling.dynamo_backend")
     dynamo_backend.register()
@@ -59,7 +60,8 @@ def add(device: br.Device) -> Any:
 def fallback(device: str | None) -> None:
     """Permit (``"cpu"``) or forbid (``None``) that operations without a row run on the CPU.
 
-    Each such operation copies its tensors to this process and back, and warns once.
+    Each such operation copies its tensors to this process and back, and warns once. Raises
+    ``UsageError`` for another argument.
     """
     if device not in ("cpu", None):
         raise UsageError(f"fallback takes 'cpu' or None, not {device!r}")

@@ -34,7 +34,7 @@ LOWER: Final = (
     "prelu",
     "scaled_dot_product_attention",
 )
-# In float32: functions whose results would lose too much.
+# In float32: functions whose results would lose too much precision.
 FULL: Final = (
     "binary_cross_entropy_with_logits",
     "cosine_embedding_loss",

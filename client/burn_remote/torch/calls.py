@@ -1,4 +1,4 @@
-"""Conversion of arguments and results between PyTorch's tensors and ours, called *values*."""
+"""Conversion of arguments and results between PyTorch's tensors and *values*, our own tensors."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def wrapped_strided(result: Any, strides: Any, place: Any) -> Any:
 
 
 def functional(func: Any, function: Callable[..., Any]) -> Handler:
-    """Return the handler of an overload of the table, which makes new tensors."""
+    """Return the handler of an overload of the table. Its results are new tensors."""
     always = not is_row_major(func)
     planner = Planner(function)
 

@@ -154,7 +154,7 @@ FUNCTIONAL_COMPOSITIONS: Final[dict[str, Callable[..., Any]]] = {
 _OTHERS: Final[dict[str, Callable[..., Any]]] = {
     "_amp_foreach_non_finite_check_and_unscale_": _unscale,
     "_amp_update_scale_": _update_scale,
-    # No nested tensors: encoders then hide padding by masks.
+    # Burn devices have no nested tensors. After ``False``, encoders hide padding by masks.
     "_nested_tensor_from_mask_left_aligned": lambda x, mask: False,
     "equal": _equal,
     "set_.source_Tensor": _set,

@@ -20,9 +20,9 @@ __all__ = ["allow_fallback", "decomposed", "refusal"]
 
 _CORE: Final = core_aten_decompositions()
 
-# A decomposition may call the operation that it decomposes, and so recurse without end: some call
-# it with ``out=``, whose handler calls it without ``out=``. Decompositions that end are nested less
-# deeply than this.
+# A decomposition may call the operation that it decomposes, and so recurse without end. For
+# example, some call it with ``out=``, and the handler of that overload calls it without ``out=``.
+# Decompositions that end are nested less deeply than this.
 _DEEPEST: Final = 8
 
 _is_fallback_allowed = False

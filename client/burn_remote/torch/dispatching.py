@@ -1,10 +1,12 @@
-"""From an aten operation to what carries it out on tensors of a burn device.
+"""The search for the *handler* of an aten operation, the function that carries it out.
 
-PyTorch calls each operation by its overload. The first call of an overload finds its *handler*,
-which later calls take from a dictionary:
+PyTorch calls each operation by its overload. The first call of an overload finds its handler, which
+later calls take from a dictionary:
 
-- an overload of the table: a function of values, whose results become new tensors;
+- an overload with a handler of its own, such as a copy between devices (``_OWN``);
 - a view (``geometry.VIEWS``): a tensor that shares the storage;
+- an overload of the table: a function of values, whose results become new tensors;
+- an operation on lists of tensors (``foreach.py``): one task for all of them;
 - an overload that writes (``add_``, ``add.out``): the functional overload, whose results are
   written to the storage, so that all views of it change;
 - anything else: PyTorch's own decomposition into other operations;
@@ -67,7 +69,7 @@ def allow_fallback(allowed: bool) -> None:
 
 
 def resolve(func: Any) -> Handler:
-    """Return the handler of an overload; it is found once."""
+    """Return the handler of an overload. Only the first call searches for it."""
     handler = HANDLERS.get(func)
     if handler is None:
         handler = HANDLERS[func] = _found(func)

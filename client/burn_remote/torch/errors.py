@@ -12,7 +12,7 @@ class UnsupportedOperation(UsageError, NotImplementedError):
 
 
 class InvalidOperation(UsageError, RuntimeError):
-    """An operation on tensors that do not fit it; ``__cause__`` is the error of burn-remote."""
+    """An operation whose tensors do not fit it; ``__cause__`` is the error of burn-remote."""
 
 
 def as_runtime_error(error: Exception) -> Exception:

@@ -1,9 +1,9 @@
-"""Solutions of linear equations, determinants, and what PyTorch keeps for their gradients.
+"""Solutions of linear equations, determinants, and the factors that PyTorch saves for gradients.
 
 PyTorch's gradients of these operations reuse the factorization that the forward pass returned, by
-``linalg_lu_solve``. Burn devices have no LU factorization. In its place the forward pass returns
-the matrix itself, with pivots of ``int64``, which no factorization has: then ``linalg_lu_solve``
-solves for the matrix.
+``linalg_lu_solve``. Burn devices have no LU factorization. So the forward pass returns the matrix
+itself in place of its factors, with pivots of ``int64``. PyTorch's own pivots are ``int32``, so
+``linalg_lu_solve`` recognizes such a matrix and solves with it.
 """
 
 from __future__ import annotations
@@ -37,12 +37,15 @@ def _solved(matrix: Tensor, right: Tensor, left: bool) -> Tensor:
 
 
 def _kept(value: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what stands for the factorization of matrices, and its pivots."""
+    """Return matrices in place of their factors, and the pivots that mark them."""
     return value, br.zeros(value.shape[:-1], dtype=br.int64, device=value.device)
 
 
 def _kept_of_determinant(x: BurnTensor) -> tuple[Tensor, Tensor]:
-    """Return ``_kept`` for a determinant: of the transpose if the tensor is contiguous and real."""
+    """Return ``_kept`` for a determinant.
+
+    PyTorch's gradient expects the factors of the transpose if the tensor is contiguous and real.
+    """
     value = value_of(x)
     is_transposed = x.is_contiguous() and not x.is_complex()
     return _kept(br.matrix_transpose(value) if is_transposed else value)

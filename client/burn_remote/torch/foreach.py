@@ -1,6 +1,6 @@
 """Operations on lists of tensors (``_foreach_add_``): one task for all parameters of an optimizer.
 
-Floats are numbers of the task, because a schedule or a step count changes them in each step.
+Floats are parameters of the task, because schedules and step counts change them in each step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KINDS: Final = {
     "Tensor": (".Tensor",),
 }
 
-# Calls that one operation remembers; see ``Planner``.
+# The most calls that one operation remembers; see ``Planner``.
 _MAX_CALLS: Final = 64
 
 
@@ -75,7 +75,7 @@ def foreach(func: Any) -> Handler | None:
 
 
 def _member(column: Any, at: int) -> Any:
-    """Return one member of an argument as a list of its own; other arguments are for all rows."""
+    """Return one member of a list as a list of its own. Other arguments apply to all rows."""
     return column[at : at + 1] if isinstance(column, list | tuple) else column
 
 
@@ -99,7 +99,9 @@ def _write_all(targets: Sequence[BurnTensor], values: Sequence[br.Tensor]) -> No
 
 
 def _is_sequential(columns: Sequence[Any]) -> bool:
-    """Return whether a row may read or write what another row writes, as PyTorch's loop does.
+    """Return whether a row may read or write elements that another row writes.
+
+    Then the result depends on the order of PyTorch's loop.
 
     The first column has the targets. Tensors of one storage share no elements if the ranges of
     storage that they span are apart.
@@ -122,7 +124,7 @@ def _is_sequential(columns: Sequence[Any]) -> bool:
 def _meet(x: BurnTensor, y: BurnTensor) -> bool:
     """Return whether two tensors of one storage may share elements."""
     if x._storage is not y._storage:
-        return True  # they count elements of different sizes
+        return True  # their offsets count elements of different sizes
     first, second = x._metadata.geometry, y._metadata.geometry
     return first.offset < second.end and second.offset < first.end
 
@@ -213,7 +215,10 @@ class _OnLists(Planner):
 
 
 def _describe(x: Any, key: list[Any], tensors: list[br.Tensor], numbers: list[float]) -> bool:
-    """Append an argument to a key, to tensors or to numbers; return whether this is known."""
+    """Append an argument to a key, to tensors or to numbers.
+
+    Return ``False`` for an argument of a kind that no plan has.
+    """
     kind = type(x)
     if kind is BurnTensor:
         key.append(x._metadata)
@@ -228,7 +233,8 @@ def _describe(x: Any, key: list[Any], tensors: list[br.Tensor], numbers: list[fl
     return True
 
 
-# Outside of the class's methods: one that calls itself would be a cycle that keeps tensors.
+# Not inside ``_replaced``: an inner function that calls itself is a reference cycle that keeps
+# tensors.
 def _taken(x: Any, tensors: Iterator[br.Tensor], numbers: Iterator[Any]) -> Any:
     if type(x) is list or type(x) is tuple:
         return [_taken(one, tensors, numbers) for one in x]

@@ -34,7 +34,7 @@ class Geometry(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The place after that of the last element."""
+        """The position after the last element."""
         if 0 in self.size:
             return self.offset
         axes = zip(self.size, self.stride, strict=True)
@@ -42,7 +42,7 @@ class Geometry(NamedTuple):
 
 
 class Metadata:
-    """Geometry and dtype of a tensor. Equal metadata are one object, so dictionaries find it fast.
+    """Geometry and dtype of a tensor. Equal metadata are one object, a key that is hashed fast.
 
     ``slices`` has the shapes of storages of which the geometry is a slice, or ``False`` for shapes
     from which elements must be gathered.
@@ -74,8 +74,8 @@ class Metadata:
         return selection_of(shape, Geometry(once, stride, offset)) is not None
 
 
-# Metadata that programs have used. A program has few; when the table is full, it starts again,
-# which only costs time.
+# The metadata that the program has used. Most programs use few. A full table is cleared, which only
+# costs time.
 _LIMIT: Final = 65_536
 _metadata: Final[dict[tuple[Geometry, Any], Metadata]] = {}
 
@@ -298,7 +298,7 @@ def _expand(g: Geometry, size: Sequence[int], *, implicit: bool = False) -> Geom
         count = size[at]
         if own < 0:
             if count < 0:
-                raise RuntimeError("expand: -1 is no size of a new axis")
+                raise RuntimeError("expand: the size of a new axis must not be negative")
             here, step = 1, (strides[-1] * sizes[-1] if sizes else 1)
         else:
             here, step = g.size[own], g.stride[own]

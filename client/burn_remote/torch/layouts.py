@@ -1,7 +1,7 @@
-"""Strides of results: those that PyTorch gives the same operation.
+"""Strides of results: those that the same operation of PyTorch gives on the CPU.
 
-PyTorch computes them from tensors without elements (``FakeTensor``). A program sees them: ``view``
-refuses, and ``reshape`` copies or shares elements, depending on the strides.
+PyTorch computes them from tensors without elements (``FakeTensor``). A program notices them:
+whether ``view`` refuses, and whether ``reshape`` copies, depends on the strides.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOT_ROW_MAJOR: Final = frozenset({
     "linalg_inv_ex", "linalg_qr",
 })  # fmt: skip
 
-# Results of earlier calls. A program has few different ones; when it is full, it starts again.
+# Results of earlier calls. Most programs have few different ones. A full table is cleared.
 _LIMIT: Final = 4096
 _known: Final[dict[Any, Any]] = {}
 
@@ -61,7 +61,7 @@ def _strides(func: Any, leaves: list[Any], structure: Any) -> Any:
 
 
 def _on_cpu(x: Any) -> Any:
-    """Return a tensor without elements; the mode makes it one."""
+    """Return a CPU tensor of the same layout in place of a tensor; ``FakeTensorMode`` fakes it."""
     if isinstance(x, torch.Tensor):
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
     return torch.device("cpu") if isinstance(x, torch.device) else x

@@ -1,7 +1,7 @@
 """``torch.load(…, map_location="burn")``: tensors are loaded on the CPU and then moved.
 
-PyTorch would allocate the memory of a storage on the device, which has none in this process, and
-end the process.
+Without this, PyTorch would allocate storages on the device, which has no memory in this process,
+and crash the process.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _refuse(storage: Any, location: Any) -> None:
 
 
 def _moved(value: Any, device: Any, known: dict[int, Any]) -> Any:
-    """Return what was loaded with its tensors on a device; ``known`` has the tensors moved so far.
+    """Move the tensors of a loaded value to a device; ``known`` has those moved so far, by id.
 
     Tensors in dictionaries, lists, tuples and modules are moved, those in other objects are not.
     Step counts of optimizers stay on the CPU.

@@ -1,10 +1,10 @@
-"""Plans: what calls of one operation issue, remembered for calls with arguments alike.
+"""Plans: the operations that a call of one aten operation issues, kept for later calls like it.
 
-Arguments are alike if their tensors have the same metadata and their other arguments are equal. The
+Two calls are alike if their tensors have the same metadata and their other arguments are equal. The
 second of such calls is recorded as ``burn_remote.compile`` records a function. Later ones issue the
-recorded operations as one task, without calling the function: a quarter of the time.
+recorded operations as one task, without calling the function, which takes a quarter of the time.
 
-A view that was not read yet is read from its storage by the same task.
+If an argument is a view that was not read yet, the same task reads it from its storage.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from burn_remote_protocol.errors import BurnRemoteError
 
 __all__ = ["Plan", "Planner", "common_client"]
 
-# Calls that one operation remembers. A program with ever new shapes or numbers uses no plans.
+# The most calls that one operation remembers. A program whose shapes or numbers are always new uses
+# no plans.
 MAX_CALLS: Final = 1024
 # Plans of several operations that one device may have. A server keeps 256 graphs of a session, and
 # compiled functions need some of them. Further plans issue their operations one by one.
 MAX_GRAPHS: Final = 128
 
-# Between the metadata of a view and those of the storage from which a plan reads it.
+# In a key, separates the metadata of a view from those of the storage from which a plan reads it.
 _FROM: Final = object()
 # Arguments that are compared by value and type.
 _PLAIN: Final = frozenset(
@@ -128,7 +129,7 @@ class Planner:
         key: list[Any] = [_default_dtype()]
         values: list[br.Tensor] = []
         for x in args:
-            # ``_describe`` written out for tensors: a call takes a tenth of the whole.
+            # This repeats ``_describe`` for tensors: calling it would take a tenth of the time.
             if type(x) is BurnTensor:
                 key.append(x._metadata)
                 value = x._value
@@ -181,7 +182,7 @@ class Planner:
         return self._function(*values, **named)
 
 
-# No function inside ``_run``: one that calls itself would be a reference cycle that keeps tensors.
+# Not inside ``_run``: an inner function that calls itself is a reference cycle that keeps tensors.
 def _replaced(x: Any, remaining: Iterator[br.Tensor]) -> Any:
     if type(x) is BurnTensor:
         taken = next(remaining)
@@ -200,7 +201,8 @@ def _recorded_plan(
 ) -> tuple[Plan, Any] | None:
     """Call a function of tensors and numbers; return its plan and its results.
 
-    ``None`` if a graph cannot repeat what it does, such as reading elements, or if it fails.
+    ``None`` if the function fails, or does something that a graph cannot repeat, such as reading
+    elements.
     """
     if not client.recording.acquire(blocking=False):
         return None
@@ -217,7 +219,7 @@ def _recorded_plan(
 
 
 def common_client(values: Sequence[br.Tensor]) -> RunnerStack | None:
-    """Return the runners of the device that has all tensors, ``None`` for several devices."""
+    """Return the runner stack that all tensors belong to, ``None`` if there are none or several."""
     client = values[0].handle.client if values else None
     for value in values:
         if value.handle.client is not client:
@@ -226,9 +228,10 @@ def common_client(values: Sequence[br.Tensor]) -> RunnerStack | None:
 
 
 def _to_read(x: BurnTensor, key: list[Any]) -> br.Tensor:
-    """Return the elements of a view that has none of its own, or of the storage to read it from.
+    """Return the tensor from which a plan reads a view.
 
-    In the latter case, the key gets the metadata of the storage.
+    If the view is a slice of its storage, this is the whole storage, and the key gets the storage's
+    metadata. Otherwise, the view is read now.
     """
     whole = x._storage.value
     if whole is not None and x._metadata.is_slice_of(whole.handle.spec.shape):
@@ -238,7 +241,10 @@ def _to_read(x: BurnTensor, key: list[Any]) -> br.Tensor:
 
 
 def _describe(x: Any, key: list[Any], values: list[br.Tensor]) -> bool:
-    """Append an argument to a key, and its tensors to ``values``; return whether this is known."""
+    """Append an argument to a key, and its tensors to ``values``.
+
+    Return ``False`` for an argument of a kind that no plan has.
+    """
     kind = type(x)
     if kind is BurnTensor:
         key.append(x._metadata)

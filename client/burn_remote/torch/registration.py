@@ -1,8 +1,8 @@
 """The registration of the device type ``burn`` with PyTorch.
 
 PyTorch lets Python register one backend (``PrivateUse1``) by functions that it calls experimental.
-``TESTED`` is the range of versions that the tests of this package passed with; the extra permits
-more, and those warn.
+``TESTED`` is the range of versions that the tests of this package passed with. The extra
+``burn-remote[torch]`` permits other versions too, for which ``register`` warns.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def check_version(version: str) -> None:
 
 
 def warn_of_cuda(available: bool) -> None:
-    """Warn where CUDA is available, whose backward passes end with the registration.
+    """Warn if CUDA is available, because its backward passes fail after the registration.
 
-    PyTorch's engine has one kind of accelerator in a process, and prefers a registered backend:
+    PyTorch's engine supports one kind of accelerator in a process, and prefers a registered one:
     https://github.com/pytorch/pytorch/issues/161129.
     """
     if available:
@@ -76,7 +76,7 @@ def _is_torch(module: Any) -> bool:
 class _Module(ModuleType):
     """The module ``torch.burn``, which PyTorch asks about its devices."""
 
-    # torch.utils.checkpoint saves and restores random states only then.
+    # torch.utils.checkpoint saves and restores random states only if this is true.
     _initialized = True
 
     def __init__(self, name: str) -> None:
@@ -111,7 +111,8 @@ class _Module(ModuleType):
         device_registry.wire_device(device).sync()
 
     def _is_in_bad_fork(self) -> bool:
-        # A worker of a DataLoader seeds all devices; a forked process has no connections.
+        # PyTorch seeds no devices if this is true. A worker of a DataLoader would seed them all,
+        # but a forked process has no connections.
         return os.getpid() != _PROCESS
 
     def manual_seed(self, seed: int) -> None:
@@ -199,7 +200,7 @@ def register() -> None:
 
 
 def factories() -> list[Any]:
-    """Return the overloads that PyTorch calls by device: those that make tensors of no tensor."""
+    """Return the overloads that PyTorch dispatches by their ``device``: they take no tensors."""
     found = {
         torch.ops.aten.empty.memory_format,
         torch.ops.aten.empty_strided.default,

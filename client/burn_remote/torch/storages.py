@@ -1,7 +1,8 @@
 """Storages: the elements that several views share.
 
-Tensors of ``burn_remote`` never change, so a storage refers to another one after each write. A view
-remembers the version whose elements it has; if the storage has a newer one, the view is read again.
+Tensors of ``burn_remote`` never change, so a storage refers to another tensor after each write. A
+view remembers the version of the storage that it was read from. If the storage has a newer version,
+the view is read again.
 """
 
 from __future__ import annotations
@@ -42,8 +43,11 @@ class Storage:
         self.version = 0
 
     def copied(self, copy: Callable[[Storage], Storage]) -> Storage:
-        """Return a storage of its own with the same elements. ``copy`` copies the one below it."""
-        # The elements never change: a write puts others in their place.
+        """Return an independent storage with the same elements.
+
+        ``copy`` copies the storage that this one converts, if it is a ``ReinterpretedStorage``.
+        """
+        # Both may refer to one tensor: it never changes.
         made = Storage(self.value, self.unset)
         made.unordered = self.unordered
         return made
@@ -65,7 +69,7 @@ class Storage:
         if self.unordered is not None:
             new, order = self.unordered
             return tuple([new.shape[axis] for axis in order])
-        assert self.unset is not None  # one of the three is there
+        assert self.unset is not None  # one of value, unordered and unset is not None
         return self.unset[0]
 
     def whole(self) -> Tensor:
@@ -73,7 +77,7 @@ class Storage:
         if self.value is None and self.unordered is not None:
             self._become(br.permute_dims(*self.unordered))
         if self.value is None:
-            assert self.unset is not None  # one of the three is there
+            assert self.unset is not None  # one of value, unordered and unset is not None
             shape, dtype, device = self.unset
             self._become(br.zeros(shape, dtype=dtype, device=device))
         assert self.value is not None
@@ -135,7 +139,7 @@ class Storage:
 
 
 def read(value: Tensor, geometry: Geometry) -> Tensor:
-    """Return the elements that a geometry shows of a storage that has these elements."""
+    """Return the elements that a geometry shows of a storage with the elements ``value``."""
     size, stride, offset = geometry
     count = math.prod(size)
     if not count:
@@ -161,9 +165,10 @@ def read(value: Tensor, geometry: Geometry) -> Tensor:
 
 
 class ReinterpretedStorage(Storage):
-    """The elements of another storage, flat and converted: a view of it with another dtype.
+    """The elements of another storage, flattened and converted: conjugates, or pairs of reals.
 
-    It has no elements of its own. A write is converted back, and so changes all views of both.
+    It has no elements of its own. A write is converted back and changes the other storage, and so
+    the views of both.
     """
 
     __slots__ = ("_back", "_base", "_converted", "_seen", "_there")

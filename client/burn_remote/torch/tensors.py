@@ -59,8 +59,8 @@ def set_dispatcher(handlers: dict[Any, Any], resolve: Any) -> None:
 class _Thread(threading.local):
     """Whether PyTorch runs the backward passes that this thread starts in this thread.
 
-    So errors name the line of the program, and devices have any index: PyTorch has one worker
-    thread for a backend in Python.
+    This lets errors name the line of the program, and devices have any index. Otherwise, PyTorch
+    would use its one worker thread for a backend in Python.
     """
 
     is_ready = False
@@ -186,8 +186,8 @@ class BurnTensor(torch.Tensor):
 def _postponed(error: Exception, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Raise an error at the end of the backward pass; return results of the expected shapes.
 
-    PyTorch's engine aborts the process if an exception passes through it while its device guard is
-    one of Python.
+    PyTorch's engine aborts the process if an exception passes through it while the guard of the
+    current device is implemented in Python.
     """
 
     def fail() -> None:
@@ -262,8 +262,8 @@ def wrap(value: br.Tensor, place: Any) -> BurnTensor:
     return wrap_as(value, contiguous_metadata(value), place)
 
 
-# Metadata of contiguous tensors by the ``id`` of their spec, with the spec, so that no other object
-# gets its id.
+# Metadata of contiguous tensors by the ``id`` of their spec. An entry also refers to the spec, so
+# that no other object gets its id.
 _LIMIT: Final = 65_536
 _contiguous: Final[dict[int, tuple[Any, Metadata]]] = {}
 

@@ -1,6 +1,6 @@
 """Tensors made of shapes and numbers, and random numbers.
 
-``device`` is a ``burn_remote`` device; functions of a tensor default to that of the tensor.
+``device`` is a ``burn_remote`` device; functions that take a tensor default to the tensor's device.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _dtype(dtype: Any, default: DType | None = None) -> DType:
 
 
 def _natural(*numbers: Any) -> DType:
-    """Return the dtype of integers or of floats."""
+    """Return the dtype that PyTorch gives to a tensor of these Python numbers."""
     kinds = {type(one) for one in numbers}
     if complex in kinds:
         return br.complex64
@@ -282,7 +282,10 @@ def native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
 def multinomial(
     x: Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None
 ) -> Tensor:
-    """Draw by the exponential race (without replacement) or by the inverse distribution."""
+    """Draw indices: with replacement by inverting the cumulative sums, else by exponential races.
+
+    In a race, the indices with the largest ``x / exponential noise`` win.
+    """
     if not replacement or num_samples == 1:
         drawn = br.random.uniform(x.shape, dtype=x.dtype, device=x.device)
         keys = x / -br.log1p(-drawn)

@@ -122,12 +122,12 @@ def _negative(x: Tensor) -> Tensor:
 
 
 def _number(value: Any, tensor: Any) -> Any:
-    """Convert a bool beside a number's dtype to an integer, which our functions expect."""
+    """Convert a bool that is combined with a tensor of numbers to an integer."""
     return int(value) if type(value) is bool and not tensor.dtype.is_bool else value
 
 
 def _both(x: Any, y: Any) -> tuple[Any, Any]:
-    """Convert operands to their common dtype; two numbers cannot occur."""
+    """Convert operands to their common dtype. At least one of them is a tensor."""
     if type(x) is Tensor and type(y) is Tensor:
         return (x, y) if x.dtype is y.dtype else in_common(x, y)
     x, y = in_common(x, y)
@@ -432,7 +432,7 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
 
 @aten("_to_copy")
 def to_copy(x: Tensor, *, dtype: Any = None, device: Any = None, **layout: Any) -> Tensor:
-    """Convert, and move to a device; ``layout`` does not matter here."""
+    """Convert, and move to a device. Our tensors have no layout, so ``layout`` has no effect."""
     moved = x if device is None else x.to(device)
     return cast(moved, dtype)
 

@@ -39,7 +39,7 @@ def embedding_backward(
     return br.update_along(zeros, 0, positions, rows, update="add") if positions.size else zeros
 
 
-# Modes of a bag.
+# PyTorch's numbers of the modes of ``EmbeddingBag``; 0 is the sum.
 _MEAN, _MAX = 1, 2
 
 
@@ -55,7 +55,7 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return bags ``[bags, width]``, the bag of each index, sizes, and rows with the maxima."""
+    """Return bags ``[bags, width]``, each index's bag, the bags' sizes, and rows of the maxima."""
     indices, offsets = converted_to(indices, br.int64), converted_to(offsets, br.int64)
     bags = offsets.shape[0] - include_last_offset
     width = weight.shape[1]

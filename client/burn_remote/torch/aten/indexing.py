@@ -36,7 +36,7 @@ def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> 
 
 
 def _of_same_dtype(name: str, x: Tensor, source: Tensor) -> Tensor:
-    """Return a source of elements, which must have the dtype of the tensor that they go to."""
+    """Return ``source``. Raises ``UsageError`` if its dtype is not that of ``x``."""
     if source.dtype is not x.dtype:
         raise UsageError(
             f"{name}: expected self.dtype to be equal to src.dtype, but they are {x.dtype} and "
@@ -107,7 +107,7 @@ def scatter_reduce(
 
 
 def _places(x: Tensor, indices: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the index of NumPy's form: ``None`` of aten is a full slice."""
+    """Return an index as in NumPy, with a full slice in place of aten's ``None``."""
     return tuple([slice(None) if one is None else one for one in indices])
 
 
@@ -198,7 +198,8 @@ def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     if not mask.size:
         return x
     places = br.maximum(br.cumulative_sum(converted_to(mask, br.int64), axis=0) - 1, 0)
-    # An element that no mask selects needs no source; the device checks the others.
+    # An element that the mask does not select needs no element of the source, so its place is 0,
+    # which always exists. The device checks the other places.
     chosen = br.take(br.flatten(source), br.where(mask, places, 0), axis=0)
     return br.reshape(br.where(mask, chosen, br.flatten(x)), shape)
 
@@ -256,7 +257,10 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
 
 @aten("histc")
 def histc(x: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
-    """Count elements in bins of equal width. Equal limits stand for those of the elements."""
+    """Count elements in bins of equal width.
+
+    If ``min`` equals ``max``, the limits are the smallest and the largest element.
+    """
     if not x.dtype.is_floating:
         raise UsageError(f"histc takes floating-point numbers on burn devices, not {x.dtype}")
     if bins <= 0 or min > max:
@@ -278,7 +282,7 @@ def histc(x: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
 
 @aten("repeat_interleave.Tensor")
 def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Tensor:
-    """Return each position ``repeats`` times. Waits for their sum without ``output_size``."""
+    """Return each position ``repeats`` times. Without ``output_size``, waits for the sum."""
     count = int(br.sum(repeats)) if output_size is None else output_size
     ends = br.cumulative_sum(converted_to(repeats, br.int64), axis=0)
     places = br.arange(count, dtype=br.int64, device=repeats.device)
@@ -290,9 +294,9 @@ def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Ten
 def unique(
     x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the different elements, where each element is among them, and counts.
+    """Return the distinct elements, the index of each element among them, and their counts.
 
-    Waits for their number.
+    Waits for the number of distinct elements.
     """
     found = br.unique_all(x)
     none = br.zeros((0,), dtype=br.int64, device=x.device)

@@ -371,7 +371,7 @@ def max_pool_backward(
 
 
 def _unpooled(grad: Tensor, x: Tensor, indices: Tensor, spatial: int) -> Tensor:
-    """Add each gradient to the element of ``x`` that a window chose."""
+    """Add the gradient of each window to the element of ``x`` that the window chose."""
     outer = x.ndim - spatial
     planes = (*x.shape[:outer], math.prod(x.shape[outer:]))
     windows = (*grad.shape[:outer], math.prod(grad.shape[outer:]))
@@ -430,12 +430,13 @@ def embedding_renorm(x: Tensor, indices: Tensor, max_norm: float, norm_type: flo
 
 @aten("_weight_norm_interface")
 def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
-    """Return ``v`` with the norms ``g`` along an axis, and the norms that it had."""
-    norms = br.sqrt(_summed_beside(at_least_float32(v) * v, dim))
+    """Return ``v`` scaled to the norms ``g`` along an axis, and the norms of ``v`` before that."""
+    norms = br.sqrt(_summed_over_others(at_least_float32(v) * v, dim))
     return converted_to(v * (g / norms), v.dtype), norms
 
 
-def _summed_beside(x: Tensor, dim: int) -> Tensor:
+def _summed_over_others(x: Tensor, dim: int) -> Tensor:
+    """Sum over all axes but one."""
     axes = tuple(at for at in range(x.ndim) if at != dim % x.ndim)
     return br.sum(x, axis=axes, keepdims=True)
 
@@ -444,6 +445,6 @@ def _summed_beside(x: Tensor, dim: int) -> Tensor:
 def weight_norm_backward(
     grad: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int
 ) -> tuple[Tensor, Tensor]:
-    to_g = _summed_beside(grad * v, dim) / norms
+    to_g = _summed_over_others(grad * v, dim) / norms
     to_v = (grad - v * (to_g / norms)) * (g / norms)
     return converted_to(to_v, v.dtype), converted_to(to_g, g.dtype)

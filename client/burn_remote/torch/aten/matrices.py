@@ -25,7 +25,7 @@ def mm(x: Tensor, y: Tensor) -> Tensor:
 def _plus(x: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
     beta, alpha = (factor_for(one, product.dtype) for one in (beta, alpha))
     product = product if alpha == 1 else product * alpha
-    if beta == 0:  # NaN in x does not count
+    if beta == 0:  # x is ignored, even where it is NaN
         return product
     return (x if beta == 1 else x * beta) + product
 
@@ -72,7 +72,7 @@ def cholesky(x: Tensor, upper: bool = False) -> Tensor:
 
 @aten("_cholesky_solve_helper")
 def cholesky_solve(b: Tensor, factor: Tensor, upper: bool) -> Tensor:
-    """Solve ``L @ Lᴴ @ result = b`` for a lower factor ``L``, or ``Uᴴ @ U @ result = b``."""
+    """Solve ``L @ Lᴴ @ result = b`` for a lower factor, or ``Uᴴ @ U @ result = b`` for an upper."""
     other = br.matrix_transpose(br.conj(factor) if factor.dtype.is_complex else factor)
     first, second = (other, factor) if upper else (factor, other)
     between = solve_triangular(first, b, upper=False)

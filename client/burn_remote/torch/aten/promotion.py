@@ -31,14 +31,14 @@ __all__ = [
 
 Tensor = br.Tensor
 
-# Kind of numbers, rising: bool, integer, float, complex.
+# Ranks of the kinds of numbers.
 _KINDS: Final = {bool: 0, int: 1, float: 2, complex: 3}
 
 
 def cast(x: Tensor, dtype: Any) -> Tensor:
     """Convert to a ``torch.dtype``; ``None`` keeps the dtype.
 
-    As on the CPU, a complex number loses its imaginary part.
+    As on the CPU, complex numbers that become real ones lose their imaginary parts.
     """
     if dtype is None:
         return x
@@ -63,8 +63,8 @@ def filled_like(x: Tensor, number: Any, shape: tuple[int, ...] = (), dtype: Any 
 def number_for(value: Any, dtype: DType) -> Any:
     """Convert a number that is stored in a tensor of a dtype, as PyTorch does.
 
-    Raises ``UsageError`` if it does not fit. A number that changes in each call of a graph stays as
-    it is if the dtype is one of floats.
+    Raises ``UsageError`` if it does not fit. A traced number, whose value differs between calls of
+    a graph, is returned unchanged for a dtype of floats.
     """
     if isinstance(value, complex) and not dtype.is_complex:
         if value.imag:
@@ -94,7 +94,7 @@ def number_for(value: Any, dtype: DType) -> Any:
 
 
 def factor_for(value: Any, dtype: DType) -> Any:
-    """Return a factor of elements of a dtype; integers and bools cut its fraction off."""
+    """Convert a factor for elements of a dtype: its fraction is cut off for integers and bools."""
     return int(value) if dtype.is_integer or dtype.is_bool else value
 
 
@@ -151,7 +151,7 @@ def result_dtype(*operands: Any) -> DType:
         if type(operand) is Tensor:
             (wide if operand.ndim else scalars).append(operand.dtype)
         elif operand is not None:
-            numbers.append(operand.__class__)  # a traced number has that of its value
+            numbers.append(operand.__class__)  # of a traced number: the class of its value
     return _result(tuple(wide), tuple(scalars), tuple(numbers), default_float())
 
 

@@ -18,7 +18,7 @@ Tensor = br.Tensor
 
 
 def _parts(x: Tensor, count: int) -> list[Tensor]:
-    """Divide the last axis."""
+    """Split the last axis into ``count`` equal parts."""
     width = x.shape[-1] // count
     return [x[..., at * width : (at + 1) * width] for at in range(count)]
 
@@ -39,7 +39,7 @@ def lstm_cell(
     input_bias: Any = None,
     hidden_bias: Any = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return hidden state, cell and the four gates, which the gradient needs."""
+    """Return the hidden state, the cell state, and for the gradient the four gates."""
     gates = _plus(input_gates, input_bias) + _plus(hidden_gates, hidden_bias)
     enter, forget, candidate, leave = _parts(gates, 4)
     enter, forget, leave = F.sigmoid(enter), F.sigmoid(forget), F.sigmoid(leave)
@@ -81,7 +81,10 @@ def gru_cell(
     input_bias: Any = None,
     hidden_bias: Any = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return hidden state, and what the gradient needs: gates, old state and its product."""
+    """Return the hidden state, and a workspace for the gradient.
+
+    The workspace has the gates, the old state, and the old state's product before the reset gate.
+    """
     from_input = _parts(_plus(input_gates, input_bias), 3)
     from_hidden = _parts(_plus(hidden_gates, hidden_bias), 3)
     reset = F.sigmoid(from_input[0] + from_hidden[0])

@@ -184,7 +184,7 @@ def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[T
 
 @aten("mode")
 def mode(x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """Return the most frequent elements, of several the smallest, and their last indices."""
+    """Return the most frequent elements (the smallest if several are), and their last indices."""
     if not x.ndim:
         return x, filled_like(x, 0, (), br.int64)
     dim %= x.ndim
@@ -203,7 +203,7 @@ def mode(x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tenso
         ],
         axis=dim,
     )
-    # The length of a run so far: how far its last element is from its first one.
+    # The length of a run of equal elements so far: the distance of an element from the run's first.
     starts = br.cummax(br.where(is_first, places, 0), dim)
     longest = br.argmax(places - starts, axis=dim, keepdims=True)
     values = br.gather(ordered, dim, converted_to(longest, br.int64))
@@ -224,7 +224,7 @@ def _picked(x: Tensor, place: int, dim: int, keepdim: bool) -> tuple[Tensor, Ten
 
 @aten("median.dim")
 def median_along(x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """Return the lower of two medians. NaN is the median of all lines that have one."""
+    """Return the lower of two medians. The median of a line with a NaN is NaN."""
     if not x.ndim:
         return x, filled_like(x, 0, (), br.int64)
     values, indices = _picked(x, (x.shape[dim] - 1) // 2, dim, keepdim)
@@ -243,7 +243,10 @@ def median(x: Tensor) -> Tensor:
 
 def _cumulative_extreme(better: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
     def accumulate(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-        """Double the reach of each element in each round; later elements win ties, NaN always."""
+        """Scan in rounds: each combines elements ``reach`` apart, and doubles ``reach``.
+
+        A later element replaces an equal earlier one; NaN replaces all others.
+        """
         if not x.ndim or not x.size:
             return x, filled_like(x, 0, x.shape, br.int64)
         dim %= x.ndim
@@ -276,7 +279,7 @@ implement("cummin", _cumulative_extreme(br.less))
 
 @aten("_logcumsumexp")
 def logcumsumexp(x: Tensor, dim: int) -> Tensor:
-    """Double the reach of each element in each round, in logarithms."""
+    """Scan in rounds: each adds elements ``reach`` apart, in logarithms, and doubles ``reach``."""
     if not x.ndim or not x.size:
         return x
     dim %= x.ndim

@@ -1,7 +1,7 @@
-"""Resizing, padding and pooling that act on each axis by itself: as products with small matrices.
+"""Resizing, padding and pooling that are separable by axes, as products with small matrices.
 
 Along one axis, such an operation is a matrix ``[out, in]``, and its gradient the transposed matrix.
-The matrices depend on sizes only; they are made here and sent.
+The matrices depend on sizes only; this process computes and uploads them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,10 @@ def _cubic(size: int, count: int, corners: bool, scale: float | None) -> Matrix:
 
 
 def _resizing(matrix: Callable[..., Matrix], *fixed: Any) -> Callable[..., Tensor]:
-    """Return the backward function of a mode; ``fixed`` replaces ``align_corners``."""
+    """Return the backward function of a mode of resizing.
+
+    ``fixed`` is the last argument of ``matrix`` in modes that have no ``align_corners``.
+    """
 
     def backward(
         grad: Tensor, output_size: Sequence[int], input_size: Sequence[int], *options: Any

@@ -193,7 +193,7 @@ for _name in ("alias", "detach"):
 @aten("cat")
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     tensors = in_common(*tensors)
-    # A legacy rule: empty tensors of one axis are left out.
+    # A legacy rule of PyTorch: tensors of shape (0,) are left out.
     kept = [x for x in tensors if x.shape != (0,)] or tensors[:1]
     return kept[0] if len(kept) == 1 else br.concat(kept, axis=dim)
 
@@ -269,7 +269,10 @@ def view_as_complex(x: Tensor) -> Tensor:
 def as_strided(
     x: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Tensor:
-    """Return elements of the flattened tensor; the eager device does this with storages."""
+    """Return elements of the flattened tensor.
+
+    Only compiled graphs call this: without ``torch.compile``, such a tensor is a view of a storage.
+    """
     places = strided_positions(x, size, stride, storage_offset or 0)
     return br.reshape(br.take(br.flatten(x), places, axis=0), tuple(size))
 

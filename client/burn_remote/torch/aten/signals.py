@@ -15,7 +15,7 @@ __all__: list[str] = []
 
 Tensor = br.Tensor
 
-# PyTorch's numbers of normalizations, as the names that a transform of each direction has for them.
+# The ``norm`` of our forward and inverse transforms, by PyTorch's number of the normalization.
 _FORWARD: Final = ("backward", "ortho", "forward")
 _INVERSE: Final = ("forward", "ortho", "backward")
 
@@ -63,7 +63,7 @@ def _norm(away: Tensor, p: float) -> Tensor:
 
 
 def _slopes(away: Tensor, distance: Tensor, p: float) -> Tensor:
-    """Return the derivative of each distance for the differences; 0 where it is 0."""
+    """Return the derivative of each distance by its differences; 0 where the distance is 0."""
     distance = br.expand_dims(distance, distance.ndim)
     if p == 0:
         return br.zeros_like(away)

@@ -3,7 +3,7 @@
 A function has the arguments of the overload's schema, in their order and with their defaults.
 Tensors are ``burn_remote.Tensor`` and never change; a ``device`` is a ``burn_remote`` device;
 dtypes are PyTorch's. Operations that write to their arguments (``add_``, ``add.out``) have no rows
-of their own: both the eager device and a compiler derive them from the functional overload.
+of their own: eager calls and ``torch.compile`` both derive them from the functional overload.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TABLE: Final[dict[Any, Callable[..., Any]]] = {}
 def overload(name: str) -> Any:
     """Return the overload with a name such as ``add.Tensor``; ``exp`` is ``exp.default``.
 
-    ``None`` if this version of PyTorch does not have it.
+    Return ``None`` if this version of PyTorch does not have it.
     """
     packet_name, _, overload_name = name.partition(".")
     packet = getattr(torch.ops.aten, packet_name, None)

@@ -1,1 +1,1 @@
-"""``torch.compile`` for burn devices: a backend of dynamo, and graphs as tasks."""
+"""``torch.compile`` for burn devices: a backend of dynamo that issues each graph as one task."""

@@ -29,7 +29,7 @@ from burn_remote.torch.tensors import BurnTensor
 
 __all__ = ["NAME", "burn_remote", "register"]
 
-# The name for ``torch.compile``, and of the entry point.
+# The backend's name, for ``torch.compile`` and for the entry point.
 NAME: Final = "burn_remote"
 
 # Dynamo looks in this table first for how to trace an object. Without this entry, it would trace
@@ -53,7 +53,7 @@ _never_trace(
 
 
 def register() -> None:
-    """Register the backend with PyTorch, for a package that runs without its entry points."""
+    """Register the backend with PyTorch, for a package whose entry points are not installed."""
     registry.register_backend(burn_remote, name=NAME)
 
 
@@ -87,9 +87,10 @@ def burn_remote(module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
 def _checked(compiled: Callable[..., Any], uncompiled: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that runs uncompiled if inputs share elements without PyTorch noticing.
 
-    Where inputs are views of one tensor, PyTorch passes that tensor. Others, such as ``x.data``, it
-    finds by the addresses of storages, which tensors of a burn device do not have. A graph that
-    writes to one of them would not change the other.
+    If inputs are views of one tensor, PyTorch passes that tensor to the graph. It finds other
+    inputs that share elements, such as ``x`` and ``x.data``, by the addresses of their storages.
+    Tensors on burn devices have none, so a graph that writes to one such input would not change
+    the other.
     """
     warned = False
 
@@ -115,7 +116,7 @@ def _checked(compiled: Callable[..., Any], uncompiled: Callable[..., Any]) -> Ca
 def _decompositions() -> dict[Any, Any]:
     """Return PyTorch's decompositions of the operations that the table lacks.
 
-    Those without one in Python, such as ``_foreach_add``, may have one in C++.
+    Operations without a decomposition in Python, such as ``_foreach_add``, may have one in C++.
     """
     composite = torch._C.DispatchKey.CompositeExplicitAutograd
     known = {

@@ -3,11 +3,12 @@
 A graph is divided in two:
 
 - operations on tensors of the CPU, such as the step count of an optimizer, and on numbers: PyTorch
-  carries them out in each call;
+  computes them in this process in each call;
 - operations on the device: functions of the same table as without ``torch.compile``, in a function
   that ``burn_remote.compile`` records. Each later call is one message.
 
-Writes to inputs end a graph: their storages get new elements, which needs no operation.
+A graph writes to its inputs only at its end, and without an operation: their storages then refer to
+the new elements.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ __all__ = ["is_on_device", "lower"]
 _COPY: Final = overload("copy_")
 _SIZE: Final = (overload("sym_size.int"), overload("sym_stride.int"))
 
-# Calls a function from another line of a file, so that failures name the line of the program.
+# Code that calls a function. ``_located`` gives it another file and line, so that failures name the
+# line of the program.
 _CALL: Final = (lambda function, args, kwargs: function(*args, **kwargs)).__code__
 
 _FRAME: Final = re.compile(r'File "(.+?)", line (\d+)')
@@ -68,7 +70,8 @@ def _value(node: Any) -> Any:
 def line_of(node: Any) -> tuple[str, int]:
     """Return the file and line of the program that a node comes from.
 
-    This is the innermost one outside of PyTorch, else the innermost one.
+    This is that of the innermost frame outside of PyTorch, or of the innermost frame if all are
+    PyTorch's.
     """
     frames = _FRAME.findall(node.meta.get("stack_trace") or node.stack_trace or "")
     outside = [frame for frame in frames if not frame[0].startswith(_TORCH)]
@@ -117,14 +120,15 @@ def _strided_changed(
     return br.reshape(flat, x.shape)
 
 
-# Operations on the storage of a tensor, which a graph knows if the tensor is all of it.
+# Operations on the storage of a tensor. A graph has the whole storage only if the tensor is
+# contiguous and has the offset 0.
 _STRIDED: Final = {
     overload("as_strided"): TABLE[overload("as_strided_copy")],
     torch.ops.prims.as_strided_scatter.default: _strided_changed,
 }
 
 
-# Operations that compute the same with a number as with a tensor of the CPU without dimensions.
+# Operations that compute the same with a number as with a 0-d tensor on the CPU.
 _WITH_SCALAR: Final = {
     overload("add.Tensor"): br.add,
     overload("sub.Tensor"): br.subtract,
@@ -156,7 +160,7 @@ def _by_chains(steps: Sequence[Any], wanted: Sequence[Any]) -> list[Any]:
 
     A server fuses consecutive element-wise operations on one shape. PyTorch's optimizers apply each
     operation to all parameters before the next one, so that consecutive operations have different
-    shapes. Here each wanted value is preceded by the steps that it still needs, and views of the
+    shapes. Here the steps that a wanted value still needs come directly before it, and views of the
     inputs come first of all.
     """
     own = {*steps}
@@ -240,7 +244,7 @@ def _equal_inputs(inputs: Sequence[Any], same: Mapping[Any, Any]) -> list[tuple[
 
 
 def _is_pure(func: Any) -> bool:
-    """Whether an aten operation gives new elements, the same for the same operands."""
+    """Return whether an aten operation returns new elements that depend on its operands only."""
     schema = getattr(func, "_schema", None)
     return (
         schema is not None
@@ -250,9 +254,10 @@ def _is_pure(func: Any) -> bool:
 
 
 def _constant(node: Any, number: Any, device: Any) -> Any:
-    """Return a number of this process as a constant of the graph, for a step that takes no number.
+    """Convert a number of this process for a step that takes no traced number.
 
-    A number of a 0-d tensor becomes a 0-d tensor on the device.
+    The number of a 0-d tensor becomes a 0-d tensor on the device. Any other becomes a constant of
+    the graph.
     """
     example = _value(node)
     if not isinstance(example, torch.Tensor):
@@ -296,7 +301,7 @@ class _Lowered:
         made = [node for node in dict.fromkeys(wanted) if node in steps]
         self._made = made
         self._layouts = {node: Layout(_value(node), self._inputs) for node in made}
-        # What the function on the device takes: tensors there, and values of this process.
+        # The inputs of the function on the device: tensors there, and values of this process.
         used = dict.fromkeys(x for node in self._steps for x in node.all_input_nodes)
         self._taken = [node for node in used if node not in steps and is_on_device(_value(node))]
         local = [node for node in used if node not in steps and not is_on_device(_value(node))]
@@ -395,7 +400,8 @@ class _Lowered:
                 for x in node.all_input_nodes:
                     if last[x] is node and x not in kept:
                         env.pop(x, None)
-            # Elements that the device keeps, such as those of ``arange``, are no results of a step.
+            # A step without inputs, such as ``arange``, may be a constant of the recorded function,
+            # which can only return results of operations.
             return [env[node] if node.all_input_nodes else _computed(env[node]) for node in made]
 
         if steps:
@@ -404,7 +410,7 @@ class _Lowered:
         return graph
 
     def _is_repeating(self, args: Sequence[Any]) -> bool:
-        """Whether the inputs of this process are equal where ``_repeating`` requires it."""
+        """Return whether the inputs of this process are equal where ``_repeating`` requires it."""
         for places in self._equal_inputs:
             values = [args[place].item() for place in places]
             if len({(value, math.copysign(1, value)) for value in values}) > 1:
@@ -461,5 +467,5 @@ class _Lowered:
 
 
 def _computed(x: br.Tensor) -> br.Tensor:
-    """Return the same elements as the result of an operation."""
+    """Return a tensor with the same elements that is the result of an operation."""
     return br.mask_fill(x, br.zeros(x.shape, dtype=br.bool, device=x.device), 0)

@@ -15,12 +15,12 @@ from burn_remote.torch.geometry import Geometry, order_of_dense
 
 __all__ = ["Layout", "roots_of"]
 
-# Values of a graph's traced integers for which a layout is remembered.
+# The most combinations of a graph's traced integers for which a layout is remembered.
 _LIMIT: Final = 64
 
 
 class Layout:
-    """Size, strides and offset of an output; traced integers are inputs of the graph."""
+    """Size, strides and offset of an output. They may depend on integers that the graph takes."""
 
     def __init__(self, value: Any, inputs: Sequence[Any]) -> None:
         self.is_contiguous = not isinstance(value, torch.Tensor) or bool(value.is_contiguous())
