@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from burn_remote_protocol.links.transports import connect
+from burn_remote_protocol.links.transport_registry import connect
 
 __all__ = ["echo_round_trip_seconds"]
 

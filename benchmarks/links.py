@@ -30,7 +30,7 @@ from websockets.sync.client import connect as library_connect
 
 from burn_remote_protocol.errors import ConnectionLost
 from burn_remote_protocol.links.interface import AsyncLink, Request
-from burn_remote_protocol.links.transports import connect, listen
+from burn_remote_protocol.links.transport_registry import connect, listen
 
 MEGABYTE = 10**6
 KIBIBYTE = 2**10

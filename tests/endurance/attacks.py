@@ -24,7 +24,7 @@ from typing import Final, TypeVar
 import msgpack
 
 from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks
-from burn_remote_protocol.dialects.burn_responses import encode_data_request
+from burn_remote_protocol.dialects.burn_0_21_responses import encode_data_request
 from burn_remote_protocol.dialects.native import (
     VERSIONS,
     chunk_head,

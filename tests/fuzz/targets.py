@@ -15,7 +15,6 @@ import msgpack
 import numpy as np
 
 from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, GroupSpec
-from burn_remote_protocol.contents import content_hash
 from burn_remote_protocol.dialects import burn_0_22
 from burn_remote_protocol.dialects.bounded_unpacking import unpack_frozen
 from burn_remote_protocol.dialects.burn_0_21 import (
@@ -26,10 +25,7 @@ from burn_remote_protocol.dialects.burn_0_21 import (
     encode_init,
     encode_tasks,
 )
-from burn_remote_protocol.dialects.burn_0_22_recognition import MessageRecognizer
-from burn_remote_protocol.dialects.burn_0_22_responses import decode_opening
-from burn_remote_protocol.dialects.burn_0_22_responses import decode_reply as decode_reply_0_22
-from burn_remote_protocol.dialects.burn_responses import (
+from burn_remote_protocol.dialects.burn_0_21_responses import (
     BurnReply,
     decode_data,
     decode_data_request,
@@ -38,6 +34,9 @@ from burn_remote_protocol.dialects.burn_responses import (
     encode_data_request,
     encode_reply,
 )
+from burn_remote_protocol.dialects.burn_0_22_recognition import MessageRecognizer
+from burn_remote_protocol.dialects.burn_0_22_responses import decode_opening
+from burn_remote_protocol.dialects.burn_0_22_responses import decode_reply as decode_reply_0_22
 from burn_remote_protocol.dialects.native import (
     MAX_SIGNATURES,
     Batch,
@@ -56,6 +55,7 @@ from burn_remote_protocol.errors import (
     SessionLost,
     TransferFailed,
 )
+from burn_remote_protocol.kept_tensors import content_hash
 from burn_remote_protocol.links.addresses import Address
 from burn_remote_protocol.messages import (
     BeginCollective,

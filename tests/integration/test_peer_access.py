@@ -17,7 +17,7 @@ from websockets.sync.server import ServerConnection, serve
 
 import burn_remote as br
 from burn_remote_protocol.dialects.native import encode_frame
-from burn_remote_protocol.links.checked import Checks
+from burn_remote_protocol.links.checksummed_links import Checks
 from burn_remote_protocol.messages import PeerChallenge
 from burn_remote_protocol.peer_proofs import peer_key
 from burn_remote_protocol.tensors import TensorSpec

@@ -25,7 +25,7 @@ from burn_remote_protocol.dialects.native import (
     encode_task,
 )
 from burn_remote_protocol.links.interface import BlockingLink
-from burn_remote_protocol.links.transports import connect
+from burn_remote_protocol.links.transport_registry import connect
 from burn_remote_protocol.messages import Hello, Refused, Reply, Resume, Sync, Welcome
 from burn_remote_protocol.session_states import REPLAY_BYTES
 from support.faults import FaultyProxy, bytes_to_open, faulty_proxy, random_cuts

@@ -15,9 +15,9 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from burn_remote_protocol.dialects.burn_0_21 import decode_init, decode_tasks
-from burn_remote_protocol.dialects.burn_responses import BurnReply, encode_reply
+from burn_remote_protocol.dialects.burn_0_21_responses import BurnReply, encode_reply
 from burn_remote_protocol.links.interface import BlockingLink
-from burn_remote_protocol.links.transports import connect
+from burn_remote_protocol.links.transport_registry import connect
 from support.waiting import PATIENCE_SECONDS
 
 __all__ = ["BurnEnd", "SocketEnd", "burn_end"]

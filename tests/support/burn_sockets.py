@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks, request_id
-from burn_remote_protocol.dialects.burn_responses import decode_reply
+from burn_remote_protocol.dialects.burn_0_21_responses import decode_reply
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.links.interface import BlockingLink
-from burn_remote_protocol.links.transports import connect
+from burn_remote_protocol.links.transport_registry import connect
 from burn_remote_protocol.messages import Execute, Read, Sync, Task, Upload
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec

@@ -12,7 +12,7 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from burn_remote_protocol.links.interface import BlockingLink
-from burn_remote_protocol.links.transports import connect
+from burn_remote_protocol.links.transport_registry import connect
 from support.link_servers import raw_server, read_to_end
 
 __all__ = ["accept_websocket", "frame_bytes", "scripted_link"]

@@ -15,7 +15,7 @@ from burn_remote_protocol.dialects.native import (
     encode_task,
 )
 from burn_remote_protocol.errors import ConnectionLost
-from burn_remote_protocol.links.checked import CheckedAsyncLink
+from burn_remote_protocol.links.checksummed_links import CheckedAsyncLink
 from burn_remote_protocol.messages import (
     Acknowledged,
     Chunk,

@@ -14,7 +14,7 @@ from burn_remote_protocol.dialects.native import (
     encode_frame,
 )
 from burn_remote_protocol.errors import BurnRemoteError
-from burn_remote_protocol.links.checked import CheckedLink
+from burn_remote_protocol.links.checksummed_links import CheckedLink
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.messages import (
     Acknowledged,

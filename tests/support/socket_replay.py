@@ -13,7 +13,7 @@ import msgpack
 
 from burn_remote_protocol.dialects.burn_0_21 import encode_init
 from burn_remote_protocol.links.interface import BlockingLink
-from burn_remote_protocol.links.transports import connect
+from burn_remote_protocol.links.transport_registry import connect
 from burn_remote_protocol.operations.encoding import decode_operation, decode_tensor_data
 from support.replay import RANDOM, difference
 

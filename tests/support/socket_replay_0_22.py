@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgpack
 
 from burn_remote_protocol.links.interface import BlockingLink
-from burn_remote_protocol.links.transports import connect
+from burn_remote_protocol.links.transport_registry import connect
 from burn_remote_protocol.operations.encoding import decode_tensor_data
 from support.replay import difference
 

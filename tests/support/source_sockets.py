@@ -7,7 +7,7 @@ from websockets.exceptions import ConnectionClosed
 
 from burn_remote_protocol.dialects.native import encode_frame
 from burn_remote_protocol.errors import ProtocolViolation
-from burn_remote_protocol.links.checked import Checks, is_checked
+from burn_remote_protocol.links.checksummed_links import Checks, is_checked
 from burn_remote_protocol.messages import Refused
 
 __all__ = ["SourceSocket"]

@@ -44,7 +44,7 @@ from burn_remote_protocol.links.addresses import (
     without_token,
 )
 from burn_remote_protocol.links.interface import BlockingLink
-from burn_remote_protocol.links.transports import connect
+from burn_remote_protocol.links.transport_registry import connect
 
 __all__ = ["RemoteDevice"]
 

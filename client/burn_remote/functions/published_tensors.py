@@ -8,8 +8,8 @@ from burn_remote.autodiff.nodes import plain
 from burn_remote.functions.value import is_tensor
 from burn_remote.runner.issuing import recording
 from burn_remote.sessions.native.native_session import NativeSession
-from burn_remote_protocol.contents import MAX_PUBLISHED_NAME_BYTES, is_published_name
 from burn_remote_protocol.errors import DeviceMismatch, Unsupported, UsageError, shown
+from burn_remote_protocol.kept_tensors import MAX_PUBLISHED_NAME_BYTES, is_published_name
 
 if TYPE_CHECKING:
     from burn_remote.functions.device_class import Device

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from burn_remote.runner.interface import OwningHandle
-from burn_remote_protocol.contents import content_hash
 from burn_remote_protocol.dialects.bounded_unpacking import MAX_LIST_LENGTH
+from burn_remote_protocol.kept_tensors import content_hash
 
 if TYPE_CHECKING:
     from burn_remote.runner.interface import RunnerClient, TensorHandle

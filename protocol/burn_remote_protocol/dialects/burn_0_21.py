@@ -2,8 +2,8 @@
 
 A frame is one MessagePack value as Rust's ``rmp_serde::to_vec`` writes it, in one binary WebSocket
 message; docs/wire-burn-0.21.md is the specification. A client has two sockets: tasks go out on
-``/request``, one per frame, and responses arrive on ``/response`` (``burn_responses``). The first
-frame of each is ``Init``.
+``/request``, one per frame, and responses arrive on ``/response`` (``burn_0_21_responses``). The
+first frame of each is ``Init``.
 
 A position and a stream identify a request; ``request_id`` combines them into one integer.
 """
@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from burn_remote_protocol.dialects.bounded_unpacking import unpack_around_buffer, unpack_frozen
-from burn_remote_protocol.dialects.burn_operations import recognize_operation
+from burn_remote_protocol.dialects.burn_0_21_recognition import recognize_operation
 from burn_remote_protocol.dtypes import F32, DType
 from burn_remote_protocol.errors import (
     BurnRemoteError,

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from burn_remote_protocol.dialects.bounded_unpacking import unpack_frozen
+from burn_remote_protocol.dialects.burn_0_21_responses import BurnReply, data_pieces, decode_result
 from burn_remote_protocol.dialects.burn_0_22 import VERSION
-from burn_remote_protocol.dialects.burn_responses import BurnReply, data_pieces, decode_result
 from burn_remote_protocol.dtypes import BOOL, F32, I32, DType
 from burn_remote_protocol.errors import BurnRemoteError
 from burn_remote_protocol.operations.releases import Vocabulary

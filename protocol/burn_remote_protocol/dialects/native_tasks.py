@@ -19,7 +19,6 @@ from burn_remote_protocol.collectives import (
     GroupSpec,
     Reduction,
 )
-from burn_remote_protocol.contents import CONTENT_DIGEST_BYTES
 from burn_remote_protocol.dialects.bounded_unpacking import MAX_LIST_LENGTH
 from burn_remote_protocol.dialects.native_values import (
     count,
@@ -34,6 +33,7 @@ from burn_remote_protocol.dialects.native_values import (
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import BurnRemoteError, ProtocolViolation, UsageError, shown
 from burn_remote_protocol.ids import is_secret
+from burn_remote_protocol.kept_tensors import CONTENT_DIGEST_BYTES
 from burn_remote_protocol.messages import (
     BeginUpload,
     Cleanup,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from burn_remote_protocol.contents import is_published_name
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import ProtocolViolation, shown
 from burn_remote_protocol.ids import MAX_ID, TRANSFER_ID_BYTES
+from burn_remote_protocol.kept_tensors import is_published_name
 from burn_remote_protocol.tensors import TensorSpec, checked_shape
 
 __all__ = [

@@ -436,7 +436,7 @@ class Listener(Protocol):
 class Transport(Protocol):
     """A way to carry links: opens them to an address and accepts them on a port.
 
-    ``transports`` documents the options as typed dictionaries.
+    ``transport_registry`` documents the options as typed dictionaries.
     """
 
     def connect(self, target: Address, **options: Any) -> BlockingLink:

@@ -23,7 +23,7 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.handshake import accepted
 from burn_remote_protocol.links.addresses import Address, parse_address
-from burn_remote_protocol.links.checked import AnyAsyncLink
+from burn_remote_protocol.links.checksummed_links import AnyAsyncLink
 from burn_remote_protocol.messages import Hello, PeerChallenge, PeerConfirmation, PeerProof
 from burn_remote_protocol.peer_proofs import (
     NONCE_BYTES,

@@ -31,9 +31,9 @@ from burn_remote_protocol.errors import (
     TransferFailed,
 )
 from burn_remote_protocol.links.addresses import parse_address
-from burn_remote_protocol.links.checked import CheckedLink, bulk_link
+from burn_remote_protocol.links.checksummed_links import CheckedLink, bulk_link
 from burn_remote_protocol.links.interface import BlockingLink, FrameSender
-from burn_remote_protocol.links.transports import connect
+from burn_remote_protocol.links.transport_registry import connect
 from burn_remote_protocol.messages import (
     Acknowledged,
     BeginCollective,

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from burn_remote_protocol.contents import content_hash
 from burn_remote_protocol.errors import (
     OperationFailed,
     OutOfMemory,
@@ -15,6 +14,7 @@ from burn_remote_protocol.errors import (
     detached,
     shown,
 )
+from burn_remote_protocol.kept_tensors import content_hash
 from burn_remote_protocol.messages import (
     KeepContent,
     ListPublished,

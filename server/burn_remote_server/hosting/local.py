@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from burn_remote_protocol.collectives import EngineKind, GroupSpec
-from burn_remote_protocol.contents import MAX_PUBLISHED
 from burn_remote_protocol.dialects.native import (
     MAX_GROUPS,
     SESSION_LIMITS,
@@ -31,6 +30,7 @@ from burn_remote_protocol.errors import (
     TransferFailed,
 )
 from burn_remote_protocol.handshake import agreed_version
+from burn_remote_protocol.kept_tensors import MAX_PUBLISHED
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.messages import (
     Acknowledged,

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from burn_remote_protocol.links.interface import AsyncLink, Listener, Request, Response
-from burn_remote_protocol.links.transports import listen
+from burn_remote_protocol.links.transport_registry import listen
 from burn_remote_server import backends
 from burn_remote_server.access.admission import token_in_path
 from burn_remote_server.custom import load_operations

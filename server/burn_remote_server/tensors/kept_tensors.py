@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from burn_remote_protocol.contents import MAX_PUBLISHED
 from burn_remote_protocol.errors import OperationFailed, QuotaExceeded
+from burn_remote_protocol.kept_tensors import MAX_PUBLISHED
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.quota import TENSOR_BYTES, Pool
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from burn_remote_protocol.dialects.burn_responses import decode_data, encode_data_request
+from burn_remote_protocol.dialects.burn_0_21_responses import decode_data, encode_data_request
 from burn_remote_protocol.errors import BurnRemoteError, TransferFailed
 from burn_remote_protocol.links.addresses import named_address
 from burn_remote_protocol.links.interface import AsyncLink

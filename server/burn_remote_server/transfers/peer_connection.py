@@ -17,7 +17,7 @@ from burn_remote_protocol.errors import (
     ProtocolViolation,
     TransferFailed,
 )
-from burn_remote_protocol.links.checked import AnyAsyncLink, CheckedAsyncLink
+from burn_remote_protocol.links.checksummed_links import AnyAsyncLink, CheckedAsyncLink
 from burn_remote_protocol.messages import (
     Acknowledged,
     Chunk,

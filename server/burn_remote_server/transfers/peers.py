@@ -25,9 +25,13 @@ from burn_remote_protocol.handshake import (
     WAITING_SETTING,
 )
 from burn_remote_protocol.links.addresses import Address, named_address, parse_address
-from burn_remote_protocol.links.checked import AnyAsyncLink, CheckedAsyncLink, UncheckedFrame
+from burn_remote_protocol.links.checksummed_links import (
+    AnyAsyncLink,
+    CheckedAsyncLink,
+    UncheckedFrame,
+)
 from burn_remote_protocol.links.interface import AsyncLink, Memory
-from burn_remote_protocol.links.transports import connect_async
+from burn_remote_protocol.links.transport_registry import connect_async
 from burn_remote_protocol.messages import Fetch, Hello, Refused
 from burn_remote_protocol.peer_proofs import FetchSigner, peer_key
 from burn_remote_server.access.peer_authentication import prove_to_source

@@ -11,7 +11,7 @@ from burn_remote.runner.interface import OwningHandle, TensorHandle
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.burn.burn_responses import BurnResponses
 from burn_remote.sessions.locations import Locations
-from burn_remote_protocol.dialects.burn_responses import BurnReply
+from burn_remote_protocol.dialects.burn_0_21_responses import BurnReply
 from burn_remote_protocol.dtypes import BOOL, BOOL_U8, F32, I32, I64, U8, DType, DTypeUsage
 from burn_remote_protocol.errors import ConnectionLost, OperationFailed, ProtocolViolation
 from burn_remote_protocol.tensors import TensorData, TensorSpec

@@ -25,7 +25,7 @@ from burn_remote_protocol.errors import (
     SessionLost,
     VersionMismatch,
 )
-from burn_remote_protocol.links.checked import HEADER_BYTES
+from burn_remote_protocol.links.checksummed_links import HEADER_BYTES
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.messages import Acknowledged, Closing, Refused, Resume, Welcome
 from support.link_ends import in_thread

@@ -29,7 +29,7 @@ from burn_remote_protocol.errors import (
     Unsupported,
     UsageError,
 )
-from burn_remote_protocol.links import checked
+from burn_remote_protocol.links import checksummed_links
 from burn_remote_protocol.messages import (
     BeginUpload,
     Cleanup,
@@ -402,8 +402,8 @@ SENDING = codes_of(
     session_states.ReplayWindow,
     session_states.SessionEnd,
     lifetime.Flusher,
-    checked.CheckedLink,
-    checked.Checks,
+    checksummed_links.CheckedLink,
+    checksummed_links.Checks,
     response_router.ResponseRouter,
 )
 

@@ -11,6 +11,7 @@ import pytest
 from burn_remote_protocol.collectives import Reduction
 from burn_remote_protocol.dialects import burn_0_22
 from burn_remote_protocol.dialects.bounded_unpacking import MAX_VALUE_BYTES
+from burn_remote_protocol.dialects.burn_0_21_responses import BurnReply
 from burn_remote_protocol.dialects.burn_0_22 import (
     Alias,
     AllReduce,
@@ -39,7 +40,6 @@ from burn_remote_protocol.dialects.burn_0_22_responses import (
     encode_refusal,
     encode_reply,
 )
-from burn_remote_protocol.dialects.burn_responses import BurnReply
 from burn_remote_protocol.dtypes import F32, I32
 from burn_remote_protocol.errors import OperationFailed, ProtocolViolation
 from burn_remote_protocol.ids import is_secret

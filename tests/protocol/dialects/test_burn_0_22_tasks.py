@@ -9,6 +9,7 @@ import msgpack
 import numpy as np
 import pytest
 
+from burn_remote_protocol.dialects.burn_0_21_recognition import OperationTemplate
 from burn_remote_protocol.dialects.burn_0_22 import Close, decode_messages
 from burn_remote_protocol.dialects.burn_0_22_tasks import (
     MAX_JOINED_BYTES,
@@ -19,7 +20,6 @@ from burn_remote_protocol.dialects.burn_0_22_tasks import (
     encode_task,
     joined,
 )
-from burn_remote_protocol.dialects.burn_operations import OperationTemplate
 from burn_remote_protocol.dtypes import C64, F32, I64
 from burn_remote_protocol.errors import BurnRemoteError, Unsupported
 from burn_remote_protocol.messages import (

@@ -13,14 +13,14 @@ import pytest
 import trustme
 
 from burn_remote_protocol.errors import ConnectionLost, GarbledBytes, LimitExceeded
-from burn_remote_protocol.links.checked import (
+from burn_remote_protocol.links.checksummed_links import (
     CheckedAsyncLink,
     CheckedLink,
     bulk_link,
     frame_sender,
 )
 from burn_remote_protocol.links.interface import AsyncLink, FrameSender, Request
-from burn_remote_protocol.links.transports import connect, listen
+from burn_remote_protocol.links.transport_registry import connect, listen
 
 HEAD = 5
 PATIENCE_SECONDS = 5.0

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from burn_remote_protocol.contents import content_hash
 from burn_remote_protocol.dtypes import BF16, BOOL, C64, F32, I64, DType
 from burn_remote_protocol.errors import OperationFailed, ProtocolViolation, QuotaExceeded
+from burn_remote_protocol.kept_tensors import content_hash
 from burn_remote_protocol.messages import (
     BeginUpload,
     Chunk,

@@ -20,7 +20,7 @@ from burn_remote_protocol.errors import (
     SessionLost,
 )
 from burn_remote_protocol.links.interface import AsyncLink, Request
-from burn_remote_protocol.links.transports import connect_async
+from burn_remote_protocol.links.transport_registry import connect_async
 from burn_remote_protocol.messages import (
     Closing,
     FetchRequest,

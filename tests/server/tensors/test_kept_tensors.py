@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from burn_remote_protocol.contents import MAX_PUBLISHED
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import OperationFailed, QuotaExceeded
+from burn_remote_protocol.kept_tensors import MAX_PUBLISHED
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.quota import TENSOR_BYTES, Pool, Quota
 from burn_remote_server.tensors.kept_tensors import KeptTensor, KeptTensors

@@ -11,11 +11,11 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from burn_remote_protocol.dialects.burn_responses import encode_data
+from burn_remote_protocol.dialects.burn_0_21_responses import encode_data
 from burn_remote_protocol.dtypes import U8
 from burn_remote_protocol.errors import TransferFailed
 from burn_remote_protocol.links.interface import AsyncLink
-from burn_remote_protocol.links.transports import connect_async
+from burn_remote_protocol.links.transport_registry import connect_async
 from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import open_backends

@@ -15,7 +15,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from burn_remote_protocol.dialects.native import chunk_head, decode_frame, encode_frame
 from burn_remote_protocol.dtypes import BOOL, F32, U8, DType, QuantScheme
 from burn_remote_protocol.errors import ConnectionLost, TransferFailed
-from burn_remote_protocol.links.checked import CheckedAsyncLink
+from burn_remote_protocol.links.checksummed_links import CheckedAsyncLink
 from burn_remote_protocol.messages import Fetch, FetchRequest, Hello, Lent, Reply, Welcome
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.dialects.native.peer_pump import serve_peer

@@ -7,7 +7,7 @@ from typing import Any, Final
 from burn_remote.arguments.arrays import array_from, data_from, numpy_dtype
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.locations import Locations
-from burn_remote_protocol.dialects.burn_responses import BurnReply
+from burn_remote_protocol.dialects.burn_0_21_responses import BurnReply
 from burn_remote_protocol.dtypes import DTypeUsage
 from burn_remote_protocol.errors import (
     BurnRemoteError,

@@ -15,7 +15,7 @@ import msgpack
 
 from burn_remote.arguments.arrays import array_from, data_from
 from burn_remote.sessions.burn.releases import BurnRelease
-from burn_remote_protocol.dialects.burn_operations import OperationTemplate
+from burn_remote_protocol.dialects.burn_0_21_recognition import OperationTemplate
 from burn_remote_protocol.dtypes import BOOL, DType
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.messages import Drop, Expose, Read, Task, Upload

@@ -9,18 +9,18 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol
 from burn_remote.sessions.burn.server_facts import MAX_MESSAGE_BYTES
 from burn_remote_protocol.dialects import (
     burn_0_21,
+    burn_0_21_responses,
     burn_0_22,
     burn_0_22_responses,
     burn_0_22_tasks,
-    burn_responses,
 )
+from burn_remote_protocol.dialects.burn_0_21_recognition import OperationTemplate
+from burn_remote_protocol.dialects.burn_0_21_responses import BurnReply
 from burn_remote_protocol.dialects.burn_0_22_responses import (
     IncompatibleProtocol,
     NoSuchDevice,
     SessionInfo,
 )
-from burn_remote_protocol.dialects.burn_operations import OperationTemplate
-from burn_remote_protocol.dialects.burn_responses import BurnReply
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import ConnectionLost, HandshakeRefused, VersionMismatch
 from burn_remote_protocol.links.interface import BlockingLink
@@ -154,7 +154,7 @@ class Burn021:
 
     def decode_reply(self, frame: bytes) -> BurnReply:
         """Decode a frame of ``/response``."""
-        return burn_responses.decode_reply(frame)
+        return burn_0_21_responses.decode_reply(frame)
 
     def last_message(self) -> bytes:
         """Return the message that ends the session."""

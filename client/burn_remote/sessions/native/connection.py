@@ -34,7 +34,7 @@ from burn_remote_protocol.errors import (
     fresh,
 )
 from burn_remote_protocol.handshake import accepted
-from burn_remote_protocol.links.checked import HEADER_BYTES, CheckedLink, UncheckedFrame
+from burn_remote_protocol.links.checksummed_links import HEADER_BYTES, CheckedLink, UncheckedFrame
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.messages import Acknowledged, Closing, Hello, Resume, Welcome
 from burn_remote_protocol.session_states import (

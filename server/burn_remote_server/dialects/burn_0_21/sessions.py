@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from burn_remote_protocol.dialects.burn_responses import BurnReply, encode_reply
+from burn_remote_protocol.dialects.burn_0_21_responses import BurnReply, encode_reply
 from burn_remote_protocol.dialects.native import INLINE_BYTES
 from burn_remote_protocol.errors import (
     HandshakeRefused,

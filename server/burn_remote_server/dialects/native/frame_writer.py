@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from burn_remote_protocol.dialects.native import encode_frame
-from burn_remote_protocol.links.checked import AnyAsyncLink
+from burn_remote_protocol.links.checksummed_links import AnyAsyncLink
 from burn_remote_protocol.messages import Acknowledged
 from burn_remote_server.execution.outbox import NativeOutbox
 from burn_remote_server.execution.sessions import Session

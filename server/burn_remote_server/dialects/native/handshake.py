@@ -13,7 +13,7 @@ from burn_remote_protocol.errors import (
     SessionLost,
 )
 from burn_remote_protocol.handshake import agreed_version
-from burn_remote_protocol.links.checked import AnyAsyncLink
+from burn_remote_protocol.links.checksummed_links import AnyAsyncLink
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.messages import Closing, Hello, Refused
 from burn_remote_server.hosting.host import Host

@@ -11,7 +11,7 @@ from burn_remote_protocol.errors import (
     HandshakeRefused,
     ProtocolViolation,
 )
-from burn_remote_protocol.links.checked import AnyAsyncLink, frame_sender
+from burn_remote_protocol.links.checksummed_links import AnyAsyncLink, frame_sender
 from burn_remote_protocol.messages import Acknowledged, GroupBroken, JoinLink, LinkJoined
 from burn_remote_protocol.peer_proofs import FetchSigner
 from burn_remote_server.collectives.member import Member

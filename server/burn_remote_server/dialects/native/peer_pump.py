@@ -22,7 +22,7 @@ from burn_remote_protocol.handshake import (
     MEMORY_SETTING,
     WAITING_SETTING,
 )
-from burn_remote_protocol.links.checked import AnyAsyncLink, CheckedAsyncLink, is_checked
+from burn_remote_protocol.links.checksummed_links import AnyAsyncLink, CheckedAsyncLink, is_checked
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.messages import Acknowledged, Fetch, FetchRequest, JoinLink, Welcome
 from burn_remote_protocol.peer_proofs import FetchSigner

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple
 
 from burn_remote_protocol.collectives import EngineKind
-from burn_remote_protocol.contents import MAX_PUBLISHED
 from burn_remote_protocol.dialects.native import (
     MAX_GROUPS,
     SESSION_LIMITS,
@@ -24,7 +23,8 @@ from burn_remote_protocol.errors import (
     ProtocolViolation,
     SessionLost,
 )
-from burn_remote_protocol.links.checked import AnyAsyncLink, CheckedAsyncLink, is_checked
+from burn_remote_protocol.kept_tensors import MAX_PUBLISHED
+from burn_remote_protocol.links.checksummed_links import AnyAsyncLink, CheckedAsyncLink, is_checked
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.messages import (
     Acknowledged,

@@ -21,7 +21,7 @@ from websockets.uri import parse_uri
 
 from burn_remote_protocol.errors import ConnectionFailed, ConnectionLost, ProtocolViolation
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, AsyncLink
-from burn_remote_protocol.links.transports import connect_async as connect
+from burn_remote_protocol.links.transport_registry import connect_async as connect
 from burn_remote_protocol.links.websocket.async_connection import DirectClientConnection
 from burn_remote_protocol.links.websocket.async_link import WebSocketLink
 from support.async_links import AsyncLinkConformance, OpenAsyncPair

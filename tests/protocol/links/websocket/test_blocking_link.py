@@ -16,7 +16,7 @@ from websockets.server import ServerProtocol
 
 from burn_remote_protocol.errors import ConnectionLost, ProtocolViolation
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, BlockingLink
-from burn_remote_protocol.links.transports import connect
+from burn_remote_protocol.links.transport_registry import connect
 from burn_remote_protocol.links.websocket import keepalive
 from burn_remote_protocol.links.websocket.keepalive import KeepaliveTimer
 from support.link_ends import FarEnd, OpenPair, in_thread, pattern

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from burn_remote_protocol.errors import ConnectionFailed
-from burn_remote_protocol.links.transports import connect
+from burn_remote_protocol.links.transport_registry import connect
 from support.link_servers import link_server, raw_server, read_to_end
 from support.waiting import PATIENCE_SECONDS
 

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 from types import FrameType
 
-from burn_remote_protocol.links.transports import connect
+from burn_remote_protocol.links.transport_registry import connect
 from support.link_ends import in_thread, pattern, send_all
 from support.link_servers import link_server
 from support.waiting import PATIENCE_SECONDS

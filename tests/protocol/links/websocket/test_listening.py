@@ -9,7 +9,7 @@ import pytest
 
 from burn_remote_protocol.errors import ConnectionFailed
 from burn_remote_protocol.links.interface import AsyncLink, Request, Response
-from burn_remote_protocol.links.transports import connect_async
+from burn_remote_protocol.links.transport_registry import connect_async
 from burn_remote_protocol.links.websocket.listening import listen
 from support.waiting import PATIENCE_SECONDS
 

@@ -10,7 +10,7 @@ import pytest
 
 from burn_remote_protocol.links.addresses import parse_address
 from burn_remote_protocol.links.interface import AsyncLink, Request
-from burn_remote_protocol.links.transports import TRANSPORTS
+from burn_remote_protocol.links.transport_registry import TRANSPORTS
 from burn_remote_protocol.links.websocket.async_link import WebSocketLink
 from burn_remote_protocol.links.websocket.blocking_link import BlockingWebSocket
 from burn_remote_protocol.links.websocket.transport import WebSocketTransport
@@ -55,7 +55,7 @@ async def test_it_accepts_links_and_opens_them_for_event_loops() -> None:
 
 def test_a_client_of_threads_does_not_load_the_asynchronous_library() -> None:
     program = (
-        "import sys; from burn_remote_protocol.links import transports;"
+        "import sys; from burn_remote_protocol.links import transport_registry;"
         "from burn_remote_protocol.links.websocket import blocking_link;"
         "sys.exit(any(name.startswith('websockets.asyncio') for name in sys.modules))"
     )

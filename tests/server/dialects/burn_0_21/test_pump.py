@@ -13,7 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks
-from burn_remote_protocol.dialects.burn_responses import decode_reply, encode_data_request
+from burn_remote_protocol.dialects.burn_0_21_responses import decode_reply, encode_data_request
 from burn_remote_protocol.dtypes import F32, I32
 from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.messages import Execute, Expose, Read, Sync, Upload

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from burn_remote_protocol.dialects.burn_responses import BurnReply, decode_reply
+from burn_remote_protocol.dialects.burn_0_21_responses import BurnReply, decode_reply
 from burn_remote_protocol.dtypes import F32, U8
 from burn_remote_protocol.errors import (
     BurnRemoteError,

@@ -18,7 +18,7 @@ from burn_remote_protocol.errors import (
     ProtocolViolation,
 )
 from burn_remote_protocol.links.addresses import parse_address
-from burn_remote_protocol.links.checked import CheckedAsyncLink, Checks
+from burn_remote_protocol.links.checksummed_links import CheckedAsyncLink, Checks
 from burn_remote_protocol.messages import (
     Acknowledged,
     Chunk,

@@ -34,7 +34,7 @@ from burn_remote_protocol.errors import (
     SessionLost,
     VersionMismatch,
 )
-from burn_remote_protocol.links.checked import Checks
+from burn_remote_protocol.links.checksummed_links import Checks
 from burn_remote_protocol.messages import (
     Acknowledged,
     BeginUpload,

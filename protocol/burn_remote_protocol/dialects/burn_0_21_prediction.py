@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from burn_remote_protocol.dialects.burn_operations import (
+from burn_remote_protocol.dialects.burn_0_21_recognition import (
     BEFORE_ID,
     BEFORE_POSITION,
     Split,

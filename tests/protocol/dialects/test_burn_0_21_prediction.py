@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burn_remote_protocol.dialects import operation_predictor
-from burn_remote_protocol.dialects.burn_operations import OperationTemplate, recognize_operation
-from burn_remote_protocol.dialects.operation_predictor import LAYOUTS_KEPT, OperationPredictor
+from burn_remote_protocol.dialects import burn_0_21_prediction
+from burn_remote_protocol.dialects.burn_0_21_prediction import LAYOUTS_KEPT, OperationPredictor
+from burn_remote_protocol.dialects.burn_0_21_recognition import (
+    OperationTemplate,
+    recognize_operation,
+)
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.operations.families import numeric
 from burn_remote_protocol.operations.row import Operation, Signature
@@ -65,7 +68,7 @@ def test_repeated_operations_are_recognized_without_a_search(
     for number in range(2):
         for signature in signatures:
             expected.recognize(frame(signature, [number] * 3))
-    monkeypatch.setattr(operation_predictor, "split_operation", never)
+    monkeypatch.setattr(burn_0_21_prediction, "split_operation", never)
     for number in range(2, 5):
         for signature in signatures:
             written = frame(signature, [number] * 3, position=number)

@@ -8,10 +8,10 @@ import ssl
 import pytest
 
 from burn_remote_protocol.errors import ConnectionFailed
-from burn_remote_protocol.links import transports
+from burn_remote_protocol.links import transport_registry
 from burn_remote_protocol.links.addresses import SCHEMES
 from burn_remote_protocol.links.interface import AsyncLink, Request
-from burn_remote_protocol.links.transports import connect, connect_async, listen, register
+from burn_remote_protocol.links.transport_registry import connect, connect_async, listen, register
 from burn_remote_protocol.links.websocket.transport import WebSocketTransport
 from support.link_servers import link_server
 from support.memory_links import MemoryTransport
@@ -22,7 +22,7 @@ from support.waiting import PATIENCE_SECONDS
 def memory(monkeypatch: pytest.MonkeyPatch) -> str:
     """Register the transport of this process's memory; return its scheme."""
     monkeypatch.setitem(SCHEMES, "memory", False)  # both are undone after the test
-    monkeypatch.setitem(transports.TRANSPORTS, "memory", WebSocketTransport())
+    monkeypatch.setitem(transport_registry.TRANSPORTS, "memory", WebSocketTransport())
     register("memory", MemoryTransport())
     return "memory"
 

@@ -11,7 +11,7 @@ from xxhash import xxh3_64_intdigest, xxh64_intdigest
 
 from burn_remote_protocol.dialects.native import encode_frame
 from burn_remote_protocol.errors import ConnectionLost, GarbledBytes, LimitExceeded
-from burn_remote_protocol.links.checked import (
+from burn_remote_protocol.links.checksummed_links import (
     CheckedAsyncLink,
     CheckedLink,
     Checks,

@@ -8,7 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from burn_remote_protocol.dialects.burn_0_21 import encode_identity, request_id
-from burn_remote_protocol.dialects.burn_operations import OperationTemplate, recognize_operation
+from burn_remote_protocol.dialects.burn_0_21_recognition import (
+    OperationTemplate,
+    recognize_operation,
+)
 from burn_remote_protocol.dtypes import F64
 from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
 from burn_remote_protocol.operations.families import numeric

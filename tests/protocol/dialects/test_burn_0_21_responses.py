@@ -6,7 +6,7 @@ import mmap
 
 import pytest
 
-from burn_remote_protocol.dialects.burn_responses import (
+from burn_remote_protocol.dialects.burn_0_21_responses import (
     BurnReply,
     decode_data,
     decode_data_request,
