@@ -27,10 +27,10 @@ MAX_LIST_LENGTH: Final = 4096
 UNCHECKED_BYTES: Final = 512
 
 # Lists up to this length need no check: nested 1,024 deep, they take 512 KiB. The check initializes
-# an ``Unpacker`` of 40 KiB, as much as a processor's first cache.
+# an ``Unpacker`` of 40 KiB, about the size of a processor's L1 cache.
 SHORT_LIST_LENGTH: Final = 64
 # Bodies up to this size may be unpacked twice: first without a check, in case all lists are short.
-# It is more than a reply with elements, which are in chunks above 16 KiB.
+# Every reply with elements is shorter, because more than 16 KiB of elements are sent as chunks.
 UNPACKED_TWICE_BYTES: Final = 32 * 1024
 
 # Unpacking a value of this size (empty maps) holds the interpreter lock for up to 20 ms. A task

@@ -1,4 +1,4 @@
-"""Recognition and templates of Burn 0.21's operations by their bytes.
+"""Operations of Burn as bytes: recognition of those of Burn 0.21, and templates for both releases.
 
 Burn sends one operation per frame and repeats names, shapes and dtypes each time. Most frames of a
 program therefore differ from an earlier frame only in the tensor ids and in the position at the
@@ -29,8 +29,8 @@ __all__ = [
     "split_operation",
 ]
 
-# Signatures cached by their bytes, up to 1 KiB each. If a program has more distinct operations, the
-# rest are decoded in full.
+# Signatures cached by their bytes, up to 1 KiB each. When programs have more distinct operations,
+# the cache is cleared.
 FRAMES_KEPT: Final = 4096
 # The longest cache key. Enough for operations on several tensors of high rank.
 KEY_BYTES_KEPT: Final = 1024
@@ -93,7 +93,9 @@ def split_operation(frame: bytes) -> Split | None:
     """Split a frame that registers an operation; ``None`` if it must be decoded in full."""
     if len(frame) > 2 * KEY_BYTES_KEPT:
         return None  # an upload, whose elements must not be searched
-    # Groups: literal, id, nothing; …; literal, nothing, position and stream; nothing at the end.
+    # ``_VARIABLE`` has two groups, of which one matches. So ``split`` returns, for each tensor, a
+    # literal, its id and ``None``; then a literal, ``None``, and the position and stream; then
+    # nothing, because the second group matches only at the end.
     pieces = _VARIABLE.split(frame)
     key = tuple(pieces[::3])
     signature = _KNOWN.get(key) or _learn(key, pieces)

@@ -44,7 +44,7 @@ __all__ = [
 
 _pack: Final[Callable[[Any], bytes]] = msgpack.packb
 
-# The largest length that MessagePack can represent.
+# The largest length of a byte buffer in MessagePack.
 MAX_ELEMENT_BYTES: Final = 2**32 - 1
 
 

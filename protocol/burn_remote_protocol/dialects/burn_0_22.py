@@ -5,7 +5,7 @@ frame holds nothing but ``Init``. The server sends one response per frame. All v
 MessagePack as Rust's ``rmp_serde::to_vec`` writes it; docs/wire-burn-0.22.md is the specification.
 
 Operations are those of the vocabulary ``BURN_0_22``. Streams are not decoded: the tasks of a
-session run in the order of their arrival, as in the original.
+session run in the order of their arrival, as in Burn's own server.
 """
 
 from __future__ import annotations
@@ -166,9 +166,11 @@ class AllReduce(NamedTuple):
 
 
 class Bindings(NamedTuple):
-    """What a call of a graph puts in the place of its relative values.
+    """The values for one call of a graph.
 
-    ``tensors`` has pairs of a relative id and the id in the session.
+    A graph's operations contain *relative* values: relative ids of tensors, and positions in the
+    lists ``sizes``, ``scalars`` and ``slices``. ``tensors`` has pairs of a relative id and the id
+    in the session.
     """
 
     tensors: tuple[tuple[int, int], ...]
@@ -178,10 +180,11 @@ class Bindings(NamedTuple):
 
 
 class RunGraph(NamedTuple):
-    """Run a graph; ``operations`` are given if the message registers it, with relative values.
+    """Run a graph; ``operations`` are ``None`` unless the message also registers the graph.
 
-    They stay in MessagePack, because ``decode_graph`` takes up to half a second. A client may
-    register the same operations repeatedly, and their bytes identify the graph.
+    They have relative values (see ``Bindings``). They stay in MessagePack, because ``decode_graph``
+    takes up to half a second. A client may register the same operations repeatedly, and their bytes
+    identify the graph.
     """
 
     graph: int
@@ -190,7 +193,7 @@ class RunGraph(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """A question about a profile: ``answer`` names the response."""
+    """A request to start or end a profile; ``answer`` is the variant's name in the response."""
 
     request: int
     answer: str
@@ -259,7 +262,7 @@ def decode_messages(frame: bytes | memoryview) -> list[Message | ProtocolViolati
 
 
 def each_message(frame: bytes | memoryview) -> Iterator[Message | ProtocolViolation]:
-    """Yield the messages of a frame like ``decode_messages``, and decode each only then.
+    """Yield the messages of a frame like ``decode_messages``, decoding each only when it is due.
 
     Raises ``ProtocolViolation`` where the frame ceases to be an array of messages.
     """
@@ -267,7 +270,7 @@ def each_message(frame: bytes | memoryview) -> Iterator[Message | ProtocolViolat
         try:
             yield from _decode_message(wire, elements)
         except ProtocolViolation as error:
-            # Its traceback would keep what was decoded of the frame.
+            # Its traceback would keep the decoded values of the frame alive.
             yield error.with_traceback(None)
 
 
@@ -287,7 +290,7 @@ _NO_OPERATIONS: Final = b"\x90"
 _BUFFERS: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4}
 _EMPTY_BUFFER: Final = b"\xc4\x00"
 
-# More than most messages have.
+# The bytes that the unpacker gets first: more than most messages have.
 FIRST_FED_BYTES: Final = 2048
 
 # Enough for the shape and dtype after the elements of an upload.
@@ -295,10 +298,11 @@ _AFTER_ELEMENTS_BYTES: Final = 1024
 
 
 def _messages(frame: bytes | memoryview) -> Iterator[tuple[Any, memoryview | None]]:
-    """Yield the messages of a frame, each with what its empty buffer or array stands for.
+    """Yield the unpacked messages of a frame, each with the bytes that were cut out of it.
 
-    That is the elements of an upload or the operations of a graph. A client may put several large
-    uploads into one frame. Raises ``ProtocolViolation``.
+    Those are the elements of an upload or the operations of a graph, as a view of the frame; the
+    unpacked message has an empty buffer or array in their place. ``None`` if nothing was cut out. A
+    client may put several large uploads into one frame. Raises ``ProtocolViolation``.
     """
     if len(frame) <= MAX_VALUE_BYTES and _REGISTERS_GRAPH not in bytes(frame):
         value = unpack_frozen(frame)
@@ -314,26 +318,26 @@ def _messages(frame: bytes | memoryview) -> Iterator[tuple[Any, memoryview | Non
         count = int.from_bytes(frame[1:place], "big")
     if not 0 <= count <= MAX_LIST_LENGTH:
         raise ProtocolViolation(f"expected an array of at most {MAX_LIST_LENGTH:,} messages")
-    room = MAX_VALUE_BYTES
+    left_bytes = MAX_VALUE_BYTES
     for _ in range(count):
         match = _BEFORE_ELEMENTS.match(frame, place)
         elements = None
         if (graph := _BEFORE_OPERATIONS.match(frame, place)) is not None:
             start = graph.end()
-            stop = start + _length(frame[start : start + room], 1)
+            stop = start + _length(frame[start : start + left_bytes], 1)
             elements = frame[start:stop]
-            end = stop + _length(frame[stop : stop + room], 1)
+            end = stop + _length(frame[stop : stop + left_bytes], 1)
             body = b"".join((frame[place:start], _NO_OPERATIONS, frame[stop:end]))
-            room -= len(elements)
+            left_bytes -= len(elements)
         elif match is None or (found := _buffer(frame, match.end())) is None:
-            end = place + _length(frame[place : place + room], 1)
+            end = place + _length(frame[place : place + left_bytes], 1)
             body = bytes(frame[place:end])
         else:
             start, stop = found
             elements = frame[start:stop]
             end = stop + _length(frame[stop : stop + _AFTER_ELEMENTS_BYTES], 2)
             body = b"".join((frame[place : match.end()], _EMPTY_BUFFER, frame[stop:end]))
-        room -= len(body)
+        left_bytes -= len(body)
         yield unpack_frozen(body), elements
         place = end
     if place != len(frame):
@@ -353,8 +357,8 @@ def _buffer(frame: memoryview, place: int) -> tuple[int, int] | None:
 
 
 def _length(values: memoryview, count: int) -> int:
-    """Return the length of the first ``count`` values."""
-    # The unpacker copies what it is fed: the whole frame for each of its messages is too much.
+    """Return the length of the first ``count`` values, in bytes."""
+    # The unpacker copies its input, so it gets only the beginning of a frame for each message.
     size = min(FIRST_FED_BYTES, len(values))
     while True:
         unpacker = msgpack.Unpacker(max_buffer_size=size or 1, read_size=size or 1)
@@ -414,7 +418,7 @@ def _unsigned(value: Any, what: str) -> int:
 
 
 def _wrapped(wire: Any, what: str) -> int:
-    """Return the number in an array of one."""
+    """Return the number in an array of one element."""
     (value,) = sequence(wire, 1, f"the id of {what}")
     return _unsigned(value, f"the id of {what}")
 
@@ -530,7 +534,7 @@ def _fetch_locally(wire: Any) -> tuple[Message, ...]:
 
 def _register_graph(wire: Any) -> tuple[Message, ...]:
     _, graph, operations, bindings = sequence(wire, 4, "a stream, a graph, operations, bindings")
-    if type(operations) is not bytes:  # ``_messages`` did not find them
+    if type(operations) is not bytes:  # ``_BEFORE_OPERATIONS`` did not match the message
         raise ProtocolViolation("expected a stream, a graph and operations in their short forms")
     return (RunGraph(_unsigned(graph, "a graph"), operations, _bindings(bindings)),)
 
@@ -572,7 +576,7 @@ LONGEST_BOUND_VALUES_BYTES: Final = 2048
 def _bound_values(sizes: Any, scalars: Any, slices: Any) -> _BoundValues:
     try:
         key = marshal.dumps((sizes, scalars, slices), KEY_FORMAT)
-    except ValueError:  # a type that MessagePack has and ``marshal`` has not
+    except ValueError:  # ``marshal`` lacks a type of MessagePack: make a key too long to be cached
         key = bytes(LONGEST_BOUND_VALUES_BYTES + 1)
     found = _BOUND_VALUES.get(key)
     if found is not None:

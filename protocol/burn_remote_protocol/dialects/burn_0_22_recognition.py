@@ -9,8 +9,8 @@ lengths: one comparison verifies that, in a quarter of the time that a search fo
 Messages are recognized one by one, because a client fills each frame with the next four messages,
 wherever a step of its program begins. If the number of messages in a step is no multiple of four,
 frames repeat only after several steps. So the frame that followed the same two messages last time
-is compared first, as a whole: that takes a quarter of the time of its messages. Such a frame is
-returned undivided, as a ``KnownFrame``.
+is compared first, as a whole: that takes a quarter of the time of comparing message by message. A
+frame that matches is returned undivided, as a ``KnownFrame``.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ _NUMBER: Final = re.compile(
 # Numbers that no client uses. They replace those of a message to verify where it has them.
 _UNUSED: Final = 2**64 - 2**32
 
-# The messages that given numbers make; an operation is known by its signature instead.
+# Makes the messages of a layout from their numbers. For an operation, the cache has the signature.
 _Make = Callable[[tuple[int, ...]], tuple[Message, ...]]
 _KNOWN: Final[dict[tuple[bytes, ...], Signature | _Make | None]] = {}
 
 
 class _MessageLayout(Layout):
-    """The layout of messages that differ in their numbers, and what is decoded from them."""
+    """The layout of messages that differ only in their numbers, and their signature or ``make``."""
 
     __slots__ = ("count", "make", "signature")
 
@@ -164,8 +164,8 @@ class KnownFrame(Sequence[Message]):
 class MessageRecognizer:
     """Decodes one session's frames, predicting each message from the one before.
 
-    ``unknown`` counts the messages that were decoded in full or had a new layout. Decoding one
-    takes up to 100 µs, any other 1 to 5 µs.
+    ``unknown`` counts the messages that were decoded in full or had a new layout. Decoding such a
+    message takes up to 100 µs, any other 1 to 5 µs.
     """
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ class MessageRecognizer:
         self._layout_bytes = 0
         self._successors: dict[_MessageLayout | None, _MessageLayout] = {}
         self._last: _MessageLayout | None = None
-        # Frames by their messages; ``None`` for those that came once.
+        # Frames by the layouts of their messages; ``None`` for frames that came only once.
         self._frames: dict[tuple[_MessageLayout, ...], FrameLayout | None] = {}
         self._frame_bytes = 0
         # Frames by the two messages before them.
@@ -234,7 +234,7 @@ class MessageRecognizer:
         return decoded
 
     def _expect(self, layouts: list[_MessageLayout], size: int) -> None:
-        """Expect a frame that came before to follow the same two messages again."""
+        """Note a frame; if it came before, expect it after the same two messages next time."""
         if len(layouts) < 2:
             self._context = (self._context[1], layouts[0])
             return
@@ -262,7 +262,7 @@ class MessageRecognizer:
         self._next_frames.clear()
 
     def _next(self, frame: bytes, place: int) -> bytes:
-        """Return the bytes up to the next message, or some that are no message."""
+        """Return the bytes up to the next message; a bounded number of bytes if none is found."""
         end = frame.find(_TASK, place + 1, place + LONGEST_RECOGNIZED_BYTES)
         if end < 0:
             end = place + LONGEST_RECOGNIZED_BYTES
@@ -272,7 +272,7 @@ class MessageRecognizer:
         """Return the layout of one message; ``None`` if it must be decoded in full."""
         if not message.startswith(_WORTH_A_SEARCH) or len(message) == LONGEST_RECOGNIZED_BYTES:
             return None
-        # Literal, the bytes before a number, the number, and so on; the last literal.
+        # Repeatedly a literal, the bytes before a number and the number; then the last literal.
         pieces = _NUMBER.split(message)
         key = (*pieces[::3], *pieces[1::3])
         try:

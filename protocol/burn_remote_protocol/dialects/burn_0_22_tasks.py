@@ -37,7 +37,7 @@ _pack: Final[Callable[[Any], bytes]] = msgpack.packb
 STREAM: Final = [0]
 CAPABILITY_BYTES: Final = 32
 
-# The original's server reads messages of up to 1 GiB. Frames of this size keep its work in pieces.
+# Burn's own server reads messages of up to 1 GiB. Smaller frames divide its work.
 MAX_JOINED_BYTES: Final = 2**18
 MAX_JOINED_MESSAGES: Final = 4096
 
@@ -61,7 +61,7 @@ def encode_close(session: int) -> bytes:
 def encode_task(tasks: Sequence[Task], server: str) -> bytes:
     """Return the message of one task, or of a read or expose together with the ``Drop`` after it.
 
-    ``server`` is the address of the server itself, which the original asks for and does not use.
+    ``server`` is the address of the server itself: an expose must have it, but no server uses it.
     """
     first = tasks[0]
     last = len(tasks) == 2 and isinstance(tasks[1], Drop)

@@ -1,6 +1,6 @@
 """Layouts of messages of Burn that differ only in numbers of fixed lengths.
 
-One comparison tells whether a message has a layout. Its numbers are then read from known places.
+One comparison checks whether a message has a layout. Its numbers are then read from known places.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ class LayoutBuilder:
         self.format += f"{len(content)}x"
 
     def number(self, content: bytes, *, is_read: bool = True) -> None:
-        """Add a number of the same length in all messages; ``is_read``: ``read`` returns it."""
+        """Add a number that has the same length in all messages.
+
+        ``is_read``: whether ``Layout.read`` returns it.
+        """
         count, code = _READ.get(content[0], (0, ""))
         if count:
             self.literal(content[:1])
@@ -67,7 +70,7 @@ class LayoutBuilder:
         self.format += code if is_read else f"{count}x"
 
     def layout(self, other: Layout) -> None:
-        """Add all that another layout has."""
+        """Add the literals and numbers of another layout."""
         self.mask += other.mask.to_bytes(other.length, "big")
         self.pattern += other.pattern.to_bytes(other.length, "big")
         self.format += other.format.removeprefix(">")

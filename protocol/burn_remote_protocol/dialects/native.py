@@ -1,8 +1,8 @@
 """Encoding and decoding of the native dialect's frames, version 1.
 
-A frame is one binary WebSocket message: one byte for its type, then its body. The body of
-a chunk is a fixed header and raw bytes; every other body is one MessagePack value.
-docs/wire-native.md is the specification.
+A frame is one binary WebSocket message: one byte for its type, then its body. The body of a chunk
+or of a collective's piece is a fixed header and raw bytes; every other body is one MessagePack
+value. docs/wire-native.md is the specification.
 
 A batch holds many tasks, each a MessagePack array. If the first element is not negative, it is the
 number of a signature, and the rest are tensor ids: this is the hot path, for which neither side
@@ -108,10 +108,10 @@ CHUNK_BYTES: Final = 512 * 1024
 # Payloads up to this size are part of a MessagePack value, which costs one copy but saves a frame.
 INLINE_BYTES: Final = 16 * 1024
 MAX_BATCH_TASKS: Final = MAX_LIST_LENGTH
-# Limit of every frame but a chunk. A client sends a batch at 64 KiB, and a task with thousands of
-# tensors takes about 250 KiB. Decoding a frame of this size holds Python's interpreter lock for
-# 15 ms if it consists of lists of one element, and for 26 ms if they are nested 1,000 deep; freeing
-# those takes 14 ms more.
+# Limit of every frame with a MessagePack value. A client sends a batch at 64 KiB, and a task with
+# thousands of tensors takes about 250 KiB. Decoding a frame of this size holds Python's interpreter
+# lock for 15 ms if it consists of lists of one element, and for 26 ms if they are nested 1,000
+# deep; freeing nested lists takes 14 ms more.
 MAX_BODY_BYTES: Final = 512 * 1024
 
 # Up to this size, copying the body of a frame takes less time than creating two views.
@@ -121,12 +121,13 @@ COPIED_BYTES: Final = 2 * 1024
 # computing it takes 5 µs on the event loop of each side; CRC-32 would take 95 µs.
 _HAS_CHECKSUM: Final = 1
 
-# kind, 6 reserved bytes, sequence, offset. With the 9 bytes of a checked frame, 32 bytes are before
-# the elements, which are then aligned.
+# kind, 6 reserved bytes, sequence, offset. A checked link adds a header of 9 bytes, so the elements
+# begin at byte 32 and are aligned.
 _PIECE_HEAD: Final = struct.Struct(">B6xQQ")
 PIECE_HEAD_BYTES: Final = _PIECE_HEAD.size
 
-# What a server announces in ``Welcome.limits``, in addition to its settings.
+# What a server announces in ``Welcome.limits``, in addition to its settings. A server with a data
+# folder announces 1 for ``files``.
 SESSION_LIMITS: Final[dict[str, int]] = {
     "chunk_bytes": CHUNK_BYTES,
     "signatures": MAX_SIGNATURES,
@@ -170,7 +171,7 @@ def encode_frame(message: Any) -> bytes:
 
 
 def encode_elements(request: int, elements: bytes | memoryview) -> bytes:
-    """Encode a reply with a tensor's elements, as ``encode_frame`` does in twice the time."""
+    """Encode a reply with a tensor's elements; takes half the time of ``encode_frame``."""
     return _REPLY_KIND + _pack(elements_to_wire(request, elements))
 
 
@@ -205,7 +206,7 @@ def open_piece(head: bytes) -> tuple[int, int] | None:
 
 
 def is_chunk(frame: bytes | memoryview) -> bool:
-    """Whether a frame that is not empty is a chunk, if it is valid."""
+    """Whether a frame that is not empty has the type of a chunk; its body is not checked."""
     return frame[0] == CHUNK
 
 
@@ -255,7 +256,9 @@ def _decode_batch(frame: bytes | memoryview) -> Batch:
 
 def _decode_chunk(frame: bytes | memoryview) -> Chunk:
     if len(frame) < _CHUNK_HEAD.size:
-        raise ProtocolViolation(f"a chunk starts with a header of {_CHUNK_HEAD.size} bytes")
+        raise ProtocolViolation(
+            f"a chunk starts with a header of {_CHUNK_HEAD.size} bytes; this one has {len(frame)}"
+        )
     _, flags, reserved, checksum, payload, offset = _CHUNK_HEAD.unpack_from(frame)
     data = memoryview(frame)[_CHUNK_HEAD.size :]
     if flags & ~_HAS_CHECKSUM or reserved or (checksum and not flags):

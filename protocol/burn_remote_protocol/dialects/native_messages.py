@@ -1,6 +1,6 @@
 """The native dialect's messages as MessagePack values.
 
-``native`` encodes batches and chunks, which have other formats.
+``native`` encodes batches, chunks and pieces, which have other formats.
 """
 
 from __future__ import annotations

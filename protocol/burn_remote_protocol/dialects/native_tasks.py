@@ -136,7 +136,7 @@ def _task_transfer(value: Any) -> bytes | int:
 
 
 def _ids(tensors: Any) -> tuple[int, ...]:
-    # Programs drop as many tensors as they make; a call for each takes 0.2 µs.
+    # Programs drop as many tensors as they make, and calling ``count`` for each takes 0.2 µs.
     if type(tensors) is tuple and tensors and _INTEGER.issuperset(map(type, tensors)):
         count(min(tensors))  # MessagePack has no integer above ``MAX_ID``
         return tensors
@@ -324,12 +324,12 @@ _DECODE_TASK: Final[dict[int, Callable[..., Task]]] = {
 
 
 def encode_drop(tensors: list[int]) -> bytes:
-    """Encode ``Drop(tensors)`` for a batch, as ``encode_task`` does in three times the time."""
+    """Encode ``Drop(tensors)`` for a batch; takes a third of the time of ``encode_task``."""
     return _pack([_DROP, tensors])
 
 
 def encode_read(request: int, tensor: int, spec: TensorSpec) -> bytes:
-    """Encode ``Read(request, tensor, spec)`` for a batch; see ``encode_drop``."""
+    """Encode ``Read(request, tensor, spec)`` for a batch, faster than ``encode_task``."""
     return _pack([_READ, request, tensor, spec_to_wire(spec)])
 
 
