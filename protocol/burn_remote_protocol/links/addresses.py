@@ -22,7 +22,7 @@ __all__ = [
     "without_token",
 ]
 
-# The default port of Burn's servers and clients too.
+# Also the default port of Burn's own servers and clients.
 DEFAULT_PORT: Final = 3000
 
 # Every known scheme, and whether it encrypts. ``transports.register`` adds to it.

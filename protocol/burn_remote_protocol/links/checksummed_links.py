@@ -107,7 +107,8 @@ class Checks:
 
     def seal(self, frame: bytes) -> bytes:
         """Return a frame with its header. Each frame must be sent in the order of the calls."""
-        # ``_is_medium`` written out, here and in ``open``: every small frame passes through both.
+        # Both this method and ``open`` inline ``_is_medium``, because every small frame passes
+        # through them.
         is_medium = MEDIUM_MIN_BYTES <= len(frame) <= MEDIUM_MAX_BYTES
         digest = (xxh64_digest if is_medium else xxh3_64_digest)(frame, self._sent)
         self._sent += 1
@@ -120,7 +121,10 @@ class Checks:
         return _MARK + digest + head
 
     def open_parts(self, sealed: bytes, rest: memoryview) -> bytes:
-        """Return the first part of a frame that arrived in two. Raises ``GarbledBytes``."""
+        """Return the first part, without its header, of a frame that arrived in two parts.
+
+        Raises ``GarbledBytes``.
+        """
         head = sealed[HEADER_BYTES:]
         if sealed[:HEADER_BYTES] != _MARK + _digest_parts(head, rest, self._received):
             raise GarbledBytes(f"frame {self._received:,} does not match its checksum")
@@ -205,7 +209,10 @@ class CheckedLink:
         self._link.keep_alive(interval_seconds, beat)
 
     def bulk_reader(self, silence_seconds: float) -> CheckedSource:
-        """Return the only receiver from now on. Raises ``UsageError`` if the link has none."""
+        """Return the link's only receiver from now on, as ``BulkLink.bulk_reader``.
+
+        Raises ``UsageError`` if the link's transport has none.
+        """
         return CheckedSource(bulk_link(self._link).bulk_reader(silence_seconds), self._checks)
 
     def interrupt(self) -> None:
@@ -252,7 +259,7 @@ class CheckedAsyncLink:
         """Return the next frame, as ``AsyncLink.receive``. Raises ``GarbledBytes``."""
         try:
             if not self._opens_frames:
-                # Not earlier: the caller first passes frames that have arrived to ``open``.
+                # Not in the constructor: the caller passes the frames before this call to ``open``.
                 self._opens_frames = True
                 self._link.open_frames(self._checks.open)
             return await self._link.receive()

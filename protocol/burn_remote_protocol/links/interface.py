@@ -171,8 +171,8 @@ class BulkSource(Protocol):
     ) -> tuple[bytes, memoryview]:
         """Return the next message: its first ``head_bytes``, and the rest, stored in ``place``.
 
-        The head of a shorter message is all of it. ``check`` is called each time that nothing has
-        arrived for a while; what it raises ends the link. Raises ``ConnectionLost``,
+        A shorter message is returned as the head. ``check`` is called each time that nothing has
+        arrived for a while; if it raises, the link ends with its error. Raises ``ConnectionLost``,
         ``ProtocolViolation``.
         """
         ...
@@ -186,9 +186,9 @@ class BulkSource(Protocol):
         ...
 
     def has_ended(self) -> bool:
-        """Whether the other end sends no more; ``False`` where the system cannot say.
+        """Whether the other end has stopped sending; ``False`` if the system cannot detect it.
 
-        What it sent before may still be received.
+        Messages that it sent before can still be received.
         """
         ...
 
@@ -197,9 +197,9 @@ class BulkLink(BlockingLink, Protocol):
     """A ``BlockingLink`` that can receive large messages into memory of the caller."""
 
     def bulk_reader(self, silence_seconds: float) -> BulkSource:
-        """Return the only receiver from now on; ``receive`` must not be called any more.
+        """Return the link's only receiver from now on; the link's ``receive`` must not be called.
 
-        It calls ``check`` each time that nothing has arrived for ``silence_seconds``.
+        The receiver calls ``check`` each time that nothing has arrived for ``silence_seconds``.
         """
         ...
 
@@ -212,19 +212,20 @@ class FrameSender(Protocol):
         ...
 
     def send_parts(self, head: bytes, payload: memoryview) -> None:
-        """Send one frame in two parts, perhaps after this has returned.
+        """Send one frame in two parts; this may return before they are sent.
 
-        ``payload`` must not change any more. A later call reports a failure. Raises
-        ``ConnectionLost``.
+        ``payload`` must not change any more. If sending fails later, the next call reports it.
+        Raises ``ConnectionLost``.
         """
         ...
 
     def close(self) -> None:
-        """End the sending after what was sent; the link can still receive."""
+        """End the sending once all earlier frames are sent; the link may end with it."""
         ...
 
 
-# Returns writable memory of a size, in which the system provides pages only as they are written.
+# Returns writable memory of the given number of bytes. The system provides a page of it only when
+# the page is written.
 Allocate = Callable[[int], memoryview]
 
 
@@ -319,10 +320,10 @@ class AsyncLink(Protocol):
         ...
 
     def open_frames(self, open_frame: Callable[[bytes], Any]) -> None:
-        """Receive from now on what ``open_frame`` returns for each frame.
+        """Let ``receive`` return, from now on, the results of ``open_frame`` in place of frames.
 
-        It is called for each frame that was not received yet, in order, and as soon as the frame
-        has arrived: its bytes are then still in the processor's cache. If it raises
+        ``open_frame`` is called for each frame that was not received yet, in order, and as soon as
+        the frame has arrived: its bytes are then still in the processor's cache. If it raises
         ``GarbledBytes``, the frame is dropped, and ``receive`` raises the error after the frames
         before it.
         """
@@ -338,8 +339,8 @@ class AsyncLink(Protocol):
     def count_received(self, memory: Memory, stall_seconds: float) -> None:
         """Count the bytes of large incoming messages against ``memory`` from now on.
 
-        While ``memory`` has no room, the link does not read. If a message arrives too slowly, the
-        link ends.
+        While ``memory`` has too few bytes left, the link does not read. If a message arrives too
+        slowly over ``stall_seconds``, the link ends.
         """
         ...
 
@@ -362,8 +363,8 @@ class BulkAsyncLink(AsyncLink, Protocol):
     async def frame_sender(self, check: Callable[[], None]) -> FrameSender:
         """Return a sender for one thread; this link must send nothing itself any more.
 
-        ``check`` is called about each ``SEND_SLICE_SECONDS`` while the peer accepts nothing; what
-        it raises ends the call.
+        ``check`` is called about every ``SEND_SLICE_SECONDS`` while the peer accepts nothing; if it
+        raises, the sender's call ends with its error.
         """
         ...
 
@@ -453,8 +454,9 @@ class Transport(Protocol):
         """Return a context in which links are accepted and served by ``handle``.
 
         ``respond`` sees each request first. ``gate`` sees each connection when it is accepted.
-        ``is_urgent`` tells from the first bytes of an unencrypted connection whether its request is
-        started before others. ``handshake_timeout_seconds`` bounds TLS and the request. Entering
-        raises ``OSError`` if the port is not available; leaving closes all connections.
+        ``is_urgent`` gets the first bytes of an unencrypted connection and decides whether its
+        request starts before others. ``handshake_timeout_seconds`` bounds the TLS handshake and the
+        HTTP request together. Entering raises ``OSError`` if the port is not available; leaving
+        closes all connections.
         """
         ...

@@ -5,8 +5,8 @@ handshake. In a flood of connections the system's queue overflows meanwhile; the
 packets of new clients, which they send again after a second. Accepting costs only 20 µs. So this
 acceptor empties the queue first, counts each connection in the gate, and waits for its first bytes.
 Then it starts a few connections in each iteration of the event loop: urgent requests first, and
-then one connection of each address in turn. A flood delays neither a health check nor the
-clients at other addresses by more than what starts at the same time.
+then one connection of each address in turn. So a flood delays a health check, or a client at
+another address, by no more than the few connections that start in the same iteration.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STARTS_WHILE_ACCEPTING: Final = 1
 # The first bytes of a connection that decide whether its request is urgent.
 FIRST_BYTES: Final = 64
 
-# Where the process has no descriptor left, it accepts again after this time.
+# If the process or the system has no file descriptors or memory left, accepting pauses this long.
 PAUSE_SECONDS: Final = 1.0
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -187,7 +187,7 @@ class Acceptor:
             accepted.timer = None
 
     def _queue(self, accepted: Accepted, first: bytes) -> None:
-        """Queue a connection by its first bytes, which are none if the client has closed it."""
+        """Queue a connection by its first bytes; they are empty if the client has closed it."""
         if not first:
             accepted.close()
             return

@@ -69,7 +69,7 @@ from burn_remote_protocol.links.websocket.receive_limits import (
 __all__ = ["DirectClientConnection", "DirectConnection", "DirectServerConnection", "Keepalive"]
 
 # Reading from the socket pauses while more messages than this wait for ``receive_message``. Each of
-# them may have the size limit of a message.
+# them may be as large as the limit of a message.
 RECEIVE_QUEUE_LENGTH: Final = 8
 
 # Frames parsed in one iteration of the event loop: about 0.7 ms. ``websockets`` takes as long for
@@ -116,7 +116,7 @@ class DirectConnection(Connection):
         self._watchdog_timer: asyncio.TimerHandle | None = None
         self._is_starved = False  # reading is paused, because the memory pool has no room
         self.received_bytes = 0  # including those of incomplete messages
-        self._pause_at = BYTES_AT_ONCE  # how many are received before the next pause
+        self._pause_at = BYTES_AT_ONCE  # the value of ``received_bytes`` at the next pause
         self._written_bytes = 0
         self._violation: BurnRemoteError | None = None  # not yet raised by ``receive_message``
         self._failed = False  # after a violation; the library discards further bytes
@@ -125,15 +125,15 @@ class DirectConnection(Connection):
         # Called when messages have arrived for ``receive_message``, which waits; see
         # ``AsyncLink.call_on_arrival``.
         self.on_arrival: Callable[[], None] | None = None
-        # The same for a small message that arrives alone; returns whether it took it.
+        # Called first for a small message that arrives alone; returns whether it took the message.
         self.on_lone_arrival: Callable[[Any], bool] | None = None
         self.reading_paused = False  # the receive queue is full
         # Receives the rest of a long payload in place of this connection.
         self._payload_reader: _PayloadReader | None = None
         self._has_unparsed = False  # reading is paused until the next iteration parses the rest
         self._last_ping: bytes | None = None  # without a response so far
-        self._has_ended = False  # no control frame may reach the library any more
-        # A thread writes the frames: this class must write nothing in between.
+        self._has_ended = False  # the library saw the end; it must get no more control frames
+        # A ``FrameSender``'s thread writes the frames: this class must write nothing in between.
         self.sends_elsewhere = False
         self._senders: Final[set[asyncio.Future[None]]] = set()
         self._writing_paused = False
@@ -155,7 +155,7 @@ class DirectConnection(Connection):
 
     async def receive_message(self) -> bytes:
         """Return the next message. Raises ``ConnectionClosed``, ``ProtocolViolation``."""
-        if self._parser.received and not self._has_unparsed:  # they came before the opening
+        if self._parser.received and not self._has_unparsed:  # arrived before the connection opened
             self._parse()
         if not self._messages:
             self._count_taken(b"")
@@ -184,7 +184,7 @@ class DirectConnection(Connection):
         if longest is not None and size > longest:
             return None
         message = messages.popleft()
-        # ``_count_taken`` written out for the usual case.
+        # ``_count_taken``, inlined for the usual case.
         self._message_bytes -= self._taken_bytes
         self._taken_bytes = size
         if self._budget is not None and self._budget.held_bytes:
@@ -420,7 +420,7 @@ class DirectConnection(Connection):
             self.transport.resume_reading()
 
     def _pause_in_turns(self) -> None:
-        """Let others receive after each ``BYTES_AT_ONCE``."""
+        """Let other connections receive after each ``BYTES_AT_ONCE``."""
         if self.received_bytes >= self._pause_at:
             self._pause_at = self.received_bytes + BYTES_AT_ONCE
             self._parse_later()
@@ -473,7 +473,7 @@ class DirectConnection(Connection):
             if not self._receiver.done():
                 self._receiver.set_exception(error)
         if not self._messages:
-            # The last one is not in use any more. The callers update the budget.
+            # The handler has also finished with the last message. The callers update the budget.
             self._message_bytes = self._taken_bytes = 0
 
     def _open(self, message: bytes) -> None:
@@ -693,7 +693,7 @@ class Keepalive:
         if connection.state is not State.OPEN or connection.transport.is_closing():
             return
         if connection.sends_elsewhere:
-            return  # whoever took over the sending bounds the silence
+            return  # the ``FrameSender`` bounds the time for which the peer may be silent
         received, sent = connection.received_bytes, connection.sent_bytes
         grown = received - self._received
         is_alive = grown >= PART_BYTES or (

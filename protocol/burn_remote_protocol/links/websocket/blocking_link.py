@@ -275,7 +275,7 @@ class BlockingWebSocket:
     def _advance(self, step: Callable[..., None], *arguments: Any, wait: float = 0) -> None:
         """Take one step of the protocol's state machine and send the frames it produces."""
         with self._protocol_lock:
-            # The connection is already closing, or the close code must not be sent.
+            # Raised if the connection is already closing, or if the close code must not be sent.
             with contextlib.suppress(InvalidState, ProtocolError):
                 step(*arguments)
             self._protocol.events_received()
@@ -320,7 +320,7 @@ class BlockingWebSocket:
         frames sent to it. The caller holds the receive lock.
         """
         rest: list[bytes] = []
-        # The peer may be gone, which was the goal.
+        # An error means that the peer is gone, so that it reads nothing more.
         with contextlib.suppress(OSError):
             while not rest or rest.pop():
                 if not self._stream.read(rest, READ_BYTES, deadline - time.monotonic()):

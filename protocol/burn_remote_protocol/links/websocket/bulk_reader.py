@@ -54,7 +54,7 @@ class BulkReader:
         self._stream.wake()
 
     def has_ended(self) -> bool:
-        """Whether the other end sends no more; see ``BulkSource``."""
+        """Whether the other end has stopped sending; see ``BulkSource``."""
         return self._stream.has_ended()
 
     def receive(
@@ -70,7 +70,9 @@ class BulkReader:
                     raise ConnectionLost(f"{self._address} closed the connection: {reason}")
                 continue
             if first != FINAL_BIT | BINARY:
-                raise ProtocolViolation(f"a bulk message begins with 0x{first:02x}")
+                raise ProtocolViolation(
+                    f"a bulk message begins with 0x{first:02x}; it must be binary and one fragment"
+                )
             head = self._read(min(length, head_bytes), check)
             rest = place(head, length - len(head))
             if len(rest) != length - len(head):
@@ -85,7 +87,9 @@ class BulkReader:
         if length & MASK_BIT:
             raise ProtocolViolation("a server's frames must not be masked")
         if first & CONTROL_BIT and length >= LENGTH_16:
-            raise ProtocolViolation(f"a control frame has a length field of {length}")
+            raise ProtocolViolation(
+                f"a control frame has a length field of {length}, above {LENGTH_16 - 1}"
+            )
         if length >= LENGTH_16:
             extra = 2 if length == LENGTH_16 else 8
             length = int.from_bytes(self._read(extra, check), "big")

@@ -12,7 +12,7 @@ A server collects the payload of a long masked frame in a ``GrowingBuffer``. ``r
 of its next bytes, which the reader may store there itself: ``add`` removes their mask in place. A
 client has no such buffer: a signal could interrupt it while the buffer grows.
 
-A ``KeyboardInterrupt`` can be raised between any two bytecodes. The whole state of the parser is
+A ``KeyboardInterrupt`` can be raised at any call and in any loop. The whole state of the parser is
 therefore one immutable ``_State``, which each step replaces with a single store.
 """
 
@@ -150,14 +150,18 @@ class FrameParser:
         return state.size - state.missing if state.parts is not None else 0
 
     def bytes_to_read(self) -> int:
-        """Return how many bytes to read next; above ``READ_BYTES``, so many are certain to come."""
+        """Return how many bytes to read next.
+
+        If the result is above ``READ_BYTES``, it is the rest of a payload, so the read may wait for
+        all of it.
+        """
         state = self._state
         if state.missing > READ_BYTES:
             return state.missing
         if state.bulk and not state.missing:
             # Read only the next header, so that its payload can be read into memory of its own.
-            # Payload bytes read with the header would have to be joined to the rest, a copy of 1
-            # MiB.
+            # Payload bytes read with the header would have to be joined to the rest, which copies
+            # the whole payload.
             return max(1, _HEADER_64_BYTES - (len(state.buffer) - state.position))
         return READ_BYTES
 
@@ -221,8 +225,8 @@ class FrameParser:
             if len(received) == 1:
                 message = self.take_alone(received[0])
                 if message is not None:
-                    # No call is made between these stores and the caller's, so no interrupt can
-                    # occur.
+                    # No interrupt can occur before the caller has stored the message: CPython
+                    # raises one only at a call or a jump backwards.
                     if state.buffer or state.bulk:
                         self._state = _State([])
                     else:
@@ -242,7 +246,7 @@ class FrameParser:
         if size < _ALONE_MIN_BYTES or chunk[0] != FINAL_BIT | BINARY:
             return None
         mask_bit = self._mask_bit
-        # Longer headers, and frames that are masked but must not be or vice versa, are larger.
+        # ``length`` is above ``LENGTH_16`` for a longer header, and if the mask bit is wrong.
         length = chunk[1] ^ mask_bit
         start = 6 if mask_bit else 2
         if length == LENGTH_16:
@@ -281,7 +285,7 @@ class FrameParser:
                     message = apply_mask(masked, state.buffer[start - 4 : start])
                 else:
                     message = state.buffer[start:end]
-                # No call is made between this store and the caller's, so no interrupt can occur.
+                # As in ``take``, no interrupt can occur before the caller has stored the message.
                 self._state = _State(state.received, state.buffer, end)
                 return message
             self._begin(state, first, length, start)
@@ -328,7 +332,7 @@ class FrameParser:
         chunk = state.received[0] if len(state.received) == 1 else b"".join(state.received)
         if not state.missing:
             rest = state.buffer[state.position :]
-            # Written out: this is on the path of every small frame, and _replace costs 1 µs.
+            # Not by ``_replace``, which costs 1 µs: many small frames pass through here.
             self._state = _State(
                 [], rest + chunk if rest else chunk, 0,
                 state.parts, state.size, 0, state.open, state.bulk,

@@ -1,7 +1,7 @@
 """Sending the frames of an event loop's connection from a thread.
 
 Over TCP, the thread writes to the socket itself, so that bulk data neither pass through the event
-loop nor wait for it. Over TLS, the event loop encrypts, a block at a time, what the thread queues.
+loop nor wait for it. Over TLS, the thread queues frames; the event loop encrypts and sends them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["LoopSender", "SocketSender"]
 
 _EMPTY: Final = memoryview(b"")
 
-# Frames that may be queued: the event loop encrypts one, and the next one need not come from the
-# thread first. They are not counted as scratch memory.
+# Frames that may be queued: the event loop encrypts one and finds the next in the queue, without
+# waiting for the thread. Their memory does not count as scratch memory.
 QUEUED_FRAMES: Final = 2
 
 
@@ -90,7 +90,7 @@ class LoopSender:
 
     def send(self, frame: bytes) -> None:
         self._put(frame, _EMPTY)
-        self._await(0)  # others may close the connection after the last frame
+        self._await(0)  # this frame may be the last one before another thread closes the connection
 
     def send_parts(self, head: bytes, payload: memoryview) -> None:
         self._await(QUEUED_FRAMES - 1)

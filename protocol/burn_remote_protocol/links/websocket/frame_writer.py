@@ -112,7 +112,7 @@ class FrameWriter:
         if payload or total > JOINED_BYTES or self._unsent or self._fragment_bytes is not None:
             self._send(message_buffers, head, payload, self._keys, self._fragment_bytes)
             return
-        # ``_send`` and ``_flush`` written out for one buffer: all small messages are such.
+        # ``_send`` and ``_flush``, inlined for one buffer, as every small message has.
         keys = self._keys
         key = keys.pop() if keys else _next_key(keys)
         header = frame_header(FINAL_BIT | BINARY, total, MASK_BIT)
@@ -158,7 +158,8 @@ class FrameWriter:
 
     def _flush_control(self, timeout_seconds: float) -> bool:
         while self._control:
-            # In this order: a frame that Ctrl-C leaves in both queues is sent once.
+            # Append first, so that Ctrl-C loses no frame. If it leaves a frame in both queues, the
+            # frame is still sent once: both have the same ``OutgoingBuffer``.
             self._unsent.append(self._control[0])
             self._control.popleft()
         return self._flush(timeout_seconds)

@@ -19,8 +19,8 @@ __all__ = ["GROWING_BYTES", "GrowingBuffer"]
 GROWING_BYTES: Final = 2**20
 
 # A message may reserve this many times the bytes that have arrived, and ``GROWING_BYTES`` for its
-# header. Larger: a claim reserves more. Smaller: more bytes are copied when memory for the whole
-# message is allocated, now at most an eighth.
+# header. With a larger factor, a peer's claim reserves more. With a smaller one, more bytes are
+# copied when memory for the whole message is allocated: with 8, at most an eighth of them.
 TRUSTED_FACTOR: Final = 8
 
 # The most address space that is reserved for bytes that were only announced. A mapping that grows

@@ -48,7 +48,7 @@ class TimerEvent(enum.Enum):
 
 
 class KeepaliveTimer:
-    """Decides when to ping and when to give the peer up.
+    """Decides when to ping the peer, and when it is considered dead.
 
     ``None`` as the interval turns both off.
     """

@@ -1,9 +1,9 @@
 """Limits on the memory and the duration of the messages that one connection receives.
 
 Incomplete and queued messages take memory before the server can check them. This memory counts
-against a pool that many connections share. If the pool has no room, the receiver stops reading from
-the connection until it has. A connection whose message arrives too slowly is closed, also if it
-waits for room in the pool.
+against a pool that many connections share. If the pool has too few bytes left, the receiver stops
+reading from the connection until there are enough. A connection whose message arrives too slowly is
+closed, also if it waits for the pool.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ReceiveBudget:
     def hold(self, size: int) -> bool:
         """Hold memory for ``size`` received bytes, in place of the amount held before.
 
-        Returns ``False``, changing nothing, if the pool has no room.
+        Returns ``False``, changing nothing, if the pool has too few bytes left.
         """
         wanted = COPIES * size if size > UNCOUNTED_BYTES else 0
         more = wanted - self.held_bytes

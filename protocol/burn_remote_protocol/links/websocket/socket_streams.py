@@ -1,9 +1,9 @@
 """Byte streams over a connected socket, with and without TLS, for use by several threads.
 
-Both streams guarantee that a ``KeyboardInterrupt`` loses no bytes. With a plain socket, it can: the
-interrupt often arrives while a system call is blocked, the call returns a partial result, and
-Python raises before the next line can store it. Here, the C function that makes the system call
-also stores the result.
+Both streams are made so that a ``KeyboardInterrupt`` loses no bytes. With ``socket.recv``, it can:
+the interrupt often arrives while a system call is blocked, the call returns a partial result, and
+Python raises before the next line can store it. In a ``PlainStream``, the C function that makes the
+system call also stores the result; ``TlsStream`` says what remains for TLS.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ __all__ = ["PlainStream", "SocketStream", "TlsStream", "WatchResult"]
 _MORE: Final[int] = getattr(socket, "MSG_MORE", 0)
 _DONT_WAIT: Final[int] = getattr(socket, "MSG_DONTWAIT", 0)
 _WHOLE: Final[int] = getattr(socket, "MSG_WAITALL", 0)
-# An event that only Linux has: the other end has shut its side down, perhaps behind unread bytes.
+# An event of ``poll`` that only Linux has: the other end has stopped sending. Bytes that it sent
+# before may still be unread.
 _PEER_ENDED: Final[int] = getattr(select, "POLLRDHUP", 0)
 
 # The most bytes to request in a read that may return fewer; most of a larger buffer would stay
@@ -85,7 +86,7 @@ class SocketStream(Protocol):
         ...
 
     def has_ended(self) -> bool:
-        """Whether the other end has shut its side down; ``False`` where the system cannot say."""
+        """Whether the other end has stopped sending; ``False`` if the system cannot detect it."""
         ...
 
     def write(self, buffer: OutgoingBuffer, timeout_seconds: float | None = None) -> bool:
@@ -251,7 +252,8 @@ class TlsStream:
         while True:
             try:
                 with self._lock:
-                    # ``read`` is what ``recv_into`` calls; a record holds at most 16 KiB.
+                    # Each call returns at most one record, which holds up to 16 KiB. ``recv_into``
+                    # would call ``read`` too.
                     while at < size:
                         count: int = self._socket.read(size - at, buffer[at:])  # type: ignore[assignment]
                         at += count
