@@ -1,11 +1,11 @@
 """Collective operations of a group of sessions: their kinds, their results and their link ids.
 
 A *group* has members with the ranks 0, 1, …; each is a session of some server. All members issue
-the same *calls* in the same order. A call says what every member must agree on; the specs of its
-inputs are those of one member, and equal on all of them.
+the same *calls* in the same order. A call holds what every member must agree on. The specs in it
+describe the inputs of one member, and are the same for all members.
 
 The links between the members' servers are identified by values that derive from the group's
-secret. So only servers that were told the secret can form a link of the group.
+secret. So only servers that know the secret can form a link of the group.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ GROUP_SECRET_BYTES: Final = 32
 LINK_ID_BYTES: Final = 32
 DIGEST_BYTES: Final = 16
 
-# The most members of a group. A list of the wire has at most 4096 elements.
+# The most members of a group. Their addresses are one list on the wire, whose limit is 4096.
 MAX_MEMBERS: Final = 1024
 
-# How long members wait for one that has not issued its collective, unless the client says
-# otherwise. Larger than any step of a training program; a hung one still ends on its own.
+# How long members wait for a member that has not issued its collective, unless the client sets
+# another bound. A step of a training program takes less; a program that hangs still ends.
 ISSUE_SECONDS: Final = 600.0
 MAX_SECONDS: Final = 86_400
 
@@ -75,7 +75,7 @@ class CollectiveKind(enum.IntEnum):
 
     @property
     def has_root(self) -> bool:
-        """Whether one member has a role of its own."""
+        """Whether one member is the root: the source of a broadcast, the target of a reduce."""
         return self in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
 
     def __str__(self) -> str:
@@ -128,10 +128,10 @@ class Reduction(enum.IntEnum):
 class GroupSpec:
     """A group as one of its members joins it.
 
-    ``addresses`` are the peer addresses of the members' devices, by rank. The others give a member
-    up in two cases: its server sends nothing for ``bound_seconds``, or it is alive but does not
-    issue its collective for ``issue_seconds`` while the next member waits for it. All members
-    have the same ``engine``.
+    ``addresses`` are the peer addresses of the members' devices, by rank. A member counts as failed
+    in two cases: its server sends nothing for ``bound_seconds``, or the server is alive but the
+    member does not issue its collective for ``issue_seconds`` while the next member waits for it.
+    All members have the same ``engine``.
     """
 
     secret: bytes = field(repr=False)
@@ -144,7 +144,9 @@ class GroupSpec:
     def __post_init__(self) -> None:
         """Check the fields. Raises ``UsageError``."""
         if len(self.secret) != GROUP_SECRET_BYTES:
-            raise UsageError(f"the secret of a group has {GROUP_SECRET_BYTES} bytes")
+            raise UsageError(
+                f"the secret of a group has {GROUP_SECRET_BYTES} bytes, not {len(self.secret):,}"
+            )
         if not 1 <= len(self.addresses) <= MAX_MEMBERS:
             raise UsageError(
                 f"a group has 1 to {MAX_MEMBERS:,} members, not {len(self.addresses):,}"
@@ -167,8 +169,8 @@ class CollectiveCall:
     """What all members must agree on when they issue a collective.
 
     ``specs`` are the specs of one member's inputs. In a broadcast only the root has inputs, but
-    all members know their specs. A barrier has none. ``reduction`` is ignored where nothing is
-    reduced, and ``root`` where no member has a role of its own.
+    all members know their specs. A barrier has none. ``reduction`` is ignored unless the kind
+    ``reduces``, and ``root`` unless it ``has_root``.
     """
 
     kind: CollectiveKind
@@ -215,7 +217,9 @@ class CollectiveCall:
                 f"the tensors of one collective have one dtype, not {names}; issue one for each"
             )
         if self.kind.has_root and not 0 <= self.root < members:
-            raise UsageError(f"root {self.root} in a group of {members} members")
+            raise UsageError(
+                f"root {self.root} in a group of {members} members, whose ranks begin at 0"
+            )
         if self.kind.reduces:
             self._check_reduction()
         elif dtype.scheme is not None:
@@ -279,7 +283,7 @@ def _first_axis(spec: TensorSpec, size: int) -> TensorSpec:
 def link_id(secret: bytes, addresses: Sequence[str], source: int) -> bytes:
     """Return the id of the link from member ``source`` to the next one.
 
-    It covers the addresses, so members that were told different ones form no link.
+    The id depends on the addresses, so members that were given different addresses form no link.
     """
     texts = b"".join(struct.pack(">H", len(text.encode())) + text.encode() for text in addresses)
     numbers = struct.pack(">II", len(addresses), source)

@@ -89,9 +89,9 @@ class QuantScheme:
     ``None`` for one scale per tensor, otherwise the sizes of a block (at most five), and ``mode``
     is ``"Symmetric"`` or ``"Lookup"``.
 
-    Burn 0.22 also has schemes without scales, whose ``param`` is ``None``, and schemes whose blocks
-    have scales and the whole tensor another one, of the dtype ``tensor_param``. Burn 0.21 has only
-    ``"Symmetric"``.
+    Burn 0.22 also has schemes without scales, whose ``param`` is ``None``. In others, each block
+    has a scale of the dtype ``param``, and the whole tensor has one of the dtype ``tensor_param``.
+    Burn 0.21 has only the mode ``"Symmetric"``.
     """
 
     value: str
@@ -110,7 +110,7 @@ class QuantScheme:
         """Read a scheme from decoded MessagePack (maps as dictionaries or tuples of pairs).
 
         Accepts the forms of both releases of Burn: only the older one has the dtype of the scales
-        as its second element.
+        as its second element. Raises ``ProtocolViolation`` for anything else.
         """
         try:
             elements = _array(wire, 5)
@@ -154,7 +154,7 @@ class QuantScheme:
         return self.param is not None and self.tensor_param is None and self.mode == "Symmetric"
 
     def to_wire(self) -> list[Any]:
-        """Write the scheme as Burn 0.21 does: five fields, blocks padded with ones to five.
+        """Write the scheme as Burn 0.21 does: five fields; ones pad the block's sizes to five.
 
         Raises ``Unsupported`` for a scheme that only Burn 0.22 has.
         """
@@ -166,7 +166,7 @@ class QuantScheme:
         return [self.value, self.param, _store_to_wire(self.store), block, self.mode]
 
     def to_wire_0_22(self) -> list[Any]:
-        """Write the scheme as Burn 0.22 does: five other fields."""
+        """Write the scheme as Burn 0.22 does: also five fields, but in another order and form."""
         store = _store_to_wire(self.store)
         if self.level is None:
             return [self.value, store, self.mode, self.param, None]
@@ -287,7 +287,7 @@ class DType:
         return self.category is Category.BOOL
 
     def __hash__(self) -> int:
-        """Return the hash of the name. NumPy's dtypes that are equal have other hashes."""
+        """Return the hash of the name. A NumPy dtype that equals this one has another hash."""
         return self._hash
 
     def __eq__(self, other: object) -> bool:

@@ -19,10 +19,11 @@ BurnRemoteError
 └── OperationFailed           an operation failed on the server; reads of its outputs raise it
     ├── Unsupported           the backend has no implementation of it
     ├── UnknownTensor         it names a tensor that is unknown to the session
-    ├── OutOfMemory           the device has no room for its result
+    ├── OutOfMemory           the device has too little memory for its result
     ├── QuotaExceeded         a quota of the session is exceeded
     ├── DeviceLost            the device is unusable until its server is restarted
-    ├── FileUnavailable       the server cannot give a file of its own
+    ├── OperationLost         it did not return, so the server ended its session
+    ├── FileUnavailable       the server cannot read or serve one of its own files
     ├── TransferFailed        a tensor could not be moved between servers
     └── CollectiveFailed      a collective could not be carried out by all members of its group
 
@@ -160,7 +161,7 @@ class ConnectionLost(BurnRemoteError, ConnectionError):
 class SessionLost(ConnectionLost):
     """The server no longer holds the session; the text says why.
 
-    Its lease ran out, the server was stopped, or the session's quota had no room for an error.
+    Its lease ran out, the server was stopped, or the session's quota was too small for an error.
     """
 
     code = "session_lost"
@@ -271,7 +272,7 @@ class UnknownTensor(OperationFailed):
 
 
 class OutOfMemory(OperationFailed):
-    """The device has no room for the result."""
+    """The device has too little memory for the result."""
 
     code = "out_of_memory"
 
@@ -301,7 +302,7 @@ class OperationLost(OperationFailed):
 
 
 class FileUnavailable(OperationFailed):
-    """The server cannot give a file of its own; the text says why."""
+    """The server cannot read or serve one of its own files; the text says why."""
 
     code = "file_unavailable"
 
@@ -367,9 +368,9 @@ def fresh(error: E) -> E:
     """Return a copy of a stored error, so that each raise has its own traceback and notes.
 
     If the stored error itself were raised, its traceback would grow with each raise, and would keep
-    alive whatever the functions on it refer to: the tensors of the program.
+    alive whatever the functions in it refer to: the tensors of the program.
     """
-    # Not by calling the class: some constructors take keywords that ``args`` lacks.
+    # ``__new__``, not the class itself: some constructors take keywords that ``args`` lacks.
     again = error.__class__.__new__(error.__class__, *error.args)
     again.__dict__.update(error.__dict__)
     if "__notes__" in again.__dict__:
@@ -379,11 +380,11 @@ def fresh(error: E) -> E:
 
 
 def detached(error: Kept) -> Kept:
-    """Return an error that was caught and is kept, without references to frames.
+    """Remove an error's references to stack frames, and return it, so that it can be stored.
 
-    Its traceback has frames, and so has that of the exception that was being handled when it was
-    raised. They would keep alive whatever those functions and their callers refer to: arrays, and
-    in a local session the tensors of the program.
+    Its traceback refers to frames, and so does that of its ``__context__``. The frames would keep
+    alive whatever those functions and their callers refer to: arrays, and in a local session the
+    tensors of the program.
     """
     error.__context__ = None
     return error.with_traceback(None)
@@ -392,8 +393,9 @@ def detached(error: Kept) -> Kept:
 def error_to_wire(error: BurnRemoteError) -> list[Any]:
     """Encode an error as ``[code, reason, operation, shapes, tensor id | nil]``.
 
-    The failure of an operation of a graph has one more element, its position in the graph. That of
-    a collective, if one member is the cause, has three: nil, the member's rank and its address.
+    The failure of an operation of a graph has one more element, the operation's position in the
+    graph. The failure of a collective that one member caused has three more: the position or nil,
+    the member's rank and its address.
     """
     if isinstance(error, CollectiveFailed) and error.member is not None:
         cause = (error.step, error.member, error.address)

@@ -26,7 +26,8 @@ RequestId = NewType("RequestId", int)
 PayloadId = NewType("PayloadId", int)
 # Drawn by the server in the native dialect, by the client in Burn's dialect (u64).
 SessionId = NewType("SessionId", int)
-# Drawn by the client. Whoever knows it may fetch the tensor: 16 random bytes cannot be guessed.
+# Drawn by the client. Whoever knows it may fetch the tensor. At least 16 bytes of it are random, so
+# nobody can guess it.
 TransferId = NewType("TransferId", bytes)
 
 MAX_ID: Final = 2**64 - 1
@@ -37,12 +38,13 @@ TRANSFER_ID_BYTES: Final = 32
 SESSION_LABEL: Final = b"session\0"
 SESSION_END: Final = len(SESSION_LABEL) + 8
 
-# Burn's servers identify transfers by numbers. Burn 0.21's client counts them up from 0. That of
-# Burn 0.22, and ours, draw them at random. A client that counts does not reach this number in years
-# of moves, and only one of 16 million random numbers of 64 bits is smaller.
+# Burn's servers identify transfers by numbers. Burn 0.21's client counts them up from 0. The
+# clients of Burn 0.22 and of this project draw them at random. A client that counts does not reach
+# this number in years of moves, and only one of 16 million random numbers of 64 bits is smaller.
 SECRET_NUMBERS: Final = 2**40
 
-# Servers of earlier versions of this project take only such numbers for random ones.
+# Our clients draw from this number on: servers of earlier versions of this project regard smaller
+# numbers as counted.
 DRAWN_NUMBERS: Final = 2**63
 
 

@@ -31,11 +31,11 @@ _LABEL: Final = b"burn-remote content 1\0"
 
 
 def content_hash(specs: Iterable[TensorSpec]) -> _Hash:
-    """Return the hash of a content, to which its elements must be added, tensor by tensor.
+    """Return a hash object for a content; the caller adds the elements to it, tensor by tensor.
 
     A content is a sequence of tensors. Its digest is the SHA-256 (FIPS 180-4) of a label, the specs
-    in MessagePack as in a ``KeepContent``, and the elements in C order, little-endian. SHA-256
-    because processors compute it in hardware: 1.1 GB/s where BLAKE2b had 0.36 GB/s.
+    in MessagePack as in a ``KeepContent``, and the elements in C order, little-endian. Processors
+    compute SHA-256 in hardware: at 1.1 GB/s, where BLAKE2b reached 0.36 GB/s.
     """
     wire = [[list(spec.shape), spec.dtype.wire] for spec in specs]
     return hashlib.sha256(_LABEL + msgpack.packb(wire))

@@ -98,9 +98,9 @@ class Welcome:
     """The server's reply to a ``Hello`` that it accepts.
 
     ``secret`` lets the client resume the session within ``lease_seconds``. ``limits`` holds what
-    the client must not exceed: ``chunk_bytes``, ``message_bytes``, ``signatures``. Other servers
-    fetch this server's tensors from ``peer_address``. When resuming, ``received`` is the number of
-    the client's session frames that the server has received.
+    the client must not exceed, such as ``chunk_bytes``, ``message_bytes`` and ``signatures``. Other
+    servers fetch this server's tensors from ``peer_address``. When resuming, ``received`` is the
+    number of the client's session frames that the server has received.
     """
 
     version: int
@@ -139,8 +139,8 @@ class DefineGraph:
     each output of a step fills the next free slot. A step is the number of a signature, followed by
     the slots of its inputs. ``outputs`` has the slots of the graph's outputs.
 
-    ``numbers`` lists the scalars that each call brings: the step, the position of the scalar among
-    the arguments of the step's signature, and the position of its value in the call.
+    ``numbers`` lists the scalars whose values each call passes: the step, the position of the
+    scalar among the arguments of the step's signature, and the position of its value in the call.
     """
 
     number: int
@@ -216,7 +216,7 @@ class KeepContent:
 class OpenContent:
     """Make tensors, with the ids from ``first`` on, of the content with a digest.
 
-    The reply is 1, or 0 if the server does not have it; then it makes no tensor.
+    The reply is 1, or 0 if the server does not have the content; then it makes no tensor.
     """
 
     request: int
@@ -245,7 +245,10 @@ class Unpublish:
 
 @dataclass(frozen=True, slots=True)
 class ListPublished:
-    """Ask for the names of the session's token with their specs, or for one of them."""
+    """Ask for the published names of the session's token and their specs.
+
+    If ``name`` is given, the reply has only that name, or none.
+    """
 
     request: int
     name: str | None
@@ -300,7 +303,8 @@ class Cleanup:
 class Expose:
     """Permit anyone who knows ``transfer`` to fetch a tensor, ``count`` times, until it expires.
 
-    ``transfer`` is 32 random bytes in the native dialect, a number in Burn's.
+    ``transfer`` has 32 bytes, of which at least 16 are random, in the native dialect. In Burn's
+    dialects, it is a number. ``ids`` describes both.
     """
 
     tensor: int
@@ -506,7 +510,7 @@ class BeginCollective:
 class GroupBroken:
     """Report that a member of the group failed or left; each member passes it on.
 
-    No collective from ``first`` on can be carried out. ``member`` is its rank.
+    No collective from ``first`` on can be carried out. ``member`` is the rank of the failed member.
     """
 
     first: int
@@ -514,8 +518,9 @@ class GroupBroken:
     reason: str
 
 
-# The largest ``hops`` of a ``Waiting``. Larger: longer chains of servers may wait for each other.
-# Smaller: a cycle of servers that wait for each other exchanges fewer of them before it fails.
+# The largest ``hops`` of a ``Waiting``. A larger limit allows longer chains of servers that wait
+# for each other. With a smaller one, servers that wait in a cycle exchange fewer ``Waiting``
+# messages before their fetches fail.
 MAX_HOPS: Final = 8
 
 

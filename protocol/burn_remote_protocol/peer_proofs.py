@@ -3,13 +3,15 @@
 The target, which dials, and the source, which is dialled, each draw a nonce. Each side then sends
 an HMAC-SHA256 under a key derived from the token, over everything that the two have agreed on:
 
-* both nonces, so that a recorded proof is worthless on any other connection; * a label per role, so
-that a proof cannot be sent back to the side that made it; * the versions offered and the version
-chosen, so that neither can be changed on the way; * the address that the target dialled, against a
-man in the middle: the source refuses a proof that names another server's address.
+- both nonces, so that a recorded proof is worthless on any other connection;
+- a label per role, so that a proof cannot be sent back to the side that made it;
+- the versions offered and the version chosen, so that neither can be changed on the way;
+- the address that the target dialled, against a man in the middle: the source refuses a proof that
+  names another server's address.
 
-The same exchange gives a key under which the target signs each fetch, with its transfer id. A man
-in the middle that relays an authenticated connection can therefore not insert fetches.
+Both sides also derive a key from the exchange, under which the target signs each fetch with its
+transfer id. A man in the middle that relays an authenticated connection can therefore not insert
+fetches.
 """
 
 from __future__ import annotations

@@ -276,7 +276,8 @@ class SessionEnd(Generic[F]):
         transition = TRANSITIONS.get((self.state, event))
         if transition is None:
             raise SessionLost(
-                f"a session that is {self.state.name.lower()} cannot be {event.name.lower()}"
+                f"the event {event.name} is impossible in a session that is "
+                f"{self.state.name.lower()}"
             )
         self.state = transition.state
         return transition.client if self._role is Role.CLIENT else transition.server

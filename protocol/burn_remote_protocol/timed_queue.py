@@ -3,7 +3,7 @@
 ``queue.SimpleQueue.get`` may wait forever: if its thread is suspended for longer than the timeout
 after it has found the queue empty, the remaining time is negative, and CPython takes a negative
 timeout for none (seen with 3.11; the code of 3.7 to 3.14 is the same). On a busy machine, a thread
-that waits a millisecond at a time stops within hours.
+that waits a millisecond at a time hangs within hours.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class TimedQueue(Generic[T]):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock: Final = clock
         self._items: Final[deque[T]] = deque()
-        # Free once something was put; the consumer takes it before it looks at the items again.
+        # Released by each ``put``. If there is no item, the consumer acquires it, which waits for a
+        # ``put``, and then looks at the items again.
         self._has_news: Final = threading.Lock()
         self._has_news.acquire()
 

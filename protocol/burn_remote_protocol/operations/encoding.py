@@ -36,8 +36,8 @@ __all__ = [
     "encode_tensor_data",
 ]
 
-# The most cached signatures, about 4 KiB each. Operations with further signatures are decoded in
-# full each time, which takes ten times as long.
+# The most cached signatures, about 4 KiB each; a full cache is cleared. Decoding an operation in
+# full takes ten times as long as finding its signature.
 SIGNATURES_KEPT: Final = 4096
 
 # The longest cache key. Enough for several tensors of high rank, some 40 bytes each.

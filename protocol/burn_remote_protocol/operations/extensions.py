@@ -2,8 +2,8 @@
 
 The first servers had the rows of Burn 0.21. The native dialect gains rows with each release of this
 project: those of later releases of Burn, and *extension rows*, which no release of Burn has. A
-server lists those that it has in ``Welcome``. A client composes the operation of older rows, or
-refuses an operation that an older server lacks before it sends it.
+server lists those that it has in ``Welcome``. If an older server lacks the row of an operation, the
+client composes the operation from older rows, or refuses it without sending it.
 """
 
 from __future__ import annotations

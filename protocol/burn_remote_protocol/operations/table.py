@@ -127,7 +127,7 @@ KINDS: Final[Mapping[str, WireKind]] = MappingProxyType(
         "Custom": WireKind("Custom", False, ANY),
         "Drop": WireKind("Drop", False, ANY),
         "Distributed": WireKind("Distributed", False, ANY),
-        # Burn's operations on complex numbers, which Burn does not have.
+        # Operations of Burn's families on complex numbers. Burn has no complex numbers.
         "BaseComplex": WireKind("Base", False, COMPLEX, EXTENSION),
         "NumericComplex": WireKind("Numeric", False, COMPLEX, EXTENSION, _COMPLEX_NUMERIC),
         "FloatComplex": WireKind("Float", False, COMPLEX, EXTENSION, _COMPLEX_FLOAT),

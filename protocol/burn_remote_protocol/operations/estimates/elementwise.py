@@ -145,7 +145,7 @@ def _sorting_cost(call: Call) -> int:
     return int(2 * KERNEL_COST + (10 * max(1, size.bit_length()) + 10) * size)
 
 
-# The array library makes the indices with the axes in another order.
+# The array library returns the indices with the axes in another order, so the kernel copies them.
 NONZERO: Final = Estimates(
     lambda call: KERNEL_COST + 12 * element_count(call),
     lambda call: 2 * INDEX_BYTES * output_element_count(call),

@@ -25,7 +25,10 @@ CAT: Final = Estimates(
 
 
 def indexed(cost: int, workspace: int = 0) -> Estimates:
-    """Return estimates for gathering: per output element and per index, which is checked first."""
+    """Return estimates for gathering: ``cost`` per output element, and a check of each index.
+
+    ``workspace`` is in bytes per output element.
+    """
 
     def indices(call: Call) -> int:
         return int(call.inputs[1].size)

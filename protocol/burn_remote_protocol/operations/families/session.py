@@ -54,8 +54,8 @@ ALL_REDUCE: Final = Row(
 
 # Operations that no backend can carry out, and why.
 IMPOSSIBLE: Final = {
-    ALL_REDUCE: "Burn's IR says neither which tensors take part nor how they are reduced (0.21), "
-    "or it is in a graph (0.22), and servers carry it out only outside of graphs",
+    ALL_REDUCE: "Burn 0.21 does not send which tensors take part and how they are reduced; for "
+    "clients of Burn 0.22, servers carry it out, but not inside a graph",
 }
 
 ROWS: Final = (INIT, DROP, CUSTOM, ALL_REDUCE)

@@ -43,7 +43,7 @@ BOOLS: Final[Categories] = frozenset({Category.BOOL})
 QUANTIZED: Final[Categories] = frozenset({Category.QUANTIZED})
 COMPLEX: Final[Categories] = frozenset({Category.COMPLEX})
 NUMBERS: Final[Categories] = FLOATS | INTEGERS
-# Those of arithmetic; NUMBERS are real, and therefore ordered.
+# The categories that arithmetic takes. NUMBERS are real, so they are ordered; complex ones are not.
 ARITHMETIC: Final[Categories] = NUMBERS | COMPLEX
 INEXACT: Final[Categories] = FLOATS | COMPLEX
 ANY: Final[Categories] = frozenset(Category)
