@@ -105,9 +105,9 @@ def as_array(value: Any, dtype: DType | None) -> Array:
     """Convert anything that ``numpy.asarray`` accepts to an array whose dtype tensors can have.
 
     Without ``dtype``, Python floats become float32, complex numbers complex64 and Python integers
-    int64; arrays keep their dtype. With ``dtype``, floats are rounded to it, integers keep their
-    value, and nonzero numbers become true. Raises ``DTypeMismatch`` for elements that tensors or
-    ``dtype`` cannot hold.
+    int64; arrays keep their dtype. A floating-point ``dtype`` rounds the elements, an integer one
+    requires integers in its range, and a bool one makes nonzero elements true. Raises
+    ``DTypeMismatch`` for elements that tensors or ``dtype`` cannot hold.
     """
     if isinstance(value, np.ma.MaskedArray):
         raise DTypeMismatch("tensors have no mask; use array.filled(number) or array.data")

@@ -1,4 +1,4 @@
-"""Nested containers of tensors and numbers: how they are walked, and built again with other leaves.
+"""Nested containers of tensors and numbers: iteration over leaves, and copies with other leaves.
 
 Containers are tuples, named tuples, lists, dictionaries, slices and instances of data classes. Any
 other value is a *leaf*. Compiled functions, gradients, optimizers and checkpoints share this walk.
@@ -37,7 +37,7 @@ CONTAINERS: Final = frozenset({tuple, list, dict, OrderedDict, slice})
 # Data classes of these packages, such as ``QuantScheme``, are values and not containers.
 _OURS: Final = frozenset({"burn_remote", "burn_remote_protocol"})
 
-# Classes of which the names of the fields are remembered.
+# The number of classes whose field names are cached.
 MAX_CLASSES: Final = 256
 
 
@@ -87,7 +87,7 @@ def members(value: Any) -> Iterable[Any]:
 
 
 def constructor(value: Any) -> Callable[[Iterable[Any]], Any]:
-    """Return a function that makes a container like this one of other members.
+    """Return a function that makes a container like this one from other members.
 
     It calls no ``__init__`` or ``__post_init__`` of a data class: those may check or convert
     values, and a new instance has to have exactly the given members.
@@ -128,9 +128,9 @@ def named_leaves(tree: Any) -> Iterator[tuple[str, Any]]:
 def mapped(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     """Return nested containers like ``tree``, with ``function`` of each leaf.
 
-    The function also gets what each of ``rest`` has in the leaf's place, which may be anything.
-    ``None`` in ``tree`` stays ``None``. Raises ``ArgumentMismatch`` with the place if one of
-    ``rest`` has other containers.
+    The function also gets the value at the leaf's place in each of ``rest``; this value may be of
+    any type. ``None`` in ``tree`` stays ``None``. Raises ``ArgumentMismatch`` with the place if one
+    of ``rest`` has other containers.
     """
     return _mapped(function, tree, rest, None, 0)
 

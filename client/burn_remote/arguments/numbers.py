@@ -89,14 +89,15 @@ _NUMBERS: Final = frozenset({complex, float, int, bool})
 
 def is_number(value: object) -> TypeIs[Number]:
     """Return whether a value is a Python number or a NumPy scalar."""
-    # A traced number has the ``__class__`` of its value. Subclasses are enumerations, for example.
+    # ``__class__``, because that of a traced number is its value's. Members of ``IntEnum``, for
+    # example, are instances of subclasses.
     return value.__class__ in _NUMBERS or isinstance(value, np.generic | complex | float | int)
 
 
 def is_imaginary(value: object) -> bool:
     """Return whether a value is a complex number with an imaginary part.
 
-    Operations have real numbers as parameters; such a number becomes a tensor of one element.
+    The parameters of operations are real, so such a number is sent as a tensor of one element.
     """
     return isinstance(value, complex | np.complexfloating) and value.imag != 0
 
@@ -192,7 +193,9 @@ def refuse_elements(value: object) -> None:
 def number_key(value: Any) -> object:
     """Return a cache key that distinguishes 0.0 from -0.0 and makes NaN equal to itself."""
     if type(value) is TracedNumber:
-        return id(value), value.program  # the program keeps the id from being used again
+        # An input lives as long as its program, any other traced number as long as the signature
+        # that is cached under this key. So the id is not reused while the key exists.
+        return id(value), value.program
     return value if value and value == value else repr(value)
 
 
@@ -239,8 +242,8 @@ def _refusal(dtype: DType, value: object) -> Exception:
 def _not_a_number(value: object) -> ArgumentMismatch:
     if isinstance(value, np.ndarray):
         return ArgumentMismatch(
-            "an array cannot be an operand; send it to the tensor's device first: "
-            "burn_remote.tensor(array, device=x.device)"
+            "expected a tensor or a number, not an array; send the array to the tensor's device "
+            "first: burn_remote.tensor(array, device=x.device)"
         )
     way = ""
     if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
 """Promotion: the dtype of an operation on operands of several dtypes.
 
-Two dtypes of one kind promote as in the array API standard 2024.12 ("Type promotion rules"). Beyond
-the standard, where NumPy, PyTorch and JAX leave little doubt:
+Two dtypes of one kind promote as in the array API standard 2024.12 ("Type promotion rules"). Pairs
+that the standard leaves undefined promote as in most of NumPy, PyTorch and JAX:
 
 - bool and any number: the number's dtype;
 - integers and floats: the dtype of the floats, as in PyTorch and JAX (NumPy widens to float64);
@@ -28,8 +28,8 @@ from burn_remote_protocol.errors import DTypeMismatch
 __all__ = ["compared_with_number", "promoted", "promoted_with_number"]
 
 _SIGNED: Final = (dtypes.I8, dtypes.I16, dtypes.I32, dtypes.I64)
-# Each holds all numbers of those before it. bfloat16 and flex32 have no place in this order: see
-# ``_common``.
+# Each dtype holds all numbers of those before it. bfloat16 and flex32 have no place in this order:
+# see ``_floats``.
 _FLOATS: Final = (dtypes.F16, dtypes.F32, dtypes.F64)
 
 
@@ -124,8 +124,8 @@ def promoted_with_number(dtype: DType, number: Any) -> DType:
     """Return the dtype to which a tensor is converted before it is combined with a Python number.
 
     It is the tensor's own dtype unless the number's kind is higher: then the default dtype of that
-    kind. NumPy scalars count as the Python numbers of their kind. Other objects change nothing;
-    converting them raises the error.
+    kind. NumPy scalars count as the Python numbers of their kind. For any other object, this
+    returns the tensor's dtype; the conversion of the object raises an error later.
     """
     category = dtype.category
     if category is Category.QUANTIZED or category is Category.COMPLEX:

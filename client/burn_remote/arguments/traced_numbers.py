@@ -30,7 +30,10 @@ __all__ = [
 
 
 class _Instruction(NamedTuple):
-    """``function`` of registers; the result fills the next register, or is compared (a guard)."""
+    """A call of ``function`` with the values of registers.
+
+    The result fills the next register, or is compared with ``expected`` (a guard).
+    """
 
     function: Callable[..., Any]
     operands: tuple[int, ...]
@@ -68,14 +71,15 @@ class NumberProgram:
         self._is_finished = False
 
     def calculated(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Record a function of numbers, traced or not; return its result, traced."""
+        """Record a call of a function of numbers, traced or not; return the traced result."""
         result = function(*map(untraced, operands))
         if self._is_finished:
             return result
         places = tuple([self._place(operand) for operand in operands])
         known: Any = None
         if all(type(operand) is TracedNumber for operand in operands):
-            # The conversion of a number to a dtype is a new ``partial`` for each operation.
+            # Each operation makes a new ``partial`` for the conversion of a number to a dtype, so
+            # the contents are compared.
             known = (function.func, function.args) if isinstance(function, partial) else function
             known = (known, places)
             if known in self._known:
@@ -88,13 +92,13 @@ class NumberProgram:
         return number
 
     def guarded(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Record a guard on the value of a function of numbers; return the value."""
+        """Record a guard on the result of a function of numbers; return the result."""
         result = function(*map(untraced, operands))
         if self._is_finished:
             return result
         places = tuple([self._place(operand) for operand in operands])
         guard = _Instruction(function, places, True, _exact(result))
-        # Operations with the same number each need the same guard.
+        # Several operations with the same number need only one guard.
         if guard not in self._guards:
             self._instructions.append(guard)
             if all(type(operand) is TracedNumber for operand in operands):
@@ -312,9 +316,10 @@ class TracedScalar(Scalar):
 
 
 def calculated(function: Callable[..., Any], *numbers: Any) -> Any:
-    """Return a function of numbers, which may branch on them; traced if one of them is.
+    """Call a function of numbers; the result is traced if one of them is.
 
-    The function has to be pure: a graph calls it for the numbers of each call.
+    The function may branch on the numbers. It has to be pure: a graph calls it for the numbers of
+    each call.
     """
     for number in numbers:
         if type(number) is TracedNumber:
@@ -335,7 +340,7 @@ def scalar_of(number: Any) -> Scalar:
     """Return a number as a parameter of an operation."""
     if type(number) is not TracedNumber:
         return Scalar.of(number)
-    # A graph is found by the types of its arguments, so a float needs no guard.
+    # A graph is looked up by the types of its arguments, so a float needs no guard on its type.
     is_argument = number.place < len(number.program.inputs)
     if not (is_argument and type(number.value) is float):
         number.program.guarded(_variant, number)

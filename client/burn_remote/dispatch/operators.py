@@ -105,7 +105,8 @@ class Operator:
         client = first.client
         other = second.client
         if other is not client:
-            if type(client) is RunnerStack:  # it is inside runners around single tensors
+            # A runner around single tensors, such as the one for gradients, is around the stack.
+            if type(client) is RunnerStack:
                 client, other = other, client
             if not client.is_around(other):
                 client = self._common_client((x1, x2))
@@ -144,8 +145,8 @@ class Operator:
     def promoted_number(self, x: Tensor, number: Number) -> tuple[Tensor, Number]:
         """Convert a tensor to the dtype in which it is combined with a number.
 
-        Rows without ``convert`` return both as they are. A bool counts as an integer, except with
-        bools.
+        Rows without ``convert`` return both unchanged. A bool counts as an integer, except with a
+        tensor of bools.
         """
         if self._convert is None:
             return x, number
@@ -321,9 +322,10 @@ def operator_method(  # noqa: C901
 ) -> Binary:
     """Return the method for an operator of ``Tensor`` that computes ``function(x1, x2)``.
 
-    The function must apply ``tensors`` to two tensors whose operation ``tensors`` remembers, and
-    ``numbers`` to a tensor and an ``int`` or ``float`` that ``numbers`` remembers. The method does
-    this without further calls, which take a third of the client's time for an operation.
+    If the operator ``tensors`` has cached a signature for two tensors, the method issues it
+    without a call of ``function``; likewise the operator ``numbers`` for a tensor and an ``int`` or
+    ``float``. This saves a third of the client's time for an operation. For such operands,
+    ``function`` must do nothing but apply the operator.
     """
     recent = tensors._signatures.recent
     with_number = {} if numbers is None else numbers._signatures.recent
@@ -363,7 +365,8 @@ def operator_method(  # noqa: C901
                     signature, (handle,) if other is None else (handle, other)
                 )
             else:
-                # As the innermost runner does. Its call would take a tenth of the operation's time.
+                # The same as ``SessionRunner.register_op``, whose call would take a tenth of the
+                # operation's time.
                 ids = [handle.id] if other is None else [handle.id, other.id]
                 out = new(OwningHandle)
                 out.spec = signature.outputs[0]

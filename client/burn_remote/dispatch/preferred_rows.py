@@ -43,7 +43,7 @@ def has_row(row: Row, *operands: Any) -> bool:
 def preferring(row: Row, preferred: Callable[..., Any]) -> Callable[[Function], Function]:
     """Decorate a composition: sessions that have ``row`` call ``preferred`` in its place.
 
-    Both take the same arguments, of which the first tensor decides.
+    Both take the same arguments. The session of the first tensor among them decides.
     """
 
     def decorate(composed: Function) -> Function:

@@ -85,7 +85,7 @@ class Signatures:
 def _with_plain_integers(value: Any) -> Any:
     """Return nested tuples and lists with ``int`` in place of its subclasses and NumPy's integers.
 
-    The wire has no form for those; ``x.size`` is one.
+    The codecs refuse these. ``x.size``, for example, is an instance of a subclass.
     """
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*map(_with_plain_integers, value))
