@@ -52,7 +52,7 @@ class TensorHandle:
 
 # Its own class, because Python takes 0.2 µs to call a ``__del__`` that does nothing.
 class OwningHandle(TensorHandle):
-    """A handle whose tensor is freed by the server when it is garbage-collected.
+    """A handle that frees its tensor on the server when Python frees the handle.
 
     The handle exists before its tensor: the session assigns ``id`` before it queues the operation.
     So a Ctrl-C at any instruction leaves no tensor without a handle.
@@ -88,7 +88,7 @@ class RunnerClient(Protocol):
 
     @property
     def session(self) -> Session:
-        """The session that carries them out; the same for all runners of a device."""
+        """The session that carries out the operations; the same for all runners of a device."""
         ...
 
     def is_around(self, other: RunnerClient) -> bool:
@@ -100,8 +100,8 @@ class RunnerClient(Protocol):
     ) -> tuple[TensorHandle, ...]:
         """Issue one operation and return the handles of its outputs, in wire order.
 
-        ``inputs`` are the present input tensors in wire order. Raises ``ConnectionLost`` when the
-        session has ended.
+        ``inputs`` are the input tensors in wire order, without optional ones that are absent.
+        Raises ``ConnectionLost`` if the session has ended.
         """
         ...
 
@@ -320,7 +320,7 @@ class Session(Protocol):
         ...
 
     def note_position(self, tensor: int, position: CodePosition) -> None:
-        """Record the code position that made a tensor, if another thread than this one did."""
+        """Record the code position that made a tensor, if the tensor was made in another thread."""
         ...
 
     def take_failures(self) -> OperationFailed | None:

@@ -1,4 +1,4 @@
-"""How a runner issues a graph that it does not take as one, and which runner records."""
+"""Ways to issue a graph in parts or as single operations; the recording runner of each thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["issue_each", "issue_parts", "recording"]
 
 
 class _Recording(threading.local):
-    """The runner that records what this thread does, if any."""
+    """The runner that records the operations of this thread, if any."""
 
     runner: RunnerClient | None = None
 

@@ -38,7 +38,7 @@ class GraphStep(NamedTuple):
 
 @final
 class Graph:
-    """Operations from ``input_count`` input tensors to output tensors, and the changing numbers.
+    """Operations that compute output tensors from ``input_count`` inputs and changing numbers.
 
     ``output_slots`` are the slots of the outputs, all results of steps; ``outputs`` their specs.
     """
@@ -82,9 +82,11 @@ class Graph:
 
 
 class GraphPart(NamedTuple):
-    """A part of a graph: what it takes and gives, as slots and numbers of the whole graph.
+    """A part of a graph, which is a graph itself.
 
-    ``released`` are slots that no later part uses, and that are not outputs of the graph.
+    ``inputs`` and ``outputs`` are the slots of the whole graph that the part reads and fills, and
+    ``numbers`` the positions of its numbers among those of a call. ``released`` are slots that no
+    later part uses, and that are not outputs of the whole graph.
     """
 
     graph: Graph

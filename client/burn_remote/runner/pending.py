@@ -145,7 +145,8 @@ class Pending(Generic[T]):
         """Have ``waker`` called when the value is here, until the block ends."""
         try:
             self._wakers.append(waker)
-            # ``_finish`` appends an outcome before it looks for wakers, so one of the two calls it.
+            # ``_finish`` appends an outcome before it looks for wakers, so either it or the next
+            # line calls this waker.
             if self._outcomes:
                 waker()
             yield
@@ -181,7 +182,7 @@ class Pending(Generic[T]):
 
 
 def completed(source: Source, value: T) -> Pending[T]:
-    """Return a value that needs no request."""
+    """Return a ``Pending`` for a value that is known without a request."""
     pending: Pending[T] = Pending(source)
     pending.complete(value)
     return pending

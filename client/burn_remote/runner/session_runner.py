@@ -61,7 +61,7 @@ class SessionRunner:
         return self._owner.device
 
     def is_around(self, other: RunnerClient) -> bool:
-        """Return ``False``: nothing is inside."""
+        """Return ``False``: this runner forwards to no other."""
         return False
 
     def register_op(
@@ -180,10 +180,11 @@ class SessionRunner:
         members, rank = self.session.group_size(group)
         specs = call.output_specs(members, rank)
         expected = call.input_specs(rank)
-        if tuple([handle.spec for handle in inputs]) != expected:
+        passed = tuple([handle.spec for handle in inputs])
+        if passed != expected:
+            wanted, given = (", ".join(map(str, specs)) for specs in (expected, passed))
             raise UsageError(
-                f"{call.describe()} takes {len(expected)} tensors of these shapes and dtypes from "
-                f"member {rank}, not ({', '.join(str(handle.spec) for handle in inputs)})"
+                f"{call.describe()} takes the tensors ({wanted}) from member {rank}, not ({given})"
             )
         for handle in inputs:
             if handle.client.session is not self.session:

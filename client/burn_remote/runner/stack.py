@@ -33,7 +33,7 @@ _logger: Final = logging.getLogger("burn_remote")
 # How long closing a device waits by default for its work, and for the tensors that others still
 # fetch from it: as long as a server waits for a tensor to be exposed.
 CLOSE_SECONDS: Final = 30.0
-# The same for its own work if an error ends the program's work with the device.
+# How long closing a device waits for its own work if an error ended the program's ``with`` block.
 AFTER_ERROR_SECONDS: Final = 1.0
 
 
@@ -221,9 +221,10 @@ class RunnerStack:
         self._bind()
 
     def add_device(self, device: Any, make_device: Callable[[RunnerStack], Any]) -> None:
-        """Add one of the session's devices, which are equal; ``make_device`` makes another one.
+        """Add a device object of the session; ``make_device`` makes another one, equal to it.
 
-        The stack does not keep a device alive: a program may forget it and still use its tensors.
+        The stack keeps only a weak reference: a program may drop all device objects and still use
+        their tensors.
         """
         alive = [reference for reference in self._devices if reference() is not None]
         self._devices = [*alive, weakref.ref(device)]
@@ -248,15 +249,16 @@ class RunnerStack:
         self.session.settle_connection(timeout_seconds)
 
     def is_around(self, other: RunnerClient) -> bool:
-        """Return whether a handle of ``other`` is one of this stack."""
+        """Return whether ``other`` is this stack or one of its runners."""
         return self.outermost.is_around(other)
 
     def put_around(self, runner: RunnerClient, *, is_transparent: bool = False) -> None:
         """Make a runner the outermost one: it sees all later operations.
 
         The runner must forward to the level that was the outermost before. If ``runner`` is a level
-        of this stack, the runners around that level are removed. No other thread may use the device
-        during this call, unless the runner is transparent: it makes no tensors for itself.
+        of this stack, the runners around that level are removed. A transparent runner makes no
+        tensors for itself. Unless the runner is transparent, no other thread may use the device
+        during this call.
         """
         level = (
             runner
@@ -269,7 +271,7 @@ class RunnerStack:
         self._bind()
 
     def take_away(self, runner: Any) -> None:
-        """Remove a runner, also from between others. What it forwards to takes its place."""
+        """Remove a runner from any place in the stack. Its inner runner takes its place."""
         level: RunnerClient = self.outermost
         while isinstance(level, Level) and level.runner is not runner:
             level = level.runner.inner if hasattr(level.runner, "inner") else level.runner

@@ -146,7 +146,7 @@ def test_collectives_pass_through_all_runners() -> None:
 def test_a_collective_of_other_tensors_than_its_call_describes_is_refused() -> None:
     device = answering()
     group = device.runners.join_group(GROUP)
-    with pytest.raises(br.UsageError, match="takes 1 tensors of these shapes"):
+    with pytest.raises(br.UsageError, match=r"takes the tensors \(.+\) from member 1, not \("):
         device.runners.collective(group, SUM, [br.zeros((3,), device=device).handle])
     with pytest.raises(br.DeviceMismatch):
         device.runners.collective(group, SUM, [br.zeros((2,), device=answering()).handle])
