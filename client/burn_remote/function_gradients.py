@@ -35,7 +35,8 @@ def grad(
 ) -> Callable[..., Any]:
     """Return a function that returns the gradient of ``function``; see ``value_and_grad``.
 
-    With ``has_aux``, it returns the gradient and what ``function`` returned besides its result.
+    With ``has_aux``, it returns a pair: the gradient, and the second value that ``function``
+    returned.
     """
     differentiated = value_and_grad(function, argnums, has_aux)
 
@@ -53,14 +54,15 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """Return a function that returns the result of ``function`` and its gradient.
 
-    ``function`` must return a floating-point tensor of one element, with ``has_aux`` a pair of it
-    and anything else. ``argnums`` is the position of the argument, or a sequence of them, whose
-    gradient is returned: a tensor, or nested tuples, lists, dictionaries and data classes of
-    tensors. The gradient has the same structure, with ``None`` in place of anything but
-    floating-point tensors, and zeros for tensors that the result does not depend on. The arguments
-    need not be tracked. If such an argument consists of floats, they become 0-d tensors, of the
-    dtype and device of the other arguments. Does not wait, and can be called inside ``compile`` and
-    nested.
+    ``function`` must return a floating-point tensor of one element. With ``has_aux``, it must
+    return a pair of this tensor and any other value. ``argnums`` is the position of an argument, or
+    a sequence of positions; the gradients with respect to these arguments are returned. Such an
+    argument is a tensor, or nested tuples, lists, dictionaries and data classes of tensors, which
+    need not be tracked. Its gradient has the same structure, with ``None`` in place of anything but
+    floating-point and complex tensors, and zeros for tensors that the result does not depend on. If
+    it contains floats and no tensor, the floats become 0-d tensors, with the dtype and device of
+    the call's first floating-point tensor. The returned function does not wait for the server. It
+    can be called inside ``compile``, and inside other differentiated functions.
 
     Raises ``ArgumentMismatch`` and ``UsageError`` for other results and arguments, and
     ``UsageError`` if an operation has no gradient.
@@ -78,8 +80,7 @@ def value_and_grad(
         for place in places:
             if not -count <= place < count:
                 raise ArgumentMismatch(
-                    f"the gradient for argument {place} is wanted, but there are {count} "
-                    "arguments by position"
+                    f"argnums names argument {place}, but the call has {count} positional arguments"
                 )
         given = _with_tensors(arguments, places)
         tracked: list[Tensor] = []
@@ -132,9 +133,9 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
 def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
     """Return ``function(*primals)`` and its Jacobian multiplied from the right with ``tangents``.
 
-    ``tangents`` has a tensor for each tensor of ``primals``, in the same containers; the second
-    value has those of the result. It is computed by two backward passes (the second one through the
-    first, which is linear in its gradient), so operations without second gradients raise
+    ``tangents`` has a tensor for each tensor of ``primals``, in the same containers. The product
+    has the containers of the result. It is computed by two backward passes (the second one through
+    the first, which is linear in its gradient), so operations without second gradients raise
     ``UsageError``.
     """
     tracked: list[Tensor] = []
@@ -211,7 +212,7 @@ class _Pullback:
         )
 
     def lifted(self, result: Any) -> Any:
-        """Return the function's result, no longer tracked because of its arguments.
+        """Return the function's result with its tensors detached from the function's arguments.
 
         Tensors that depend on other tracked tensors stay tracked.
         """
@@ -262,7 +263,10 @@ def _has_gradient(x: Tensor) -> bool:
 
 
 def _tracked(tree: Any, tracked: list[Tensor], name: str) -> Any:
-    """Return containers with tracked floating-point tensors, which are appended to the list."""
+    """Return containers with tracked floating-point and complex tensors; append these to the list.
+
+    Raises ``ArgumentMismatch`` if there are none.
+    """
     count = len(tracked)
 
     def replaced(leaf: Any) -> Any:
@@ -303,7 +307,10 @@ def _split(result: Any, has_aux: bool) -> tuple[Any, Any]:
 
 
 def _outputs(value: Any) -> list[Tensor]:
-    """Return the tensors of a result. Raises ``ArgumentMismatch`` unless all are floating-point."""
+    """Return the tensors of a result, which must be floating-point or complex.
+
+    Raises ``ArgumentMismatch`` for anything else.
+    """
     found = leaves(value)
     for one in found:
         if not is_tensor(one) or not _has_gradient(one):
@@ -315,7 +322,10 @@ def _outputs(value: Any) -> list[Tensor]:
 
 
 def _matching(like: Any, given: Any, name: str) -> list[Tensor]:
-    """Return the tensors of containers that must match others, for each floating-point tensor."""
+    """Return the tensors of ``given``, one for each differentiable tensor of ``like``.
+
+    Raises if the containers differ, or if a tensor of ``given`` does not match its counterpart.
+    """
     found: list[Tensor] = []
 
     def check(leaf: Any, other: Any) -> None:

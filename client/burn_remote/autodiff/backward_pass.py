@@ -72,14 +72,14 @@ class BackwardPass:
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """The nodes that the pass visits, the last one first."""
+        """The nodes still to visit, inputs before results; the pass visits the last one first."""
         return self._nodes
 
     def gradient_of(self, source: Source) -> Any:
         """Return the gradient that the pass found; ``None`` if there is none.
 
-        It is an object of its own: the gradients of ``a + b`` are one tensor, which the caller may
-        track or update for ``a`` alone.
+        It is a new object. For example, the gradients of ``a`` and ``b`` in ``a + b`` are one
+        tensor, but the caller may track or update the gradient of ``a`` alone.
         """
         held = self._result.get(node_of(source))
         position = source.position if type(source) is Branch else 0
@@ -89,9 +89,9 @@ class BackwardPass:
     def run(
         self, seeds: Sequence[Any], *, retains: bool = False, is_recorded: bool = False
     ) -> Mapping[Leaf | Node, list[Any]]:
-        """Go back with one gradient for each root; return the gradients that were found.
+        """Run the pass with one gradient for each root; return the gradients that it found.
 
-        A gradient is a tensor or ``Uniform``; those that were found are tensors. ``retains``: the
+        ``seeds`` are tensors or ``Uniform`` objects; the results are tensors. ``retains``: the
         recorded operations can be differentiated again. ``is_recorded``: the pass's own operations
         are recorded, so its results can be differentiated.
         """
@@ -112,7 +112,7 @@ class BackwardPass:
         return self._result
 
     def _reached(self) -> list[Node]:
-        """Return the nodes to visit, the last one first."""
+        """Return the nodes that lead to the roots, inputs before results."""
         found: set[Node] = set()
         stack: list[Node] = []
 
@@ -274,7 +274,7 @@ def _fitted(gradient: Any, node: Node, place: int) -> Any:
 
 
 def _line_of(node: Node, grads: Sequence[Any]) -> str:
-    """Return where the program issued an operation, between commas, if it is known."""
+    """Return ``, issued at file:line,`` for an operation; empty if the line is not known."""
     gradient = next(one for one in grads if one is not None)
     is_deferred = type(gradient) in (Uniform, Transposed)
     client = gradient.client if is_deferred else gradient.handle.client

@@ -33,9 +33,9 @@ def checkpoint(function: Function, /) -> Function:
 
     Only its arguments are kept, and the backward pass calls it again. Use it as a decorator, or as
     ``checkpoint(block)(x)``. Arguments and results are tensors and containers of them. Raises
-    ``UsageError`` if the function draws random numbers, which would be others in the second call,
-    if it uses a tracked tensor that is not an argument, or if a variable that it takes from a
-    closure or the module has another value in the second call. Attributes are not compared.
+    ``UsageError`` if the function draws random numbers (which would differ in the second call), if
+    it uses a tracked tensor that is not an argument, or if a variable that it takes from a closure
+    or the module has another value in the second call. Attributes are not compared.
     """
     name = getattr(function, "__qualname__", repr(function))
 
@@ -73,7 +73,7 @@ def checkpoint(function: Function, /) -> Function:
 class Recomputation:
     """The recipe of one call of a function that the backward pass calls again.
 
-    A node of this recipe saves the tensors of the call first.
+    The saved tensors of its node begin with the arguments of the call.
     """
 
     __slots__ = ("_call", "_captured", "_function", "_name", "_outputs", "output_count", "specs")
@@ -144,9 +144,9 @@ class Recomputation:
 def captured_variables(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the variables that a function takes from its closure and its module, by name.
 
-    The guards of compiled functions would also find what the functions that it calls take, and
-    attributes. But they would refuse functions that count or log something, and the search takes 30
-    times as long: 34 µs of the 600 µs of a transformer block.
+    Attributes, and the variables of functions that it calls, are not included. The guards of
+    compiled functions include both, but they refuse functions that count or log something. Their
+    search takes 30 times as long: 34 µs, of the 600 µs that a transformer block takes.
     """
     found: Any = inspect.unwrap(getattr(function, "__func__", function))
     if not inspect.isfunction(found):

@@ -1,4 +1,4 @@
-"""Functions with gradients of their own, instead of those of their operations."""
+"""Functions whose gradients the program defines, instead of the rules of their operations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def custom_vjp(
     residuals and the gradient of the result, which is a tuple if the result is one. It returns a
     tuple with the gradient of each argument by position, or the gradient itself if there is one
     argument. A gradient is a tensor or ``None``; that of an argument which contains tensors has the
-    same containers. Tensors that are passed by keyword count as arguments by position::
+    same containers. Tensors that are passed by keyword count as positional arguments::
 
         def forward(x):
             y = br.exp(x)
@@ -49,8 +49,8 @@ def custom_vjp(
             return br.log(1.0 + br.exp(x))
 
     ``backward`` consists of operations on tensors, so gradients of gradients follow from it. If no
-    argument is tracked, only the function itself is called. If
-    ``forward`` uses a tracked tensor that is not an argument, the call raises ``UsageError``.
+    argument is tracked, only the function itself is called. If ``forward`` uses a tracked tensor
+    that is not an argument, the call raises ``UsageError``.
     """
 
     def decorate(function: Function) -> Function:
@@ -90,7 +90,7 @@ def is_recorded(arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
 
 @final
 class _Call:
-    """One call of a function with a gradient of its own; it is also the recipe of its node."""
+    """One call of a function with a custom gradient; it is also the recipe of its node."""
 
     __slots__ = (
         "_arguments", "_backward", "_forward", "_name", "_options", "_outputs", "_places",
@@ -137,10 +137,11 @@ class _Call:
         for one in tensors_in(residuals):
             self._checked(one)
         self._residuals = saved_tree(residuals, saved)
-        # Where each residual stands among the inputs and outputs; -1 for anything else.
+        # The position of each residual among the inputs and outputs; -1 if it is neither.
         known = {id(handle): place for place, handle in reversed([*enumerate([*inputs, *outputs])])}
         self._places = tuple([known.get(id(handle), -1) for handle in saved])
-        # For gradients of gradients, other residuals are computed again.
+        # Gradients of gradients need tracked residuals. Those that are neither inputs nor outputs
+        # are computed again from the inputs.
         self._saves_inputs = -1 in self._places
         if self._saves_inputs:
             saved += inputs
@@ -213,14 +214,14 @@ class _Call:
             )
         if type(handle) is TrackedHandle:
             raise UsageError(
-                f"{self._name} has a gradient of its own and uses a tracked tensor that is not one "
-                "of its arguments; pass it as an argument, or use x.detach()"
+                f"{self._name} has a custom gradient and uses a tracked tensor that is not one of "
+                "its arguments; pass it as an argument, or use x.detach()"
             )
         return handle
 
 
 def _count(argument: Any) -> int:
-    """Return the number of tensors in an argument, in whose places ``Saved`` stands."""
+    """Return the number of ``Saved`` placeholders in an argument."""
     found: list[Any] = []
     rebuilt(argument, found.append)
     return sum(type(one) is Saved for one in found)

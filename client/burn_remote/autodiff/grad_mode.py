@@ -26,7 +26,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 # A context variable, because coroutines share a thread: one that waits inside ``no_grad`` must not
-# pause the others. Reading it takes a third of the time of a thread-local variable.
+# pause recording in the others. Reading it takes a third of the time of a thread-local variable.
 _IS_RECORDING: Final = ContextVar("_IS_RECORDING", default=True)
 
 # Whether operations on tracked tensors are recorded here.
@@ -35,9 +35,8 @@ set_recording: Final = _IS_RECORDING.set
 
 
 class _Repetition(threading.local):
-    """The function that this thread will call again with the same arguments."""
+    """The name of the function that will be called again with the same arguments; empty if none."""
 
-    # The name of a function that will be called again with the same arguments; empty if none is.
     function: str = ""
 
 
@@ -113,7 +112,7 @@ class enable_grad(_Switch):
 
 @contextlib.contextmanager
 def refusing_random_numbers(function: str) -> Iterator[None]:
-    """Let ``check_random_numbers`` raise ``UsageError`` in this thread, with this function."""
+    """Make ``check_random_numbers`` raise an error in this thread that names ``function``."""
     before = _repetition.function
     _repetition.function = function
     try:
@@ -123,9 +122,9 @@ def refusing_random_numbers(function: str) -> Iterator[None]:
 
 
 def check_random_numbers() -> None:
-    """Raise ``UsageError`` if this thread will repeat a call, which would draw other numbers."""
+    """Raise ``UsageError`` if this thread executes a function that will be called again."""
     if _repetition.function:
         raise UsageError(
-            f"{_repetition.function} draws random numbers, which would be others in the second "
-            "call; draw them outside and pass them as an argument"
+            f"{_repetition.function} draws random numbers, which would differ in the second call; "
+            "draw them outside and pass them as an argument"
         )

@@ -123,7 +123,7 @@ class Visit(NamedTuple):
 
 
 class Recipe(Protocol):
-    """How gradients pass one kind of recorded operation."""
+    """Computes the gradients of one kind of recorded operation."""
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:
@@ -161,7 +161,7 @@ def tracked(client: RunnerClient, plain: TensorHandle, source: Source) -> Tracke
 
 
 def plain(handle: TensorHandle) -> TensorHandle:
-    """Return the handle of the same tensor that is not tracked."""
+    """Return the untracked handle of the same tensor."""
     return handle.plain if type(handle) is TrackedHandle else handle
 
 
@@ -181,6 +181,6 @@ def saved_handle(handle: TensorHandle, place: int, node: Node, is_recorded: bool
             source = None
     if source is None:
         return handle
-    # There is one, because the tensor was tracked when the node was recorded.
+    # The stack has a tracker, because the tensor was tracked when the node was recorded.
     client: Any = handle.client
     return tracked(client.trackers[TrackedHandle], handle, source)

@@ -1,4 +1,4 @@
-"""Recipes: how gradients pass a recorded operation, a move, and an alias."""
+"""Recipes, which compute the gradients of a recorded operation, a move or an alias."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ __all__ = [
 NOTHING, INPUTS, OUTPUTS, SOME = range(4)
 
 
-# Burn's operations on complex numbers. All of them have a complex derivative, so a rule that is
-# linear in the gradient gives, for the gradient's conjugate, the conjugate of the gradient of the
-# input. docs/gradients.md has the convention.
+# The kinds of Burn's operations on complex tensors. Their rules are those of real tensors. All are
+# holomorphic: given the conjugate of the output's gradient, the rule returns the conjugate of the
+# input's gradient. docs/gradients.md has the convention.
 _HOLOMORPHIC: Final = frozenset({"BaseComplex", "NumericComplex", "FloatComplex"})
 CONJUGATE: Final = Operator(complex_rows.CONJUGATE)
 
@@ -67,7 +67,7 @@ class OperationRecipe:
 
     def __init__(self, signature: Signature, tracked: int) -> None:
         self._signature = signature
-        # Whether the rule is that of real numbers, and the tensors are complex.
+        # Whether the tensors are complex and the rule is that of real numbers.
         self._conjugates = signature.kind in _HOLOMORPHIC
         # Whether an output can have a gradient.
         self.is_recorded = any(spec.dtype.category in TRACKED for spec in signature.outputs)
@@ -157,7 +157,7 @@ class OperationRecipe:
                     return None
                 function, arguments = step
                 number = function(gradient.number, *arguments)
-                # A number that changes with each call of a compiled function is traced: no float.
+                # A number that changes with each call of a compiled function is a ``TracedNumber``.
                 if type(number) is not float:
                     return None
                 found[place] = gradient.like(self.specs[place], number)
@@ -227,14 +227,15 @@ class OperationRecipe:
         return found
 
 
-# The place of an input, its formula, the formula's constant arguments, and the positions of the
-# others: the index among the saved tensors, or -1 for the gradient.
+# The place of an input, its formula, and the formula's arguments with ``None`` for each tensor. The
+# last member lists the position and the source of each tensor: its index among the saved tensors,
+# or -1 for the gradient.
 _Step = tuple[int, Callable[..., Any], tuple[Any, ...], tuple[tuple[int, int], ...]]
 
 
 @final
 class MoveRecipe:
-    """The gradient of a tensor that moved to another device moves back."""
+    """The recipe of a move to another device: it moves the gradient back."""
 
     __slots__ = ("_source", "specs")
 
@@ -256,9 +257,10 @@ class MoveRecipe:
 
 @final
 class RetainingRecipe:
-    """Another recipe, which also keeps the sum of the gradients of each output.
+    """A wrapper of another recipe that also accumulates the gradients of outputs.
 
-    ``add`` adds two gradients; ``grads`` has the sum for each output, ``None`` before a pass.
+    ``add`` adds two gradients. ``grads`` has the sum of the gradients of each output whose
+    gradients are kept, by its position; ``None`` before a pass.
     """
 
     __slots__ = ("_add", "_recipe", "grads")
@@ -322,7 +324,7 @@ def _selecting(
 
 
 def _present(signature: Signature, role: Role) -> list[str]:
-    """Return the name of the field of each present tensor, with members of lists."""
+    """Return the field name of each present tensor; that of a list once for each member."""
     names: list[str] = []
     for field, argument in zip(signature.row.fields, signature.arguments, strict=True):
         if field.role is role and argument is not None:

@@ -39,7 +39,7 @@ GRADIENT_SPEC: Final = f"{GRADIENT}{SPEC}"
 
 
 class Formula(NamedTuple):
-    """The gradient of one input: a function, and the names of what it takes."""
+    """The gradient of one input: a function, and the names of its parameters."""
 
     function: Callable[..., Any]
     needs: tuple[str, ...]
@@ -157,7 +157,10 @@ class RuleTable:
         return self._uniform.get(row, {})
 
     def add_uniform(self, row: Row, formulas: Mapping[str, Formula]) -> None:
-        """Add formulas for uniform gradients. Raises ``ValueError`` unless the row has others."""
+        """Add formulas for uniform gradients.
+
+        Raises ``ValueError`` if the row has no ``Rule``, or already has uniform formulas.
+        """
         entry = self[row]
         if not isinstance(entry, Rule) or row in self._uniform:
             raise ValueError(f"{row} needs a rule before one for uniform gradients")
@@ -197,11 +200,15 @@ RULES: Final = RuleTable()
 def rule(row: Row, **formulas: Callable[..., Any]) -> None:
     """Add the rule of a row: a formula for each differentiable input, under the field's name.
 
-    The names of a formula's parameters say what it takes: ``grad`` is the gradient of the (first)
-    output; an input or an output under its field's name, which is saved for it; a parameter of the
-    row under its name; ``x_spec`` is the shape and dtype of the input ``x``, whose elements are not
-    saved. Parameters with a default value are not passed. A formula may return a gradient of the
-    shape that the input was broadcast to, and ``None`` for no gradient.
+    The names of a formula's parameters determine its arguments:
+
+    - ``grad`` is the gradient of the (first) output;
+    - the field name of an input or output stands for that tensor, which is saved for the formula;
+    - the name of a parameter of the row stands for its value;
+    - ``x_spec`` is the shape and dtype of the input ``x``, whose elements are not saved.
+
+    Parameters with a default value are not passed. A formula may return a gradient of the shape
+    that the input was broadcast to, and ``None`` for no gradient.
     """
     RULES.add(row, Rule({name: _formula(function) for name, function in formulas.items()}))
 
@@ -209,10 +216,11 @@ def rule(row: Row, **formulas: Callable[..., Any]) -> None:
 def uniform(row: Row, **formulas: Callable[..., float | None]) -> None:
     """Add formulas of a row for gradients whose elements are all one number.
 
-    Each stands under the field's name of an input and returns the number of its gradient, as a
-    ``float``; ``None`` means that tensors are needed. It is summed over the axes along which
-    the input is broadcast. The first parameter is ``number``; others are parameters of the row,
-    ``grad_spec``, the shape and dtype of the output, and ``x_spec`` for the input ``x``.
+    Each formula is passed under the field name of an input. It returns the number that fills the
+    input's gradient, as a ``float``, already summed over the axes along which the input was
+    broadcast; ``None`` means that tensors are needed. Its first parameter is ``number``, the number
+    that fills the output's gradient. Others are parameters of the row, ``grad_spec``, the shape and
+    dtype of the output, and ``x_spec`` for the input ``x``.
     """
     RULES.add_uniform(row, {name: _formula(function) for name, function in formulas.items()})
 
@@ -222,9 +230,9 @@ def joint(
 ) -> Callable[[Callable[[PastCall], Mapping[str, Any]]], Callable[[PastCall], Mapping[str, Any]]]:
     """Decorate a function of a ``PastCall`` that returns the gradients of inputs by field name.
 
-    ``uses`` names the inputs and outputs that are saved for it. A list field has a list of
-    gradients. Inputs that are missing in the result, or ``None``, get no gradient. ``when``
-    restricts the rule to one value of a parameter: a pair of its name and the value.
+    ``uses`` names the inputs and outputs that are saved for the function. It returns a list of
+    gradients for a list field. Inputs that are missing in the result, or ``None``, get no gradient.
+    ``when`` restricts the rule to one value of a parameter: a pair of its name and the value.
     """
 
     def add(

@@ -1,4 +1,4 @@
-"""Containers that are kept for the backward pass, with places in place of their tensors."""
+"""Containers that are kept for the backward pass, with placeholders instead of their tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Saved", "restored", "saved_tree", "tensors_in"]
 
 
 class Saved(int):
-    """The place of a tensor in a container, among tensors that are kept elsewhere."""
+    """A placeholder for a tensor: its index in a list of tensors that is kept elsewhere."""
 
     __slots__ = ()
 
@@ -31,7 +31,7 @@ def tensors_in(tree: Any) -> list[Any]:
 
 
 def saved_tree(tree: Any, handles: list[TensorHandle]) -> Any:
-    """Return a copy of containers with places instead of tensors, whose handles are appended."""
+    """Return a copy of containers with placeholders for tensors; append the tensors' handles."""
 
     def replaced(leaf: Any) -> Any:
         handle = getattr(leaf, "handle", None)
@@ -44,5 +44,5 @@ def saved_tree(tree: Any, handles: list[TensorHandle]) -> Any:
 
 
 def restored(tree: Any, tensors: Sequence[Any]) -> Any:
-    """Return a copy of containers with tensors in place of their places."""
+    """Return a copy of containers with tensors instead of their placeholders."""
     return rebuilt(tree, lambda leaf: tensors[leaf] if type(leaf) is Saved else leaf)

@@ -1,8 +1,8 @@
-"""Gradients that are stored as the matrix whose transpose they are.
+"""Gradients that are stored as their transpose.
 
 The weight of a linear layer is usually the transpose of a parameter, so the next step of the
-backward pass transposes its gradient back. That step takes the stored matrix, and no operation is
-issued for either transpose.
+backward pass transposes the gradient of the weight back. That step returns the stored matrix, and
+no operation is issued for either transpose.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ _WITHOUT_TENSOR: Final = frozenset({Uniform, Transposed})
 def one_for(kind: type[Any], handle: Any) -> Uniform:
     """Return the gradient of a result with respect to itself.
 
-    Raises ``UsageError`` for a complex number, which has no gradient of this kind.
+    Raises ``UsageError`` for a complex result, which needs an explicit gradient.
     """
     if handle.spec.dtype.is_complex:
         raise UsageError(
