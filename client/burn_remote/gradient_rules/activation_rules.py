@@ -1,6 +1,6 @@
 """Gradients of activation functions.
 
-The gradients of some are rows of their own, whose gradients are compositions of other rows.
+Some of these gradients are single rows. The gradients of such rows are compositions of other rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIGMOID_BACKWARD: Final = Operator(activations.SIGMOID_BACKWARD)
 LOG_SIGMOID_BACKWARD: Final = Operator(activations.LOG_SIGMOID_BACKWARD)
 
 rule(activations.RELU, input=lambda grad, out: RELU_BACKWARD.binary(out.detach(), grad))
-# Constant almost everywhere in the result.
+# As a function of ``lhs``, the result is constant except for jumps, so ``lhs`` gets no gradient.
 rule(activations.RELU_BACKWARD, rhs=lambda grad, lhs: RELU_BACKWARD.binary(lhs.detach(), grad))
 rule(
     activations.LEAKY_RELU,

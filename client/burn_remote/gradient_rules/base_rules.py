@@ -12,7 +12,7 @@ from burn_remote.functions.casting import NOT, astype
 from burn_remote.functions.gathering import update_along
 from burn_remote.functions.manipulation import flip, part, permute_dims
 from burn_remote.functions.selection import mask_fill
-from burn_remote.gradient_rules.spreading import in_place, summed, zeros
+from burn_remote.gradient_rules.spreading import scattered, summed, zeros
 from burn_remote_protocol.operations.families import base, numeric
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ def _of_joined(call: PastCall) -> dict[str, list[Tensor | None]]:
     return {"tensors": found}
 
 
-# A gradient has the dtype of its tensor. The slope of rounding to a narrower dtype is taken as 1.
+# A gradient has the dtype of its tensor. The derivative of rounding to a narrower dtype is taken
+# as 1.
 rule(base.CAST, input=lambda grad, input_spec: astype(grad, input_spec.dtype))
 
 # -- Indexing -------------------------------------------------------------------------------------
@@ -105,7 +106,7 @@ rule(
 )
 rule(
     base.GATHER,
-    tensor=lambda grad, dim, indices, tensor_spec: in_place(grad, dim, indices, tensor_spec),
+    tensor=lambda grad, dim, indices, tensor_spec: scattered(grad, dim, indices, tensor_spec),
 )
 rule(
     base.GATHER_ND,
@@ -116,8 +117,8 @@ rule(
 
 # -- Masks ----------------------------------------------------------------------------------------
 
-# Gradients of elements that were not taken are replaced by 0, not multiplied by it, because the
-# product of infinity or NaN and 0 is NaN.
+# Gradients of elements that the mask did not select are replaced by 0, not multiplied by it,
+# because the product of infinity or NaN and 0 is NaN.
 rule(
     base.MASK_WHERE,
     tensor=lambda grad, mask: mask_fill(grad, mask, 0),

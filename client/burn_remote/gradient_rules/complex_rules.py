@@ -1,7 +1,8 @@
 """Gradients of the extension rows for complex numbers and Fourier transforms.
 
 The gradient of a real number L with respect to a complex z = x + iy is dL/dx + i dL/dy, as in
-PyTorch: the direction of the steepest ascent. For a linear operation it is that of the adjoint.
+PyTorch: the direction of the steepest ascent. For a linear operation, the gradient of the input is
+the adjoint operation applied to the gradient of the output.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ rule(complex_rows.CONJUGATE, input=lambda grad: conj(grad))
 rule(complex_rows.NEGATIVE, input=lambda grad: negative(grad))
 
 
-def _of_size(grad: Tensor, input: Tensor, out: Tensor) -> Tensor:
+def _of_absolute_value(grad: Tensor, input: Tensor, out: Tensor) -> Tensor:
     # The absolute value has no derivative at 0; 0 is the least of its subgradients.
     return multiply(input, astype(divide(grad, mask_fill(out, equal(out, 0), 1)), input.dtype))
 
@@ -59,17 +60,17 @@ def _of_angle(grad: Tensor, input: Tensor) -> Tensor:
     return complex(negative(multiply(scale, y)), multiply(scale, x))
 
 
-rule(complex_rows.ABS, input=_of_size)
+rule(complex_rows.ABS, input=_of_absolute_value)
 rule(complex_rows.ANGLE, input=_of_angle)
 
 # -- Fourier transforms ---------------------------------------------------------------------------
 
-# The adjoint of a transform is its inverse with the other division.
+# The adjoint of a transform is its inverse with the opposite normalization.
 _ADJOINT_NORMS: Final = {"Backward": "Forward", "Ortho": "Ortho", "Forward": "Backward"}
 
 
 def _fitted(x: Tensor, axes: tuple[int, ...], shape: tuple[int, ...]) -> Tensor:
-    """Cut what padding added to the input, and append zeros for what was cut off."""
+    """Remove the elements that the transform padded, and append zeros for those it truncated."""
     for axis in axes:
         x = resized(x, axis, shape[axis])
     return x
@@ -86,15 +87,16 @@ def _of_inverse_fft(grad: Tensor, axes: Any, sizes: Any, norm: str, input_spec: 
 
 
 def _of_real_fft(grad: Tensor, axes: Any, sizes: Any, norm: str, input_spec: Any) -> Tensor:
-    # The frequencies that the transform leaves out are zeros, with which the inverse pads.
+    # The transform omits half of the frequencies. Their gradients are zeros, which the inverse
+    # appends as padding.
     found = INVERSE_FFT.apply((grad,), (axes, sizes, _ADJOINT_NORMS[norm]))
     return _fitted(real(found), axes, input_spec.shape)
 
 
 def _of_inverse_real_fft(grad: Tensor, axes: Any, sizes: Any, norm: str, input_spec: Any) -> Tensor:
     found = REAL_FFT.apply((grad,), (axes, sizes, _ADJOINT_NORMS[norm]))
-    # Each frequency stands for itself and its conjugate, except for the first one and, of an even
-    # number of samples, the last one.
+    # Each frequency stands for itself and its conjugate, except for the first one and, if the
+    # number of samples is even, the last one.
     counts = np.full(sizes[-1] // 2 + 1, 2.0)
     counts[0] = 1.0
     if sizes[-1] % 2 == 0:

@@ -60,7 +60,7 @@ class _Convolution:
         if not call.needs("bias"):
             return {}
         (grad,) = call.grads
-        # The row takes only the dtype of its first input.
+        # The row reads only the dtype of its first input.
         return {"bias": self._to_bias.apply((grad, call["bias"], grad))}
 
     def _of_x_backward(self, call: PastCall) -> Gradients:
@@ -108,8 +108,8 @@ def _options(call: PastCall) -> tuple[tuple[Sizes | int, ...]]:
 def _reached(call: PastCall, sizes: Sizes) -> Sizes:
     """Return how many elements of a transposed convolution's output its kernels may reach.
 
-    With an output padding of at least the stride, there are more, and a convolution would find more
-    windows in the output than there are inputs.
+    With an output padding of at least the stride, the output has more elements than that. Then a
+    convolution would find more windows in the output than the input has elements.
     """
     axes = zip(
         *(call["x"].shape[2:], call["weight"].shape[2:]),

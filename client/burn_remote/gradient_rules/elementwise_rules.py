@@ -40,7 +40,7 @@ rule(
     lhs=lambda grad, lhs, out: MUL.binary(grad, exp(subtract(lhs, out))),
     rhs=lambda grad, rhs, out: MUL.binary(grad, exp(subtract(rhs, out))),
 )
-# A step is constant between its jumps.
+# The result is constant between its jumps.
 rule(
     elementwise_rows.FLOOR_DIVIDE,
     lhs=lambda grad, lhs_spec: zeros(grad, lhs_spec),

@@ -82,7 +82,7 @@ def _one_minus_square(x: Tensor) -> Tensor:
     return MUL.binary(ADD_SCALAR.scalar(x, 1), ADD_SCALAR.scalar(negative(x), 1))
 
 
-# A step is constant between its jumps.
+# These functions are constant between their jumps.
 for _step in (floats.ROUND, floats.FLOOR, floats.CEIL, floats.TRUNC):
     rule(_step, input=lambda grad, input_spec: zeros(grad, input_spec))
 
@@ -135,7 +135,8 @@ def _of_left_matrix(grad: Tensor, rhs: Tensor, lhs_spec: Any) -> Tensor:
 
 def _of_right_matrix(grad: Tensor, lhs: Tensor, rhs_spec: Any) -> Tensor:
     if math.prod(rhs_spec.shape[:-2]) == 1 and len(lhs.shape) > 2:
-        # One matrix for all of a batch: one product of their rows, without a matrix for each.
+        # All matrices of the batch have the same right factor: one product of all their rows,
+        # instead of a gradient for each of them and a sum.
         lhs = reshaped(lhs, (math.prod(lhs.shape[:-1]), lhs.shape[-1]))
         grad = reshaped(grad, (math.prod(grad.shape[:-1]), grad.shape[-1]))
         return reshaped(MATMUL.binary(matrix_transpose(lhs), grad), rhs_spec.shape)
@@ -143,8 +144,6 @@ def _of_right_matrix(grad: Tensor, lhs: Tensor, rhs_spec: Any) -> Tensor:
 
 
 rule(floats.MATMUL, lhs=_of_left_matrix, rhs=_of_right_matrix)
-
-# -- Without gradients ----------------------------------------------------------------------------
 
 rule(
     floats.HYPOT,
@@ -154,9 +153,11 @@ rule(
 
 
 def _share_of_length(x: Tensor, length: Tensor) -> Tensor:
-    """Return the cosine ``x / length``; 0 for the length 0, which has no derivative."""
+    """Return the cosine ``x / length``; 0 for the length 0, where there is no derivative."""
     return divide(x, mask_fill(length, equal(length, 0), math.inf))
 
+
+# -- Without gradients ----------------------------------------------------------------------------
 
 never("its result is a bool", floats.IS_NAN, floats.IS_INF)
 never("its result is an integer", floats.INTO_INT)

@@ -38,7 +38,7 @@ rule(
     layers.EMBEDDING,
     weights=lambda grad, weights, indices: EMBEDDING_BACKWARD.apply((weights, grad, indices)),
 )
-# The weights only give the shape.
+# The result depends only on the shape of the weights.
 rule(
     layers.EMBEDDING_BACKWARD,
     out_grad=lambda grad, indices: EMBEDDING.apply((grad, indices)),
@@ -70,7 +70,7 @@ rule(
 
 @joint(layers.ATTENTION, uses=("query", "key", "value", "mask", "attn_bias"))
 def _of_attention(call: PastCall) -> dict[str, Tensor | None]:
-    """Compute the matrix of weights again, which the operation does not keep."""
+    """Compute the attention weights again, because the operation does not keep them."""
     (grad,) = call.grads
     query, key, value = call["query"], call["key"], call["value"]
     given = call.parameters["scale"]
@@ -179,7 +179,7 @@ def _of_batch_norm(call: PastCall) -> dict[str, Tensor]:
 
 @joint(layers.UNFOLD4D, uses=("x",))
 def _of_unfolding(call: PastCall) -> dict[str, Tensor]:
-    """Apply the adjoint: a convolution of each channel with one filter per tap."""
+    """Unfolding is a convolution of each channel with one filter per tap: return its gradient."""
     (grad,), x = call.grads, call["x"].detach()
     kernel = call.parameters["kernel_size"]
     taps, channels = math.prod(kernel), x.shape[1]

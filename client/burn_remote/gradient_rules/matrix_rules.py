@@ -77,7 +77,7 @@ def _on_diagonal(x: Tensor) -> Tensor:
 
 
 def _over_differences(x: Tensor, differences: Tensor) -> Tensor:
-    """Divide matrices whose diagonal counts as 0 by differences whose diagonal is 0."""
+    """Divide by ``differences``, whose diagonal is 0; the diagonal of the result is 0."""
     off_diagonal = _off_diagonal(x)
     quotients = divide(x, mask_fill(differences, logical_not(off_diagonal), 1.0))
     return mask_fill(quotients, logical_not(off_diagonal), 0.0)
@@ -130,7 +130,7 @@ def _of_solution(call: PastCall) -> Gradients:
 
 
 def _of_cholesky(grad: Tensor, out: Tensor, upper: bool) -> Tensor:
-    """Return the Hermitian gradient: Murray's equation 9, with solutions of equations."""
+    """Return the Hermitian gradient: Murray's equation 9, with ``solve`` instead of inverses."""
     factor, grad = (_adjoint(out), _adjoint(grad)) if upper else (out, grad)
     both = _product(_adjoint(factor), tril(grad))
     half = multiply(add(tril(both), tril(both, k=-1)), 0.5)
@@ -179,7 +179,8 @@ def _of_orthogonal_triangular(call: PastCall) -> Gradients:
     of_r = zeros(r, r.handle.spec) if of_r is None else triu(of_r)
     if rows >= columns:
         return {"tensor": _of_independent_columns(q, r, of_q, of_r)}
-    # The last columns are a product with Q, so they add to its gradient.
+    # The last columns of the matrix are the product of Q and the last columns of R, so their
+    # gradient adds to that of Q.
     axis = len(call.spec("tensor").shape) - 1
     first, last = part(r, axis, 0, rows), part(r, axis, rows, columns)
     of_first, of_last = part(of_r, axis, 0, rows), part(of_r, axis, rows, columns)
@@ -211,7 +212,7 @@ def _of_singular_vectors(call: PastCall) -> Gradients:
     if of_u is None and of_vh is None:
         return {"tensor": _product(multiply(u, _row(of_s)), vh)}
     s = converted_to(s, u.dtype)
-    # Products of sums and differences: differences of squares would lose digits.
+    # Differences of the squares, as products, because subtracting squares would lose digits.
     gaps = multiply(subtract(_row(s), _column(s)), add(_row(s), _column(s)))
     inner = zeros(u, TensorSpec((*s.shape, rank), s.dtype))
     if of_s is not None:

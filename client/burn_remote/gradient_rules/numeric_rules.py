@@ -1,8 +1,8 @@
-"""Gradients of the rows that floats and integers share; only floating-point tensors have them.
+"""Gradients of the rows that floats and integers share; only floats have gradients.
 
 Where several elements are the maximum or minimum, they share the gradient evenly, as in PyTorch's
-``amax`` and in JAX. A row that also returns the index gives it to that element, and cumulative
-extremes give it to the last of equal elements.
+``amax`` and in JAX. If a row also returns the index, the whole gradient goes to that element. For
+cumulative extremes, it goes to the last of equal elements.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from burn_remote.functions.manipulation import broadcast_to, concat, flip, part
 from burn_remote.functions.selection import mask_fill
 from burn_remote.gradient_rules.spreading import (
     as_numbers,
-    in_place,
     ones,
+    scattered,
     spread,
     summed,
     zeros,
@@ -98,7 +98,7 @@ rule(
 rule(numeric.ABS, input=lambda grad, input: MUL.binary(grad, sign(input.detach())))
 rule(
     numeric.CLAMP,
-    # By the result, which the next operation often keeps too.
+    # Compares the result, not the input, because the next operation often saves the result too.
     tensor=lambda grad, out, min, max: _where_inside(grad, out.detach(), min, max),
 )
 
@@ -122,9 +122,9 @@ uniform(numeric.DIV_SCALAR, lhs=lambda number, rhs: number / rhs if rhs else Non
 def _where_inside(grad: Tensor, x: Tensor, least: float, most: float) -> Tensor:
     """Return the gradient where ``least < x < most``, or ``x`` is NaN, and 0 elsewhere.
 
-    ``x`` may also be the result: it is on a bound where the argument is on it or beyond.
-
-    It is 0 on a bound, as in PyTorch 2.15, which makes that of ``relu`` 0 at 0.
+    ``x`` may be the result instead of the argument: where the argument is on or beyond a bound, the
+    result is on the bound. The gradient is 0 on a bound, as in PyTorch 2.15; so that of ``relu`` is
+    0 at 0.
     """
     outside = [less_equal(x, least)] if least != -math.inf else []
     outside += [greater_equal(x, most)] if most != math.inf else []
@@ -254,38 +254,38 @@ def _shared(grad: Tensor, x: Tensor, out: Tensor, axis: int | None = None) -> Te
 
 rule(
     numeric.MAX_DIM_WITH_INDICES,
-    tensor=lambda grad, dim, out_indices, tensor_spec: in_place(
+    tensor=lambda grad, dim, out_indices, tensor_spec: scattered(
         grad, dim, out_indices, tensor_spec
     ),
 )
 rule(
     numeric.MIN_DIM_WITH_INDICES,
-    tensor=lambda grad, dim, out_indices, tensor_spec: in_place(
+    tensor=lambda grad, dim, out_indices, tensor_spec: scattered(
         grad, dim, out_indices, tensor_spec
     ),
 )
 rule(
     numeric.TOP_K,
-    input=lambda grad, input, axis, accumulator_len, input_spec: in_place(
+    input=lambda grad, input, axis, accumulator_len, input_spec: scattered(
         grad, axis, ARG_TOP_K.apply((input,), (axis, accumulator_len)), input_spec
     ),
 )
 
 rule(
     numeric.TOP_K_WITH_INDICES,
-    tensor=lambda grad, dim, out_indices, tensor_spec: in_place(
+    tensor=lambda grad, dim, out_indices, tensor_spec: scattered(
         grad, dim, out_indices, tensor_spec
     ),
 )
 rule(
     numeric.SORT,
-    input=lambda grad, input, dim, descending, input_spec: in_place(
+    input=lambda grad, input, dim, descending, input_spec: scattered(
         grad, dim, ARG_SORT.apply((input,), (dim, descending)), input_spec
     ),
 )
 rule(
     numeric.SORT_WITH_INDICES,
-    input=lambda grad, dim, out_indices, input_spec: in_place(grad, dim, out_indices, input_spec),
+    input=lambda grad, dim, out_indices, input_spec: scattered(grad, dim, out_indices, input_spec),
 )
 
 
@@ -352,14 +352,14 @@ rule(
 
 
 def _to_last_extreme(grad: Tensor, x: Tensor, out: Tensor, axis: int) -> Tensor:
-    """Add each gradient to the last place, up to its own, where the running extreme was met."""
+    """Add each gradient to the last element, up to its own place, that equals the extreme there."""
     spec = x.handle.spec
     places = counted(x.__class__, x.handle.client, spec.shape[axis])
     along = (1,) * axis + (spec.shape[axis],) + (1,) * (len(spec.shape) - axis - 1)
     places = broadcast_to(reshaped(places, along), spec.shape)
     is_met = logical_or(equal(x, out), IS_NAN.unary(x))
     met = mask_fill(places, NOT.unary(is_met), 0)
-    return in_place(grad, axis, CUM_MAX.apply((met,), (axis,)), spec)
+    return scattered(grad, axis, CUM_MAX.apply((met,), (axis,)), spec)
 
 
 # -- Without gradients ----------------------------------------------------------------------------

@@ -45,7 +45,7 @@ class _Points(NamedTuple):
 
 
 class _Corner(NamedTuple):
-    """Pixels next to the points: their places in an image of one axis, and what they contribute.
+    """Pixels next to the points: their places in a flattened image, and their contributions.
 
     ``weight`` is the pixel's share in the result. ``to_x`` and ``to_y`` are the derivatives of the
     share by the position. All are ``[batch, rows, columns]``.

@@ -1,4 +1,4 @@
-"""Refusals of the rows that act on the session, and of those whose inputs are no floats."""
+"""Refusals of the rows that act on the session, and of those whose inputs are not floats."""
 
 from __future__ import annotations
 

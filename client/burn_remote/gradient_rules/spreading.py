@@ -14,7 +14,7 @@ from burn_remote_protocol.tensors import Slice, TensorSpec
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
 
-__all__ = ["as_numbers", "full", "in_place", "ones", "resized", "spread", "summed", "zeros"]
+__all__ = ["as_numbers", "full", "ones", "resized", "scattered", "spread", "summed", "zeros"]
 
 CAT: Final = Operator(base.CAT)
 SLICE: Final = Operator(base.SLICE)
@@ -52,7 +52,7 @@ def as_numbers(mask: Tensor, like: Tensor) -> Tensor:
     return astype(mask, like.dtype)
 
 
-def in_place(grad: Tensor, axis: int, indices: Tensor, spec: TensorSpec) -> Tensor:
+def scattered(grad: Tensor, axis: int, indices: Tensor, spec: TensorSpec) -> Tensor:
     """Return zeros with the gradient added at the indices along an axis."""
     return scatter(zeros(grad, spec), axis, indices, grad, update="add")
 

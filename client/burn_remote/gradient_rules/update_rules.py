@@ -132,8 +132,8 @@ def _refuse(residuals: object, grad: Tensor) -> NoReturn:
 def _without_second_order(others: Tensor, values: Tensor) -> Tensor:
     """Return a derivative whose own derivatives by ``values`` are refused.
 
-    Where an index occurs with several values and one of them is 0, they are not those of the
-    quotients in ``_other_factors``.
+    Where one of several values with the same index is 0, the quotients in ``_other_factors`` are
+    right, but their derivatives are not.
     """
     return others
 
