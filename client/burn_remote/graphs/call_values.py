@@ -64,7 +64,10 @@ def leaf_of(leaf: Any, program: NumberProgram, of_tensor: Callable[[Any], Result
         return of_tensor(leaf)
     if type(leaf) is TracedNumber:
         if leaf.program is not program:
-            raise UsageError("a compiled function returns a number of another call")
+            raise UsageError(
+                "a compiled function returns a number that was recorded in another call; return "
+                "numbers that this call computes"
+            )
         return ResultLeaf(NUMBER, leaf.place)
     if isinstance(leaf, _CONSTANTS):
         return leaf

@@ -72,7 +72,7 @@ class CompiledFunction(Generic[P, R]):
         self._warnings: set[str] = set()
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        """Bind a method: its object is static, and its tensors must be arguments."""
+        """Bind a method. ``self`` is a static argument; its tensors must be other arguments."""
         return self if instance is None else types.MethodType(self, instance)
 
     # One method, because each further call costs 0.1 of 5 µs.
@@ -92,8 +92,8 @@ class CompiledFunction(Generic[P, R]):
         client = tensors[0].handle.client if tensors else _device_of(statics).runners
         is_common = True
         handles: list[TensorHandle] = []
-        # Specs by identity, because their hashes and comparisons take as long as the rest.
-        # A function may compute something else while recording is paused.
+        # Specs by identity, because hashing and comparing them takes as long as the rest of a call.
+        # ``is_recording``, because a function may compute something else inside ``no_grad``.
         identity: list[Any] = [structure, client.session.__class__, is_recording()]
         for tensor in tensors:
             handle = tensor.handle
@@ -132,7 +132,7 @@ class CompiledFunction(Generic[P, R]):
     def _find(
         self, identity: tuple[Any, ...], handles: Sequence[TensorHandle]
     ) -> Sequence[RecordedCall]:
-        """Return the graphs for arguments that were not seen as the same objects before."""
+        """Return the graphs for arguments whose specs, as objects, are not in ``_found`` yet."""
         specs = [handle.spec for handle in handles]
         graphs = self._graphs.get((*identity[:3], *specs))
         if graphs is None:
@@ -151,7 +151,7 @@ class CompiledFunction(Generic[P, R]):
         numbers: Sequence[Any],
         statics: Sequence[Any],
     ) -> Any:
-        """Call the function with tracked tensors, so that gradients pass it."""
+        """Call the function with tracked tensors, so that its results are tracked."""
         function, stack = self._function, client.inner
         if (getattr(function, "__module__", None) or "").startswith("burn_remote."):
             return function(*call[0], **call[1])
@@ -258,7 +258,8 @@ class CompiledFunction(Generic[P, R]):
     ) -> None:
         graphs = self._graphs
         if key not in graphs:
-            # Keys do not keep objects alive; graphs of objects that died can never be used again.
+            # Keys do not keep objects alive. Graphs of objects that were freed can never be used
+            # again.
             for static in statics:
                 if is_compared_by_identity(static):
                     _forget_with(static, self, key)
@@ -288,7 +289,7 @@ def _device_of(statics: Sequence[Any]) -> Device:
 
 
 def _forget_with(static: Any, compiled: CompiledFunction[Any, Any], key: Hashable) -> None:
-    """Discard the graphs of a key when an object dies."""
+    """Discard the graphs of a key when an object is freed."""
     reference = weakref.ref(compiled)
 
     def forget() -> None:
@@ -345,15 +346,14 @@ def compile(function: Callable[..., Any] | None = None, /) -> Any:
     Functions, numbers, strings, ``None`` and small containers of them that the function takes from
     closures, global variables, default arguments or attributes are compared in each call; a change
     makes another graph. A function that changes such a value itself is recorded in each call, and
-    warns. *Not* compared is what the function gets by calling something else (``random``,
-    ``time``, files), by ``getattr`` or from objects that its code does not name, from containers of
-    more than 64 members or arrays above 4 KiB, and methods replaced in a class: these keep the
-    effect of the first call.
+    warns. Some values are *not* compared, and keep the effect of the first call: results of other
+    calls (``random``, ``time``, files, ``getattr``), objects that the function's code does not
+    name, containers of more than 64 members, arrays above 4 KiB, and methods replaced in a class.
 
     Gradients may be computed inside, and are part of the same task. Called with tracked tensors,
-    the function is one task, and so is its part of a backward pass; if it cannot be recorded so, it
-    runs uncompiled and warns with the reason. Inside ``no_grad`` it uses the graph for untracked
-    tensors, and may update leaves in place.
+    the function is one task, and so is its part of a backward pass; if it cannot be recorded in
+    this way, it runs uncompiled and warns with the reason. Inside ``no_grad`` it uses the graph for
+    untracked tensors, and may update leaves in place.
 
     Raises ``UsageError`` with the line of the program if the function reads, moves or uploads
     tensors, uses tensors that are not arguments, or stores tensors elsewhere than in its result.

@@ -34,7 +34,7 @@ MAX_GUARDS: Final = 256
 _NO_VALUE: Final = object()
 _NO_ATTRIBUTES: Final[dict[Any, Any]] = {}
 _NOT_PLAIN: Final = object()
-# Types whose identity implies equality, and that need no look inside.
+# Immutable types without members: the same object has the same value.
 _ATOMS: Final = frozenset({int, float, complex, bool, str, bytes, types.NoneType})
 # Modules whose contents do not change, by the first part of their names; ``builtins`` is one.
 _CONSTANT: Final = frozenset({"burn_remote", "burn_remote_protocol", "numpy"}) | (
@@ -54,7 +54,7 @@ class Guard(NamedTuple):
     name: str
     root: _Root
     path: tuple[_Step, ...]
-    seen: object  # the value if its identity suffices, else an object that is no value
+    seen: object  # the value if its identity suffices, else a sentinel
     key: Hashable
 
     @property
@@ -81,7 +81,7 @@ def guards_of(function: Callable[..., Any], statics: Sequence[Any]) -> tuple[Gua
 
 
 class _Search:
-    """One search. Only attributes are examined whose names the code of some function has."""
+    """One search. It examines only attributes whose names occur in the code that it has entered."""
 
     def __init__(self) -> None:
         self.found: dict[Hashable, Guard] = {}
@@ -172,7 +172,7 @@ class _Search:
 def stored(owner: Any, step: Any) -> Any:
     """Return an attribute or a member without running code of the program.
 
-    Returns a value that is not plain if there is none.
+    Returns ``_NO_VALUE``, which is not plain, if there is none.
     """
     if type(step) is tuple:
         try:
@@ -219,7 +219,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _is_immutable(value: Any) -> bool:
-    """Whether a plain value that is the same object is the same value."""
+    """Return whether a plain value cannot change while it is the same object."""
     if type(value) is tuple:
         return all(map(_is_immutable, value))
     return type(value) in _ATOMS
@@ -253,10 +253,10 @@ def _plain(value: Any, depth: int = 0) -> Hashable:
 
 
 def _identity_key(value: Any) -> Hashable:
-    """Return a weak reference to something that is compared by identity; else ``_NOT_PLAIN``.
+    """Return a weak reference to a value that is compared by identity; else ``_NOT_PLAIN``.
 
-    That is a function, and an object of burn_remote, such as an optimizer or a device: its
-    attributes are not searched. Captured tensors are refused elsewhere.
+    Functions are compared by identity, and so are objects of burn_remote, such as optimizers and
+    devices, whose attributes are not searched. Captured tensors are refused elsewhere.
     """
     wrapped = getattr(value, "__dict__", _NO_ATTRIBUTES).get("__wrapped__")
     is_function = type(value) is types.FunctionType or type(wrapped) is types.FunctionType

@@ -1,4 +1,4 @@
-"""Recording of one call of a compiled function: its graph, and how later calls use it."""
+"""Recording of one call of a compiled function, and the use of its graph in later calls."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _id_of: Final = operator.attrgetter("id")
 @final
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """A graph, what a call passes to it, and how its outputs become the function's result."""
+    """A graph, the inputs that a call passes to it, and the form of the function's result."""
 
     graph: Graph
     used: tuple[int, ...] | None  # tensor arguments that are inputs; ``None`` for all, in order
@@ -83,7 +83,8 @@ class RecordedCall:
                 tensor.handle = handle
                 made.append(tensor)
         else:
-            # As the innermost runner does. Its call, and a second loop, would take 0.2 µs.
+            # The same as ``SessionRunner.register_graph``, whose call, and a second loop, would
+            # take 0.2 µs.
             outputs = []
             for spec in graph.outputs:
                 out = _new(OwningHandle)
@@ -111,8 +112,8 @@ def record_call(
     """Run a function for a call and record its operations.
 
     ``call`` has the positional and the keyword arguments; ``tensors`` and ``numbers`` are those
-    among them; ``updated`` as for ``run_updating``. Returns the result of the call, and what later
-    calls need. Raises ``UsageError`` if a graph cannot repeat what the function does.
+    among them; ``updated`` as for ``run_updating``. Returns the result of this call, and the record
+    for later calls. Raises ``UsageError`` if a graph cannot repeat what the function does.
     """
     program = NumberProgram(numbers)
     arguments = [Argument(tensor.handle, place) for place, tensor in enumerate(tensors)]
@@ -129,8 +130,9 @@ def record_call(
         stack.put_around(recorder, is_transparent=True)
         value = run_updating(function, updated, *given[0], **given[1])
         returned = _references(value)
-        # Results are not tracked, because those of later calls cannot be. The tensors that were
-        # kept for gradients, and the gradients of arguments, die here, where the recorder sees it.
+        # Results are not tracked, because those of later calls cannot be. This frees the tensors
+        # that were saved for gradients, and the gradients of arguments, while the recorder still
+        # sees drops.
         value = rebuilt(value, untracked)
         for reference in lent:
             argument = reference()
@@ -161,10 +163,11 @@ def run_updating(
 ) -> Any:
     """Return the result of a function.
 
-    If ``updated`` has places of tensors among the arguments, they are leaves during the call. Then
-    the first argument is a list of their gradients, which the function does not get, and the second
-    member of the result has their new elements, ``None`` for a leaf that was not updated. Raises
-    ``UsageError`` if the function sets their gradients or adds to them.
+    ``updated`` has the places of those tensors among the arguments that are leaves during the call.
+    If it has any, the first of ``args`` is a list of their gradients, which is not passed on to the
+    function. The return value is then a pair: the function's result, and the new elements of each
+    leaf, ``None`` for one that was not updated. Raises ``UsageError`` if the function sets their
+    gradients or adds to them.
     """
     if not updated:
         return function(*args, **kwargs)
@@ -224,7 +227,7 @@ def _finished(
     program: NumberProgram,
     guards: tuple[Guard, ...],
 ) -> tuple[Any, RecordedCall]:
-    """Return the result of the recorded call, and what later calls need."""
+    """Return the result of the recorded call, and the record for later calls."""
     outputs: dict[int, TensorHandle] = {}
     places: dict[int, int] = {}
 
@@ -257,7 +260,7 @@ def _finished(
 def _given(value: Any, recorder: Recorder, tensors: Sequence[Tensor]) -> Any:
     """Return the result of a recorded call in the form in which the caller gets it.
 
-    Its tensors are other objects than those of the function, which die unless it stores them.
+    Its tensors are new objects, so those of the function are freed unless the function stores them.
     """
     copies: dict[int, Tensor] = {}
 

@@ -57,14 +57,14 @@ class Recorder(ForwardingRunner):
         self._arguments: Final = tuple(arguments)
         self._numbers = numbers
         self._name_of = name_of
-        # The outputs of each step: the place of a tensor by its id.
+        # Tensor id -> number of the result, counted over the outputs of all steps.
         self._made: dict[int, int] = {}
         self._alive: set[int] = set()
         self._recorded: list[GraphStep] = []
         # Elements that the function derived from its arguments; they are inputs of the graph.
         self.constants: list[TensorHandle] = []
         self._constant_ids: dict[int, int] = {}
-        # Places of the numbers of a call, by the register of the number program.
+        # Register of the number program -> position among the numbers of a call.
         self.number_places: dict[int, int] = {}
 
     @property
@@ -218,15 +218,16 @@ class Recorder(ForwardingRunner):
         if handle.id not in self._made:
             raise UsageError(
                 f"the compiled function returns {self._name_of(handle)}, which is neither an "
-                "argument nor the result of an operation; return it outside the function"
+                "argument nor the result of an operation; use it outside the function instead"
             )
 
     def graph(
         self, results: Sequence[TensorHandle]
     ) -> tuple[Graph, tuple[int, ...], tuple[TensorHandle, ...]]:
-        """Return the graph with these tensors as outputs, and what a call passes to it.
+        """Return the graph with these tensors as outputs, and its inputs.
 
-        That is the positions of the arguments that the graph uses, and then the constants.
+        The inputs are the arguments at the returned positions and, after them, the returned
+        constants.
         """
         sources = {source for step in self._recorded for source in step.inputs}
         inputs = sorted(source for source in sources if source < 0)[::-1]

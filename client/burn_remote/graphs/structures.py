@@ -69,7 +69,7 @@ def take_apart(
     if kind is dict or kind is OrderedDict:
         parts.append(tuple([key if type(key) is str else exact(key) for key in value]))
     for one in members(value):
-        # Tensors without a call each: a call takes as long as the rest.
+        # No recursive call for a tensor, because the call takes as long as the rest.
         if type(one) is Tensor:
             tensors.append(one)
             parts.append(TENSOR)
@@ -94,7 +94,7 @@ def _static(value: Any, statics: list[Any]) -> Hashable:
 
 
 def exact(value: Any) -> Hashable:
-    """Return a key of a static value, which tells 1 from True and 1.0, and 0.0 from -0.0.
+    """Return a key of a static value that distinguishes 1, True and 1.0, and 0.0 and -0.0.
 
     Raises ``ArgumentMismatch`` for something unhashable.
     """

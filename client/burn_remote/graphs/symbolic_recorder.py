@@ -25,7 +25,7 @@ __all__ = ["SymbolicRecorder"]
 
 @final
 class _Symbol(TensorHandle):
-    """A tensor that is recorded and does not exist: a shape and a dtype. Its id is negative."""
+    """A tensor that exists only in a recording: a shape and a dtype. Its id is negative."""
 
     __slots__ = ("__weakref__",)
 
@@ -69,7 +69,7 @@ class SymbolicRecorder(Recorder):
 
     @contextlib.contextmanager
     def recording(self, stack: RunnerStack) -> Iterator[None]:
-        """Record what this thread does. The caller holds the stack's ``recording``."""
+        """Record this thread's operations. The caller holds the lock ``stack.recording``."""
         self.inner = stack.outermost
         self._thread = threading.get_ident()
         self._numbers.resume()
@@ -111,7 +111,7 @@ class SymbolicRecorder(Recorder):
         return self._stack() is stack
 
     def copied(self, handle: TensorHandle) -> TensorHandle:
-        """Return another object for a symbol, so that the death of the first one is noticed."""
+        """Return a second object for a symbol, so that the caller need not keep the first alive."""
         if type(handle) is not _Symbol:
             return handle
         return _Symbol(handle.client, handle.id, handle.spec)
@@ -119,7 +119,8 @@ class SymbolicRecorder(Recorder):
     def attach(self, stack: RunnerStack | None) -> None:
         """Make a device the client of the arguments; ``None`` removes it.
 
-        Without a device, this keeps neither it nor the tensors of the first call alive.
+        Without a device, this recorder keeps neither the device nor the tensors of the first call
+        alive.
         """
         if stack is None:
             self.inner = _ENDED

@@ -88,7 +88,7 @@ def _variables(function: Any, call: Any) -> Iterator[tuple[str, Any]]:
 def _objects(arguments: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     """Iterate over the arguments that are not tensors or containers of tensors.
 
-    Those are arguments of the graph too, so the function did not take them from outside.
+    Tensors among the arguments are inputs of the graph, so the function did not capture them.
     """
     for name, value in arguments:
         if not isinstance(value, Tensor | tuple | list | dict):

@@ -95,7 +95,8 @@ class TrackedFunction:
         self._are_tracked: Final = [one.tracked is not None for one in results]
         self._template = template
         self._leaves: Final = tuple([None if one is None else one.source for one in leaves])
-        # The tape keeps copies of the symbols, so that no other symbol may be alive afterwards.
+        # The tape keeps copies of the symbols. So a symbol that is still alive after the recording
+        # was stored by the function.
         self._roots: Final = [
             tracked(one.tracked.client, recorder.copied(one.symbol), one.tracked.source)
             for one in results
@@ -205,7 +206,7 @@ class TrackedFunction:
     def _record_backward(
         self, stack: RunnerStack, arrived: tuple[bool, ...], is_wanted: tuple[bool, ...]
     ) -> _Backward:
-        """Record a backward pass over the tape. The caller holds the stack's ``recording``."""
+        """Record a backward pass over the tape. The caller holds the lock ``stack.recording``."""
         recorder = self._recorder
         pairs = zip(self._roots, self._arriving, arrived, strict=True)
         chosen = [(root, symbol) for root, symbol, is_given in pairs if is_given]
@@ -289,7 +290,7 @@ class _TrackedCall:
 
     def apply(self, node: Node, visit: Visit) -> Sequence[Any]:
         """Return the gradient of each input; see ``Recipe.apply``."""
-        # Inside a compiled function, the graph of that function gets the operations.
+        # While another function is recorded, its graph has to contain the single operations.
         if not visit.is_recorded and recording.runner is None:
             found = self._traced.gradients(self._stack, node.saved or (), self._numbers, visit)
             if found is not None:
@@ -383,7 +384,10 @@ def _traced(
             if one is handle:
                 return ResultLeaf(ARGUMENT, place)
         if recorder.has_argument(own):
-            raise UsageError("the compiled function returns a copy of a tracked argument")
+            raise UsageError(
+                "the compiled function returns a tracked argument as another tensor, for example "
+                "by x.detach(); return x, and detach it outside"
+            )
         recorder.check_result(own)
         own_tracked = handle if type(handle) is TrackedHandle else None
         key = (own.id, None if own_tracked is None else id(own_tracked.source))

@@ -311,7 +311,7 @@ def test_only_the_gradients_that_are_wanted_are_computed(device: br.Device) -> N
     [
         (lambda w: w * w.sum().item(), "reads the elements of a tensor"),
         (lambda w: (w * br.tensor([1.0, 2.0], device=w.device)).sum(), "uploads a tensor"),
-        (lambda w: w.detach(), "returns a copy of a tracked argument"),
+        (lambda w: w.detach(), "returns a tracked argument as another tensor"),
     ],
 )
 def test_a_function_that_cannot_be_recorded_runs_uncompiled(
