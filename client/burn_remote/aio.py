@@ -35,7 +35,7 @@ __all__ = ["load", "open_device", "read", "save", "sync", "tensor"]
 if not TYPE_CHECKING:  # hidden from type checkers, which must report missing names
     __getattr__ = missing_from(__name__)
 
-# An array of at most this size is sent by the calling thread: converting and appending it to a
+# An array of at most this size is sent by the calling thread: converting it and appending it to a
 # batch takes about as long as waking another thread.
 SMALL_BYTES: Final = 16 * 1024
 

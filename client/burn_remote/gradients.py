@@ -221,7 +221,7 @@ def gelu_backward(x: Tensor, grad: Tensor) -> Tensor:
 
 @explained
 def sigmoid_backward(output: Tensor, grad: Tensor) -> Tensor:
-    """Return the gradient of ``sigmoid`` by its result; not on Burn 0.21."""
+    """Return the gradient of ``sigmoid``, given its result ``output``; not on Burn 0.21."""
     return SIGMOID_BACKWARD.binary(output, grad)
 
 
@@ -357,7 +357,8 @@ def _with_all_windows(
 ) -> tuple[Windows, list[Tensor]]:
     """Append zeros for the windows of ceil mode that Burn keeps and ``functional`` drops.
 
-    ``outputs`` have the shape of the pooling's output, of either kind.
+    ``outputs`` have the shape of the pooling's output. Those that already have all windows of Burn
+    are returned unchanged.
     """
     windows, kept = windows.rounded_up(x.shape[2:])
     axes = zip(x.shape[2:], *windows, strict=True)

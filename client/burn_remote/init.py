@@ -144,8 +144,9 @@ def trunc_normal(
 ) -> Tensor:
     """Draw from the normal distribution truncated to the range from ``a`` to ``b``.
 
-    Uniform numbers are mapped by the inverse of the distribution function, which is accurate to
-    seven digits. Raises ``UsageError`` for an empty range or one too far from the mean.
+    The function maps uniform numbers by an approximation of the inverse distribution function,
+    which is accurate to seven digits. Raises ``UsageError`` unless ``a < b`` and ``std`` is
+    positive, and for a range too far from the mean.
     """
     if not a < b or not std > 0:
         raise UsageError(f"a must be less than b and std positive, not a={a}, b={b}, std={std}")
@@ -299,7 +300,8 @@ def orthogonal(
     Initialization of Saxe et al. (2013). The distribution is uniform: the matrix is a product of
     random Householder reflections (Stewart, 1980, "The efficient generation of random orthogonal
     matrices"), which takes four operations per row or column. Axes after the second are flattened
-    into the columns. Shape: ``[out, in, …]``. Raises ``ShapeMismatch``.
+    into the columns. Shape: ``[out, in, …]``. Raises ``ShapeMismatch`` for fewer than two axes and
+    for a shape without elements.
     """
     sizes = normal_shape(shape)
     rows, columns = sizes[0] if sizes else 0, math.prod(sizes[1:])

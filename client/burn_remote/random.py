@@ -105,7 +105,10 @@ def bernoulli(
 
 @explained
 def default(shape: Shape, *, dtype: AnyDType = F32, device: AnyDevice | None = None) -> Tensor:
-    """Draw from the device's default distribution: for floats, uniform from 0 to 1."""
+    """Draw from the device's default distribution.
+
+    Floats are uniform from 0 up to, but excluding, 1; integers from the whole range of their dtype.
+    """
     return _drawn(shape, ("Default",), as_dtype(dtype), device)
 
 

@@ -39,9 +39,9 @@ __all__ = ["Servers"]
 
 # The strategies of Ray's placement groups.
 STRATEGIES: Final = ("SPREAD", "STRICT_SPREAD", "PACK", "STRICT_PACK")
-# How long a server that is told to stop may finish its current work.
+# How long a server may continue its current work after it was told to stop.
 STOP_SECONDS: Final = 15.0
-# The last lines of its output, which the error of a server that does not start quotes.
+# If a server does not start, the error quotes this many of the last lines of its output.
 KEPT_LINES: Final = 20
 PR_SET_PDEATHSIG: Final = 1  # from Linux' <sys/prctl.h>
 
@@ -50,19 +50,21 @@ class Servers:
     """``count`` servers in a Ray cluster: ``with Servers(4, gpus=1) as servers: …``.
 
     Each has ``cpus`` and ``gpus`` of its own, in one placement group with Ray's ``strategy``:
-    ``"SPREAD"`` or ``"STRICT_SPREAD"`` over machines, ``"PACK"`` or ``"STRICT_PACK"`` on few. With
-    GPUs, servers run with ``--backend cupy`` and see those that Ray assigned to them. ``flags`` are
-    further options of ``burn-remote-server``. All machines need the same version of burn-remote.
+    ``"SPREAD"`` or ``"STRICT_SPREAD"`` over many machines, ``"PACK"`` or ``"STRICT_PACK"`` on few.
+    With GPUs, servers run with ``--backend cupy`` and see only the GPUs that Ray assigned to them.
+    ``flags`` are further options of ``burn-remote-server``. All machines need the same version of
+    burn-remote.
 
-    Servers listen on the address of their machine, for clients with ``token``, and fetch only from
-    each other's machines, with a secret of their own. The connections are not encrypted unless
-    ``flags`` name certificates, which ``connect(tls=…)`` then has to trust.
+    A server listens on the address of its machine and accepts clients with ``token``. It fetches
+    tensors only from the machines of these servers; they authenticate each other with a random peer
+    token. The connections are not encrypted unless ``flags`` name certificates, which
+    ``connect(tls=…)`` then has to trust.
 
     The next ``addresses()`` restarts a server that has ended. Ray restarts an actor whose process
     or machine failed, at most ``max_restarts`` times (-1: without a limit). A restarted server has
     another address and no tensors. Raises ``UsageError`` for invalid arguments and without a Ray
-    cluster, and ``ConnectionFailed`` if the cluster has no room for the servers within
-    ``timeout_seconds``, or if one does not start.
+    cluster. Raises ``ConnectionFailed`` if Ray cannot place the servers within
+    ``timeout_seconds``, or if a server does not start.
     """
 
     def __init__(
@@ -137,7 +139,7 @@ class Servers:
         ``close``.
         """
         if not self._actors:
-            raise UsageError("these servers were closed; make others")
+            raise UsageError("these servers were closed; make a new Servers object")
         hosts = self._results([actor.host.remote() for actor in self._actors])
         peers = [flag for host in sorted(set(hosts)) for flag in ("--peer", host)]
         given = ([*self._flags, *peers], self._environment, self._seconds)
@@ -176,7 +178,7 @@ class Servers:
             # Twice: Ray may first have to restart an actor.
             found: list[str] = ray.get(pending, timeout=2 * self._seconds)
         except ray.exceptions.RayTaskError as error:
-            raise ConnectionFailed(f"a server in the Ray cluster: {error.cause}") from error
+            raise ConnectionFailed(f"a server in the Ray cluster failed: {error.cause}") from error
         except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
             raise ConnectionFailed(
                 f"an actor of the Ray cluster does not answer: {error}"
@@ -245,8 +247,12 @@ class _Server:
 
 
 def _end_with_parent() -> Callable[[], None] | None:
-    """Return a function for a new process, which ends it with this actor; Linux only."""
+    """Return a function for a new process to call, so that it ends when this actor ends.
+
+    Returns ``None`` on systems other than Linux.
+    """
     if sys.platform != "linux":
         return None
-    library = ctypes.CDLL(None)  # before the fork, where little may be called
+    # Loaded before the fork, because loading a library between fork and exec can deadlock.
+    library = ctypes.CDLL(None)
     return lambda: library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -21,7 +21,7 @@ if not TYPE_CHECKING:  # hidden from type checkers, which must report missing na
 def map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     """Return containers like ``tree`` with ``function`` of each leaf.
 
-    With several containers, the function gets the leaves in the same place of each::
+    With several containers, the function gets the leaf at the same place of each container::
 
         weights = br.tree.map(lambda w, g: w - 0.1 * g, weights, gradients)
 
