@@ -35,8 +35,8 @@ from rich.console import Console
 from rich.table import Table
 
 import burn_remote_server.fusion.array.block_program as block_program
-import burn_remote_server.fusion.array.elementwise as elementwise
-import burn_remote_server.fusion.array.reduce as reduce
+import burn_remote_server.fusion.array.elementwise_fuser as elementwise
+import burn_remote_server.fusion.array.reduce_fuser as reduce
 import burn_remote_server.programs.graphs as graphs
 from burn_remote_protocol.dialects.native import Batch
 from burn_remote_protocol.dtypes import BOOL, F32, DType
@@ -45,8 +45,8 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.fusion.array.kernel_compiler import opened_compiler
-from burn_remote_server.fusion.backend import FusionBackend
-from burn_remote_server.fusion.opening import with_fusion
+from burn_remote_server.fusion.fusing_backend import FusionBackend
+from burn_remote_server.fusion.runtime_selection import with_fusion
 from burn_remote_server.programs.graphs import GraphPlan
 from burn_remote_server.programs.plans import Plan
 

@@ -14,7 +14,7 @@ from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorStatus
 from burn_remote_server.backends import Backend, open_backends
-from burn_remote_server.fusion.opening import with_fusion
+from burn_remote_server.fusion.runtime_selection import with_fusion
 from support.recorded import recordings, sessions
 from support.replay import Replay, in_context
 

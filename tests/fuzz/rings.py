@@ -24,11 +24,11 @@ from burn_remote_protocol.messages import (
 )
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.collectives.engine import Job
+from burn_remote_server.collectives.collective_engine import Job
 from burn_remote_server.collectives.links import MemoryPipe
 from burn_remote_server.collectives.member import Member
 from burn_remote_server.collectives.peer_links import PeerIncoming
-from burn_remote_server.collectives.ring import RingEngine
+from burn_remote_server.collectives.ring_engine import RingEngine
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.tensors.slots import InFlight, Lent
 

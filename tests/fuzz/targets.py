@@ -114,7 +114,7 @@ from burn_remote_server.execution.registered_graphs import RegisteredGraphs
 from burn_remote_server.hosting.host import new_interpreter
 from burn_remote_server.hosting.local import LocalLink
 from burn_remote_server.settings.server_settings import Settings
-from burn_remote_server.tensors.exposed import Transfers
+from burn_remote_server.tensors.exposed_tensors import Transfers
 from burn_remote_server.tensors.slots import InFlight
 from fuzz.rings import ring, ring_frames
 from support.kernels import signature

@@ -10,7 +10,7 @@ import pytest
 
 import burn_remote as br
 from burn_remote_server.backends import Backend
-from burn_remote_server.fusion.opening import with_fusion
+from burn_remote_server.fusion.runtime_selection import with_fusion
 from support.random_programs import difference, drawn_program, run_eagerly, run_graph
 from support.servers import RunningServer, server
 from support.waiting import wait_until

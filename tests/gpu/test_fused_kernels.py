@@ -14,10 +14,10 @@ from burn_remote_protocol.dtypes import BOOL, F32, F64, I64, DType
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends import Backend
+from burn_remote_server.backends.array.array_session import ArraySession
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
-from burn_remote_server.backends.array.session import ArraySession
 from burn_remote_server.fusion.fuser import StreamOperation
-from burn_remote_server.fusion.opening import with_fusion
+from burn_remote_server.fusion.runtime_selection import with_fusion
 from support.kernels import signature
 from support.random_programs import difference, drawn_program, run_eagerly, run_graph, run_stream
 

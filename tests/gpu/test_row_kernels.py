@@ -15,7 +15,7 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends import Backend
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.fusion.fuser import StreamOperation
-from burn_remote_server.fusion.opening import with_fusion
+from burn_remote_server.fusion.runtime_selection import with_fusion
 from support.kernels import signature
 
 pytestmark = pytest.mark.gpu

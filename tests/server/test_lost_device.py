@@ -27,11 +27,11 @@ from burn_remote_protocol.messages import (
 )
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.admission import NOBODY
-from burn_remote_server.backends.array.session import ArraySession
+from burn_remote_server.backends.array.array_session import ArraySession
 from burn_remote_server.backends.interface import Backend, Deliver
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
-from burn_remote_server.dialects.burn_0_21.sessions import BurnSessions
+from burn_remote_server.dialects.burn_0_21.two_socket_sessions import BurnSessions
 from burn_remote_server.dialects.native.attachments import Attachments
 from burn_remote_server.dialects.native.session_pump import serve_session
 from burn_remote_server.hosting import host as host_module

@@ -25,7 +25,7 @@ from burn_remote_server.programs.plans import (
     REUSED_BYTES,
     Plan,
 )
-from burn_remote_server.tensors.exposed import Transfers
+from burn_remote_server.tensors.exposed_tensors import Transfers
 from burn_remote_server.tensors.ownership import held_once
 from support.kernels import signature, spec_of
 

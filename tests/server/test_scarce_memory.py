@@ -14,7 +14,7 @@ from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends import open_backends
-from burn_remote_server.backends.array.session import ArraySession
+from burn_remote_server.backends.array.array_session import ArraySession
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.interpreter import Interpreter
 from support.kernels import signature

@@ -19,7 +19,7 @@ from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.interpreter import Interpreter
-from burn_remote_server.tensors.exposed import ExposeLimits, Transfers
+from burn_remote_server.tensors.exposed_tensors import ExposeLimits, Transfers
 from burn_remote_server.tensors.kept_tensors import OwnKeptTensors
 from burn_remote_server.tensors.slots import InFlight
 

@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from burn_remote_protocol.operations.row import Signature
-from burn_remote_server.backends.array.session import ArraySession
+from burn_remote_server.backends.array.array_session import ArraySession
 from burn_remote_server.backends.interface import ElementwiseCall, Run
 
 __all__ = ["FailingKernel"]

@@ -11,8 +11,8 @@ from burn_remote_protocol.dtypes import F32, I64
 from burn_remote_protocol.messages import Define
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.fusion.opening import with_fusion
 from burn_remote_server.fusion.ordered_execution import OrderedExecution
+from burn_remote_server.fusion.runtime_selection import with_fusion
 from support.engines import EngineSession
 from support.kernels import signature
 from support.random_programs import forced_fusion

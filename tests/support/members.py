@@ -9,10 +9,10 @@ from typing import Any
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.collectives.engine import CollectiveEngine, Job
+from burn_remote_server.collectives.collective_engine import CollectiveEngine, Job
 from burn_remote_server.collectives.links import Incoming, MemoryPipe
 from burn_remote_server.collectives.member import Member
-from burn_remote_server.collectives.ring import RingEngine
+from burn_remote_server.collectives.ring_engine import RingEngine
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.tensors.slots import InFlight, Lent
 from support.waiting import PATIENCE_SECONDS

@@ -43,8 +43,8 @@ def _families() -> list[Any]:
     if BACKEND_NAME == "numpy":
         return [*module_families(np)]
     new_session()  # skips where there is no GPU
-    from burn_remote_server.backends.cupy.families import cuda_families
-    from burn_remote_server.backends.cupy.library import CUPY
+    from burn_remote_server.backends.cupy.array_module import CUPY
+    from burn_remote_server.backends.cupy.kernel_families import cuda_families
 
     return [*cuda_families(), *module_families(CUPY)]
 

@@ -17,8 +17,8 @@ from unittest.mock import patch
 import numpy as np
 
 import burn_remote_server.fusion.array.block_program as block_program
-import burn_remote_server.fusion.array.elementwise as elementwise
-import burn_remote_server.fusion.array.reduce as reduce
+import burn_remote_server.fusion.array.elementwise_fuser as elementwise
+import burn_remote_server.fusion.array.reduce_fuser as reduce
 from burn_remote_protocol.dtypes import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, DType
 from burn_remote_protocol.errors import BurnRemoteError, OperationFailed
 from burn_remote_protocol.messages import Define, DefineGraph, Drop
@@ -27,8 +27,8 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.fusion.backend import Fusion
-from burn_remote_server.fusion.opening import with_fusion
+from burn_remote_server.fusion.fusing_backend import Fusion
+from burn_remote_server.fusion.runtime_selection import with_fusion
 from burn_remote_server.programs import graphs
 from support.compiled_kernels import compiled_at_once
 from support.engines import EngineSession

@@ -31,7 +31,7 @@ MODULES: Final = (
     "burn_remote_server.command_line.daemon",
     "burn_remote_server.backends.numpy.backend",
     "burn_remote_server.fusion.array.runtime",
-    "burn_remote_server.fusion.opening",
+    "burn_remote_server.fusion.runtime_selection",
     "uvloop",
     "llvmlite.binding",
 )

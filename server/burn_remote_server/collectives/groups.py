@@ -14,12 +14,12 @@ from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.messages import Collective, JoinGroup, LeaveGroup
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend
-from burn_remote_server.collectives.engine import CollectiveEngine, Job, Membership
+from burn_remote_server.collectives.collective_engine import CollectiveEngine, Job, Membership
 from burn_remote_server.collectives.links import Incoming, MemoryPipe
 from burn_remote_server.collectives.member import Member
-from burn_remote_server.collectives.memory import MemoryEngine
-from burn_remote_server.collectives.nccl import NcclEngine
-from burn_remote_server.collectives.ring import RingEngine
+from burn_remote_server.collectives.memory_engine import MemoryEngine
+from burn_remote_server.collectives.nccl_engine import NcclEngine
+from burn_remote_server.collectives.ring_engine import RingEngine
 from burn_remote_server.collectives.scratch import Scratch
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import CounterRegistry

@@ -8,7 +8,7 @@ from typing import Any, Final
 from burn_remote_protocol.collectives import CollectiveKind
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.interface import Backend
-from burn_remote_server.collectives.engine import Job
+from burn_remote_server.collectives.collective_engine import Job
 from burn_remote_server.collectives.member import Member
 
 __all__ = ["Output", "input_bytes", "outputs_of"]

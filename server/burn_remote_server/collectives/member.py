@@ -46,9 +46,9 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.messages import BeginCollective, GroupBroken
 from burn_remote_server.backends.interface import Backend
-from burn_remote_server.collectives.engine import CollectiveEngine, GroupIsBroken, Job
+from burn_remote_server.collectives.collective_engine import CollectiveEngine, GroupIsBroken, Job
 from burn_remote_server.collectives.links import Incoming, Message, Outgoing, Piece, Place
-from burn_remote_server.collectives.schedule import CHUNK_BYTES
+from burn_remote_server.collectives.ring_schedule import CHUNK_BYTES
 from burn_remote_server.collectives.sending import SLICE_SECONDS, Sender
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.telemetry.logs import get_logger

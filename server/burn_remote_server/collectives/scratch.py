@@ -8,7 +8,7 @@ from typing import Final
 from burn_remote_protocol.collectives import CollectiveCall
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.collectives.packing import Packing
-from burn_remote_server.collectives.schedule import scratch_bytes
+from burn_remote_server.collectives.ring_schedule import scratch_bytes
 
 __all__ = ["Scratch"]
 

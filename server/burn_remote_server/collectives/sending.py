@@ -11,9 +11,9 @@ from typing import Any, Final, Protocol
 from burn_remote_protocol.errors import ConnectionLost
 from burn_remote_protocol.messages import BeginCollective, GroupBroken
 from burn_remote_protocol.timed_queue import TimedQueue
-from burn_remote_server.collectives.engine import GroupIsBroken
+from burn_remote_server.collectives.collective_engine import GroupIsBroken
 from burn_remote_server.collectives.links import Outgoing, Piece
-from burn_remote_server.collectives.schedule import MAX_SCRATCH_BYTES
+from burn_remote_server.collectives.ring_schedule import MAX_SCRATCH_BYTES
 
 __all__ = ["Sender", "SenderOwner"]
 

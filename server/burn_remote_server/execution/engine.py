@@ -67,7 +67,7 @@ from burn_remote_server.backends.interface import Deliver
 from burn_remote_server.execution.costs import DEFINITION_BYTE_COST, DROPPED_COST, batch_cost
 from burn_remote_server.execution.engine_interfaces import Groups, Outbox
 from burn_remote_server.execution.interpreter import Interpreter
-from burn_remote_server.execution.kept_tasks import KeptTasks
+from burn_remote_server.execution.kept_tensor_tasks import KeptTasks
 from burn_remote_server.programs.graph_runner import Stopped
 from burn_remote_server.programs.graphs import GraphPlan
 from burn_remote_server.programs.plans import (
@@ -76,7 +76,13 @@ from burn_remote_server.programs.plans import (
 )
 from burn_remote_server.programs.stream_fusion import MAX_WINDOW_TASKS, Entry
 from burn_remote_server.tensors.allocations import memory_bytes
-from burn_remote_server.tensors.exposed import Exposed, ExposeLimits, Key, Transfers, transfer_key
+from burn_remote_server.tensors.exposed_tensors import (
+    Exposed,
+    ExposeLimits,
+    Key,
+    Transfers,
+    transfer_key,
+)
 from burn_remote_server.tensors.kept_tensors import OwnKeptTensors
 from burn_remote_server.tensors.slots import InFlight, Lent, Uploading
 

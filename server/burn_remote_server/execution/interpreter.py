@@ -26,8 +26,8 @@ from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_server.access.quota import OverheadAccount, Quota, ended_for_memory
 from burn_remote_server.backends.interface import Backend, BackendSession, Run
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
-from burn_remote_server.fusion.backend import FusionBackend
 from burn_remote_server.fusion.counts import FusionCounts
+from burn_remote_server.fusion.fusing_backend import FusionBackend
 from burn_remote_server.programs.graph_runner import GraphRunner, Stopped
 from burn_remote_server.programs.graphs import GraphPlan
 from burn_remote_server.programs.plans import (

@@ -35,11 +35,11 @@ from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.engine_interfaces import Outbox
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.sessions import Session, Sessions
-from burn_remote_server.fusion.backend import FusionBackend
+from burn_remote_server.fusion.fusing_backend import FusionBackend
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import CounterRegistry, Counters
 from burn_remote_server.telemetry.logs import get_logger
-from burn_remote_server.tensors.exposed import (
+from burn_remote_server.tensors.exposed_tensors import (
     Exposed,
     ExposeLimits,
     Key,
@@ -49,13 +49,13 @@ from burn_remote_server.tensors.exposed import (
 )
 from burn_remote_server.tensors.kept_tensors import KeptTensors, OwnKeptTensors
 from burn_remote_server.tensors.slots import InFlight
-from burn_remote_server.transfers.burn_peers import is_expected
+from burn_remote_server.transfers.burn_peer_fetches import is_expected
 from burn_remote_server.transfers.download_scheduler import DownloadScheduler
 from burn_remote_server.transfers.downloads import ignore_progress
 from burn_remote_server.transfers.local_fetches import LocalFetches, source_ended
 from burn_remote_server.transfers.loop_scheduling import BatchedCalls, Deadlines
 from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
-from burn_remote_server.transfers.peers import Peers
+from burn_remote_server.transfers.peer_fetches import Peers
 
 __all__ = ["NATIVE_TRANSFERS", "Device", "Host", "hand_over", "new_interpreter"]
 

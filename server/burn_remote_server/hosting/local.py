@@ -49,12 +49,12 @@ from burn_remote_server.collectives.groups import Groups, SessionGroups
 from burn_remote_server.collectives.links import Incoming
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.execution.engine import Engine
-from burn_remote_server.execution.outbox import NativeOutbox
-from burn_remote_server.fusion.opening import with_fusion
+from burn_remote_server.execution.native_outbox import NativeOutbox
+from burn_remote_server.fusion.runtime_selection import with_fusion
 from burn_remote_server.hosting.host import hand_over, new_interpreter
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import CounterRegistry
-from burn_remote_server.tensors.exposed import Exposed, Key, Transfers
+from burn_remote_server.tensors.exposed_tensors import Exposed, Key, Transfers
 from burn_remote_server.tensors.kept_tensors import KeptTensors, OwnKeptTensors
 from burn_remote_server.tensors.slots import InFlight
 

@@ -19,7 +19,7 @@ from burn_remote_server.custom import load_operations
 from burn_remote_server.dialects.burn_0_21.routes import burn_0_21_routes
 from burn_remote_server.dialects.burn_0_22.routes import burn_0_22_sessions
 from burn_remote_server.dialects.native.routes import native_routes
-from burn_remote_server.fusion.opening import with_fusion
+from burn_remote_server.fusion.runtime_selection import with_fusion
 from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.listeners.connection_limits import ConnectionLimits
 from burn_remote_server.listeners.http_responses import (

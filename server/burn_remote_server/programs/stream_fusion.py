@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple, Protocol
 from burn_remote_protocol.errors import OperationFailed, QuotaExceeded
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import BackendSession, Run
-from burn_remote_server.fusion.backend import FusionBackend
 from burn_remote_server.fusion.counts import FusionCounts
 from burn_remote_server.fusion.fuser import OverwrittenInputs, StreamOperation
+from burn_remote_server.fusion.fusing_backend import FusionBackend
 from burn_remote_server.fusion.plan_store import ExecutionPlanStore
 from burn_remote_server.fusion.search import Block, optimized
 from burn_remote_server.programs.plans import Plan

@@ -19,7 +19,7 @@ from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend, BackendSession, array_shape
 from burn_remote_server.tensors.allocations import Allocations, hold_while_alive, memory_bytes
 from burn_remote_server.tensors.failures import Failures
-from burn_remote_server.tensors.fetches import Fetches
+from burn_remote_server.tensors.fetch_limits import Fetches
 from burn_remote_server.tensors.slots import InFlight, Slot, Uploading
 
 __all__ = ["TensorTable"]

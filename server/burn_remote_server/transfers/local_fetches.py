@@ -15,7 +15,7 @@ from typing import Final
 
 from burn_remote_protocol.errors import TransferFailed
 from burn_remote_protocol.ids import exposing_session
-from burn_remote_server.tensors.exposed import Exposed, Key, Transfers
+from burn_remote_server.tensors.exposed_tensors import Exposed, Key, Transfers
 from burn_remote_server.tensors.slots import InFlight
 from burn_remote_server.transfers.loop_scheduling import BatchedCalls, Deadlines
 

@@ -13,7 +13,7 @@ from typing import Final
 from burn_remote_protocol.errors import ProtocolViolation, QuotaExceeded
 from burn_remote_protocol.messages import FetchRequest
 from burn_remote_server.backends.interface import Loan
-from burn_remote_server.tensors.exposed import Exposed, Transfers
+from burn_remote_server.tensors.exposed_tensors import Exposed, Transfers
 
 __all__ = ["OutgoingTransfers"]
 

@@ -14,7 +14,7 @@ import pytest
 import burn_remote as br
 from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.operations.row import Signature
-from burn_remote_server.backends.array.session import ArraySession
+from burn_remote_server.backends.array.array_session import ArraySession
 from burn_remote_server.backends.interface import Run
 from burn_remote_server.fusion.array import kernel_compiler
 from burn_remote_server.hosting import local

@@ -17,10 +17,10 @@ from burn_remote_protocol.errors import CollectiveFailed, ConnectionFailed, Oper
 from burn_remote_protocol.messages import BeginCollective, GroupBroken
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.collectives.engine import Job
+from burn_remote_server.collectives.collective_engine import Job
 from burn_remote_server.collectives.links import Incoming, MemoryPipe, Piece
 from burn_remote_server.collectives.member import Member
-from burn_remote_server.collectives.ring import RingEngine
+from burn_remote_server.collectives.ring_engine import RingEngine
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.tensors.slots import InFlight, Lent
 from support.members import Members

@@ -9,7 +9,7 @@ from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, Red
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.collectives.packing import SMALL_BYTES, Packing
-from burn_remote_server.collectives.schedule import Send, schedule
+from burn_remote_server.collectives.ring_schedule import Send, schedule
 
 Kind = CollectiveKind
 LARGE = TensorSpec((SMALL_BYTES // 4,), F32)

@@ -11,7 +11,7 @@ from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import QuotaExceeded
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.quota import Quota
-from burn_remote_server.collectives.schedule import Receive, schedule, scratch_bytes
+from burn_remote_server.collectives.ring_schedule import Receive, schedule, scratch_bytes
 from burn_remote_server.collectives.scratch import Scratch
 
 Kind = CollectiveKind

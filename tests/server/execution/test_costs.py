@@ -26,7 +26,7 @@ from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.hosting.host import new_interpreter
 from burn_remote_server.settings.server_settings import Settings
-from burn_remote_server.tensors.exposed import Transfers
+from burn_remote_server.tensors.exposed_tensors import Transfers
 from burn_remote_server.tensors.slots import InFlight
 from support.kernels import signature
 

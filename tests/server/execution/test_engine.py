@@ -36,7 +36,7 @@ from burn_remote_server.access.quota import FREE_OVERHEAD_BYTES
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.costs import DROPPED_COST
 from burn_remote_server.execution.engine import EXPOSED_BYTES
-from burn_remote_server.tensors.exposed import Exposed, ExposeLimits, transfer_key
+from burn_remote_server.tensors.exposed_tensors import Exposed, ExposeLimits, transfer_key
 from support.engines import EngineSession, floats, vector
 from support.kernels import signature
 

@@ -34,7 +34,7 @@ from burn_remote_protocol.messages import (
 )
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.quota import Pool
-from burn_remote_server.backends.array.session import ArraySession
+from burn_remote_server.backends.array.array_session import ArraySession
 from burn_remote_server.backends.interface import Backend, Deliver
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations

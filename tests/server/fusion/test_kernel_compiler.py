@@ -14,7 +14,7 @@ import burn_remote_server.fusion.array.kernel_compiler as kernel_compiler
 from burn_remote_protocol.messages import DefineGraph
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.fusion import background_compiler
-from burn_remote_server.fusion.opening import with_fusion
+from burn_remote_server.fusion.runtime_selection import with_fusion
 from support.engines import EngineSession
 from support.fused_sessions import ADD, TWICE, fused_session
 

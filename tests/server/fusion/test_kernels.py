@@ -31,9 +31,9 @@ from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.interface import ElementwiseCall
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.fusion.array.block_optimization import is_exact
-from burn_remote_server.fusion.array.elementwise import ElementwiseOptimization
+from burn_remote_server.fusion.array.elementwise_fuser import ElementwiseOptimization
 from burn_remote_server.fusion.fuser import StreamOperation
-from burn_remote_server.fusion.opening import with_fusion
+from burn_remote_server.fusion.runtime_selection import with_fusion
 from support.compiled_kernels import compiled_at_once
 from support.engines import EngineSession
 from support.kernels import Array, signature

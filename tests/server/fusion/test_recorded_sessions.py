@@ -17,7 +17,7 @@ from burn_remote_protocol.operations.wire_values import decode_tensor
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.dialects.burn_0_21.task_runner import TaskRunner
-from burn_remote_server.fusion.opening import with_fusion
+from burn_remote_server.fusion.runtime_selection import with_fusion
 from support.compiled_kernels import compiled_at_once
 from support.engines import EngineSession
 from support.kernels import Array

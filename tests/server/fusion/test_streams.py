@@ -16,7 +16,7 @@ from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorStatus
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.dialects.burn_0_21.task_runner import BurnTask, TaskRunner
-from burn_remote_server.fusion.opening import with_fusion
+from burn_remote_server.fusion.runtime_selection import with_fusion
 from support.compiled_kernels import compiled_at_once
 from support.engines import EngineSession
 from support.fused_sessions import (

@@ -20,7 +20,7 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.dialects.native import peer_pump
 from burn_remote_server.dialects.native.peer_pump import serve_peer
-from burn_remote_server.execution.outbox import NativeOutbox
+from burn_remote_server.execution.native_outbox import NativeOutbox
 from burn_remote_server.execution.sessions import Session
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings

@@ -28,13 +28,13 @@ from burn_remote_server.access.admission import NOBODY, Grant
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.fusion.array.runtime import NumpyFusionRuntime
-from burn_remote_server.fusion.backend import Fusion
 from burn_remote_server.fusion.counts import KernelCounts
+from burn_remote_server.fusion.fusing_backend import Fusion
 from burn_remote_server.hosting import host as module
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Host, hand_over
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import Counters
-from burn_remote_server.tensors.exposed import Exposed
+from burn_remote_server.tensors.exposed_tensors import Exposed
 from burn_remote_server.tensors.slots import InFlight
 from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
 from support.engines import RecordingOutbox, floats, undecoded

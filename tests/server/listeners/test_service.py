@@ -38,7 +38,7 @@ from burn_remote_server.execution.sessions import Session
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.listeners.service import OPENING_BYTES, _Service, serve
 from burn_remote_server.settings.server_settings import Settings
-from burn_remote_server.tensors.exposed import Exposed
+from burn_remote_server.tensors.exposed_tensors import Exposed
 from support.native_clients import batch, until
 from support.scripted import ScriptedLink
 from support.waiting import PATIENCE_SECONDS

@@ -13,7 +13,7 @@ from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.messages import Define, DefineGraph, Drop
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.interface import NotCaptured
-from burn_remote_server.fusion.opening import with_fusion
+from burn_remote_server.fusion.runtime_selection import with_fusion
 from burn_remote_server.programs.instructions import (
     FREE,
     MANY_OUTPUTS,

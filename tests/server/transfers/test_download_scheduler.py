@@ -22,12 +22,12 @@ from burn_remote_protocol.messages import Chunk, Fetch, FetchRequest, Hello, Rep
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import open_backends
 from burn_remote_server.dialects.native.peer_pump import serve_peer
-from burn_remote_server.execution.outbox import NativeOutbox
+from burn_remote_server.execution.native_outbox import NativeOutbox
 from burn_remote_server.execution.sessions import Session
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Host
 from burn_remote_server.hosting.local import LocalLink
 from burn_remote_server.settings.server_settings import Settings
-from burn_remote_server.tensors.exposed import Exposed
+from burn_remote_server.tensors.exposed_tensors import Exposed
 from burn_remote_server.tensors.slots import InFlight
 from burn_remote_server.transfers.download_scheduler import (
     FAILED_AT_ONCE,

@@ -21,7 +21,7 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.dialects.native.peer_pump import serve_peer
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
-from burn_remote_server.tensors.exposed import Exposed
+from burn_remote_server.tensors.exposed_tensors import Exposed
 from burn_remote_server.transfers import outgoing_transfers
 from support.lending import SharingBackend
 from support.link_servers import direct_options, link_over

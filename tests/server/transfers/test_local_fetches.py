@@ -15,8 +15,8 @@ from burn_remote_protocol.errors import TransferFailed
 from burn_remote_protocol.ids import new_transfer_id
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends import open_backends
-from burn_remote_server.tensors import exposed as registry
-from burn_remote_server.tensors.exposed import Exposed, Transfers
+from burn_remote_server.tensors import exposed_tensors as registry
+from burn_remote_server.tensors.exposed_tensors import Exposed, Transfers
 from burn_remote_server.tensors.slots import InFlight
 from burn_remote_server.transfers.local_fetches import FAILED_AT_ONCE, LocalFetches
 

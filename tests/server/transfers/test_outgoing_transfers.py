@@ -14,7 +14,7 @@ from burn_remote_protocol.dtypes import U8
 from burn_remote_protocol.errors import OperationFailed, ProtocolViolation
 from burn_remote_protocol.messages import FetchRequest
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.tensors.exposed import Exposed, Transfers
+from burn_remote_server.tensors.exposed_tensors import Exposed, Transfers
 from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
 
 ID = b"t" * 32

@@ -11,6 +11,7 @@ from burn_remote_protocol.collectives import Reduction
 from burn_remote_protocol.dtypes import BOOL_U32, FLEX32, DType, DTypeUsage
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.backends.array.array_session import ArraySession, kernel_table
 from burn_remote_server.backends.array.combining import combiner, reducer
 from burn_remote_server.backends.array.core.array_dtypes import wire_dtype
 from burn_remote_server.backends.array.kernels.kernel_families import (
@@ -19,7 +20,6 @@ from burn_remote_server.backends.array.kernels.kernel_families import (
 )
 from burn_remote_server.backends.array.kernels.quantized_kernels import stored
 from burn_remote_server.backends.array.kernels.random_numbers import RandomStream
-from burn_remote_server.backends.array.session import ArraySession, kernel_table
 from burn_remote_server.backends.interface import Backend, Combine, Reduce, array_shape
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 

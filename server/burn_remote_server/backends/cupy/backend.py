@@ -13,6 +13,7 @@ from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import DeviceLost, ShapeMismatch
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.backends.array.array_session import ArraySession, kernel_table
 from burn_remote_server.backends.array.backend import ArrayBackend
 from burn_remote_server.backends.array.core.array_dtypes import BFLOAT16, wire_dtype
 from burn_remote_server.backends.array.core.kernel_forms import (
@@ -24,7 +25,7 @@ from burn_remote_server.backends.array.core.kernel_forms import (
 )
 from burn_remote_server.backends.array.kernels.kernel_families import random_families
 from burn_remote_server.backends.array.kernels.quantized_kernels import stored
-from burn_remote_server.backends.array.session import ArraySession, kernel_table
+from burn_remote_server.backends.cupy.array_module import CUPY
 from burn_remote_server.backends.cupy.captured_runs import CudaGraphs, prepare
 from burn_remote_server.backends.cupy.communicator import (
     NcclCommunicator,
@@ -34,10 +35,9 @@ from burn_remote_server.backends.cupy.communicator import (
 from burn_remote_server.backends.cupy.cudnn_convolution import Cudnn, open_cudnn
 from burn_remote_server.backends.cupy.device import Gpu, Shared
 from burn_remote_server.backends.cupy.element_launches import launched
-from burn_remote_server.backends.cupy.families import cuda_families
 from burn_remote_server.backends.cupy.host_copies import BLOCK_BYTES, Reads, Upload, host_array
+from burn_remote_server.backends.cupy.kernel_families import cuda_families
 from burn_remote_server.backends.cupy.lending import Lender, borrow, domain
-from burn_remote_server.backends.cupy.library import CUPY
 from burn_remote_server.backends.cupy.products import round_to_tf32
 from burn_remote_server.backends.cupy.random_numbers import CudaRandomStream
 from burn_remote_server.backends.interface import (

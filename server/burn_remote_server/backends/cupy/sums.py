@@ -24,7 +24,7 @@ from burn_remote_server.backends.cupy.column_kernels import (
 )
 from burn_remote_server.backends.cupy.launches import PreparedLaunch, kept_function, prepared
 from burn_remote_server.backends.cupy.row_kernels import are_fitting
-from burn_remote_server.backends.cupy.rows import row_sums
+from burn_remote_server.backends.cupy.row_reductions import row_sums
 
 __all__ = ["sum_columns", "sum_of"]
 

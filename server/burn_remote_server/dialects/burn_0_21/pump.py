@@ -24,14 +24,18 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.ids import is_secret
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.tensors import TensorData
-from burn_remote_server.dialects.burn_0_21.sessions import DIALECT, BurnSession, BurnSessions
 from burn_remote_server.dialects.burn_0_21.task_runner import Unreadable
+from burn_remote_server.dialects.burn_0_21.two_socket_sessions import (
+    DIALECT,
+    BurnSession,
+    BurnSessions,
+)
 from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST
 from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
-from burn_remote_server.tensors.exposed import Key, burn_domain, transfer_key
-from burn_remote_server.transfers.burn_peers import MESSAGE_OVERHEAD_BYTES
+from burn_remote_server.tensors.exposed_tensors import Key, burn_domain, transfer_key
+from burn_remote_server.transfers.burn_peer_fetches import MESSAGE_OVERHEAD_BYTES
 
 __all__ = [
     "POLICY_VIOLATION",

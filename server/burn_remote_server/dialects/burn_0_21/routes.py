@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Mapping
 from burn_remote_protocol.errors import HandshakeRefused
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_server.dialects.burn_0_21.pump import serve_data, serve_request, serve_response
-from burn_remote_server.dialects.burn_0_21.sessions import BurnSessions
-from burn_remote_server.dialects.route import Route
+from burn_remote_server.dialects.burn_0_21.two_socket_sessions import BurnSessions
+from burn_remote_server.dialects.websocket_route import Route
 from burn_remote_server.hosting.host import Device
 
 __all__ = ["burn_0_21_routes"]

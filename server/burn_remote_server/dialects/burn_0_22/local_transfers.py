@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from burn_remote_protocol.errors import TransferFailed
-from burn_remote_server.tensors.exposed import Key
+from burn_remote_server.tensors.exposed_tensors import Key
 
 __all__ = ["ClientIdentity", "LocalClient", "LocalClients"]
 

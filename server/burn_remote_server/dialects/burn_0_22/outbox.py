@@ -6,9 +6,9 @@ from typing import Final
 
 from burn_remote_protocol.dialects.burn_0_22_responses import encode_profile, encode_reply
 from burn_remote_protocol.messages import Fetch
-from burn_remote_server.dialects.burn_0_21.sessions import BurnOutbox
+from burn_remote_server.dialects.burn_0_21.outbox import BurnOutbox
 from burn_remote_server.hosting.host import Device
-from burn_remote_server.tensors.exposed import Key
+from burn_remote_server.tensors.exposed_tensors import Key
 from burn_remote_server.tensors.slots import InFlight
 
 __all__ = ["LOCAL", "Burn22Outbox"]

@@ -42,7 +42,7 @@ from burn_remote_server.dialects.burn_0_21.pump import (
     finish,
     send_replies,
 )
-from burn_remote_server.dialects.burn_0_21.sessions import BurnSession
+from burn_remote_server.dialects.burn_0_21.two_socket_sessions import BurnSession
 from burn_remote_server.dialects.burn_0_22.client_process import process_at
 from burn_remote_server.dialects.burn_0_22.frame_batch import (
     MAX_UNKNOWN_MESSAGES,
@@ -60,8 +60,8 @@ from burn_remote_server.dialects.burn_0_22.task_runner import Burn22Runner
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST
 from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
-from burn_remote_server.tensors.exposed import burn_domain
-from burn_remote_server.transfers.burn_peers import MESSAGE_OVERHEAD_BYTES
+from burn_remote_server.tensors.exposed_tensors import burn_domain
+from burn_remote_server.transfers.burn_peer_fetches import MESSAGE_OVERHEAD_BYTES
 
 __all__ = ["serve_burn_session"]
 

@@ -16,7 +16,7 @@ from burn_remote_protocol.errors import LimitExceeded, SessionLost
 from burn_remote_protocol.messages import Acknowledged, Resume
 from burn_remote_protocol.session_states import Action, Event, Role, SessionEnd, State
 from burn_remote_server.dialects.native.frame_writer import FrameWriter
-from burn_remote_server.execution.outbox import Frame, NativeOutbox
+from burn_remote_server.execution.native_outbox import Frame, NativeOutbox
 from burn_remote_server.execution.sessions import Session
 
 __all__ = ["Attachment", "Attachments"]

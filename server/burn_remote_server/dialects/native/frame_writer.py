@@ -9,7 +9,7 @@ from typing import Final
 from burn_remote_protocol.dialects.native import encode_frame
 from burn_remote_protocol.links.checksummed_links import AnyAsyncLink
 from burn_remote_protocol.messages import Acknowledged
-from burn_remote_server.execution.outbox import NativeOutbox
+from burn_remote_server.execution.native_outbox import NativeOutbox
 from burn_remote_server.execution.sessions import Session
 
 __all__ = ["SENT_AT_ONCE", "FrameWriter"]

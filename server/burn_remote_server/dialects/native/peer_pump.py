@@ -37,7 +37,7 @@ from burn_remote_server.dialects.native.handshake import (
     send_closing,
 )
 from burn_remote_server.dialects.native.link_pump import serve_link
-from burn_remote_server.execution.outbox import NativeOutbox
+from burn_remote_server.execution.native_outbox import NativeOutbox
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Host
 from burn_remote_server.tensors.slots import InFlight

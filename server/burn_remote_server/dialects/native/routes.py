@@ -11,7 +11,7 @@ from burn_remote_server.dialects.native.attachments import Attachments
 from burn_remote_server.dialects.native.handshake import receive_first, refuse
 from burn_remote_server.dialects.native.peer_pump import serve_peer
 from burn_remote_server.dialects.native.session_pump import serve_session
-from burn_remote_server.dialects.route import Route
+from burn_remote_server.dialects.websocket_route import Route
 from burn_remote_server.hosting.host import Device
 
 __all__ = ["native_routes"]

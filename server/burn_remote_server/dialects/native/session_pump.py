@@ -46,7 +46,7 @@ from burn_remote_server.dialects.native.handshake import (
     send_closing,
 )
 from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES
-from burn_remote_server.execution.outbox import NativeOutbox
+from burn_remote_server.execution.native_outbox import NativeOutbox
 from burn_remote_server.execution.sessions import FRAME_COST, MAX_WAITING_REPLIES, TURN_COST
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name

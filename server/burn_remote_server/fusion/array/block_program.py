@@ -24,11 +24,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from burn_remote_protocol.tensors import Shape
-from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler, Kernels
-from burn_remote_server.fusion.array.kernel_groups import grouped, source_of
-from burn_remote_server.fusion.array.kernel_source import KernelArray
-from burn_remote_server.fusion.array.layouts import Layout, Mask, expanded_mask, static_mask
-from burn_remote_server.fusion.array.schedules import (
+from burn_remote_server.fusion.array.block_schedules import (
     Instruction,
     KernelCall,
     Schedule,
@@ -37,6 +33,10 @@ from burn_remote_server.fusion.array.schedules import (
     inputs_taken,
     scheduled,
 )
+from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler, Kernels
+from burn_remote_server.fusion.array.kernel_groups import grouped, source_of
+from burn_remote_server.fusion.array.kernel_source import KernelArray
+from burn_remote_server.fusion.array.layouts import Layout, Mask, expanded_mask, static_mask
 from burn_remote_server.fusion.array.unfailing_functions import cannot_raise
 from burn_remote_server.fusion.fuser import OverwrittenInputs
 

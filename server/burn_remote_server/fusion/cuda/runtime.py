@@ -12,17 +12,17 @@ from burn_remote_protocol.errors import UsageError
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.array.kernels.casting import conversion
 from burn_remote_server.backends.interface import Backend
-from burn_remote_server.fusion.backend import FusionRuntime
 from burn_remote_server.fusion.counts import KernelCounts
-from burn_remote_server.fusion.cuda.columns import CudaColumnFuser, CudaColumnOptimization
+from burn_remote_server.fusion.cuda.column_fuser import CudaColumnFuser, CudaColumnOptimization
 from burn_remote_server.fusion.cuda.compiler import CudaCompiler
-from burn_remote_server.fusion.cuda.elementwise import (
+from burn_remote_server.fusion.cuda.elementwise_fuser import (
     CudaElementwiseFuser,
     CudaElementwiseOptimization,
 )
 from burn_remote_server.fusion.cuda.optimization import CudaOptimization
-from burn_remote_server.fusion.cuda.rows import CudaRowFuser, CudaRowOptimization
+from burn_remote_server.fusion.cuda.row_fuser import CudaRowFuser, CudaRowOptimization
 from burn_remote_server.fusion.fuser import OperationFuser, Optimization, OptimizationState
+from burn_remote_server.fusion.fusing_backend import FusionRuntime
 from burn_remote_server.fusion.optimization_state import operations_of
 
 __all__ = ["CupyFusionRuntime"]

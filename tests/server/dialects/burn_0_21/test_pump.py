@@ -33,7 +33,7 @@ from burn_remote_server.dialects.burn_0_21.pump import (
     serve_request,
     serve_response,
 )
-from burn_remote_server.dialects.burn_0_21.sessions import BurnSessions
+from burn_remote_server.dialects.burn_0_21.two_socket_sessions import BurnSessions
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings

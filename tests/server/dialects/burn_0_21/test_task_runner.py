@@ -32,7 +32,7 @@ from burn_remote_server.execution.engine import Engine
 from burn_remote_server.hosting.host import new_interpreter
 from burn_remote_server.programs.stream_fusion import MAX_WINDOW_TASKS
 from burn_remote_server.settings.server_settings import Settings
-from burn_remote_server.tensors.exposed import Transfers
+from burn_remote_server.tensors.exposed_tensors import Transfers
 from burn_remote_server.tensors.slots import InFlight
 from support.engines import EngineSession
 from support.fused_sessions import ADD, SIGNATURES, TWICE, VECTOR, fused_session

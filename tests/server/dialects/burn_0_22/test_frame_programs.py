@@ -23,12 +23,12 @@ from burn_remote_server.dialects.burn_0_22 import frame_programs
 from burn_remote_server.dialects.burn_0_22.task_runner import Burn22Runner
 from burn_remote_server.execution.costs import TASK_COST
 from burn_remote_server.execution.engine import Engine
-from burn_remote_server.fusion.array import elementwise
-from burn_remote_server.fusion.opening import with_fusion
+from burn_remote_server.fusion.array import elementwise_fuser
+from burn_remote_server.fusion.runtime_selection import with_fusion
 from burn_remote_server.hosting.host import new_interpreter
 from burn_remote_server.programs.plans import Plan
 from burn_remote_server.settings.server_settings import Settings
-from burn_remote_server.tensors.exposed import Transfers
+from burn_remote_server.tensors.exposed_tensors import Transfers
 from burn_remote_server.tensors.slots import InFlight
 from support.random_programs import forced_fusion
 
@@ -326,7 +326,7 @@ def column_frame(running: Running) -> KnownFrame:
 def test_an_operation_that_only_joins_others_divides_its_frame_only_after_them(
     follows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(elementwise, "BLOCKS_PAY", ((100_000, 1),))
+    monkeypatch.setattr(elementwise_fuser, "BLOCKS_PAY", ((100_000, 1),))
     running = Running(with_fusion(open_backends("numpy", 1)[0], compiles=False))
     elements = np.ones(100_000, np.float32)
     running.upload(3, *elements)

@@ -23,7 +23,7 @@ from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.dialects.native import attachments as module
 from burn_remote_server.dialects.native.attachments import Attachment, Attachments
 from burn_remote_server.dialects.native.frame_writer import FrameWriter
-from burn_remote_server.execution.outbox import NativeOutbox
+from burn_remote_server.execution.native_outbox import NativeOutbox
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Host
 from burn_remote_server.settings.server_settings import Settings
 from support.scripted import ScriptedLink

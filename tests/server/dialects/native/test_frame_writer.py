@@ -15,7 +15,7 @@ from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.messages import Acknowledged, Chunk, Reply
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.dialects.native.frame_writer import SENT_AT_ONCE, FrameWriter
-from burn_remote_server.execution.outbox import NativeOutbox
+from burn_remote_server.execution.native_outbox import NativeOutbox
 from support.memory_links import async_memory_pair
 from support.native_clients import turns
 from support.scripted import ScriptedLink

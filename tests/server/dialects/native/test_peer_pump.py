@@ -36,7 +36,7 @@ from burn_remote_server.dialects.native import peer_pump
 from burn_remote_server.dialects.native.peer_pump import serve_peer
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
-from burn_remote_server.tensors.exposed import Exposed
+from burn_remote_server.tensors.exposed_tensors import Exposed
 from support.memory_links import async_memory_pair
 from support.native_clients import turns
 from support.scripted import ScriptedLink

@@ -51,7 +51,7 @@ from burn_remote_protocol.messages import (
 )
 from burn_remote_protocol.operations.extensions import ANNOUNCED
 from burn_remote_protocol.tensors import TensorData, TensorSpec
-from burn_remote_server.backends.array.session import ArraySession
+from burn_remote_server.backends.array.array_session import ArraySession
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.dialects.native.attachments import Attachments

@@ -29,8 +29,8 @@ from burn_remote_protocol.operations.row import Row, Signature
 from burn_remote_protocol.operations.table import TABLE
 from burn_remote_protocol.operations.wire_values import Scalar, TensorUse
 from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.array.array_session import ArraySession
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
-from burn_remote_server.backends.array.session import ArraySession
 from burn_remote_server.backends.interface import Run
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations

@@ -21,8 +21,8 @@ from burn_remote_server.fusion.array.exact_operations import (
     around_exponential,
 )
 from burn_remote_server.fusion.array.kernel_source import KernelArray, KernelStep
+from burn_remote_server.fusion.array.loop_fuser import LoopFuser, LoopOptimization
 from burn_remote_server.fusion.array.loop_source import LOOP_NAME, loop_source
-from burn_remote_server.fusion.array.loops import LoopFuser, LoopOptimization
 from burn_remote_server.fusion.array.ufuncs import CompiledUfunc, compiled_ufunc
 from burn_remote_server.fusion.fuser import FuserProperties, Optimization, StreamOperation
 

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind
 from burn_remote_protocol.dtypes import I64
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.collectives.schedule import ROUND_BYTES, Copy, Receive, Send, Span, schedule
+from burn_remote_server.collectives.ring_schedule import (
+    ROUND_BYTES,
+    Copy,
+    Receive,
+    Send,
+    Span,
+    schedule,
+)
 
 Kind = CollectiveKind
 CHUNK_ELEMENTS = 3

@@ -15,7 +15,7 @@ from burn_remote_protocol.tensors import Shape
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.cupy.expressions import Expression
 from burn_remote_server.backends.cupy.row_kernels import are_fitting, row_grid
-from burn_remote_server.fusion.cuda.elementwise import is_expression
+from burn_remote_server.fusion.cuda.elementwise_fuser import is_expression
 from burn_remote_server.fusion.cuda.kernel_source import FUNCTION, KernelStep
 from burn_remote_server.fusion.cuda.optimization import Compiler, CudaOptimization, Inputs
 from burn_remote_server.fusion.cuda.row_source import row_source

@@ -1,6 +1,6 @@
 """The engine ``ring``: members pass pieces to the next one and combine what they receive.
 
-What a member sends, receives and combines follows from the call (``schedule``). Its worker
+What a member sends, receives and combines follows from the call (``ring_schedule``). Its worker
 receives and combines, while its sender sends, so that both overlap.
 """
 
@@ -12,12 +12,12 @@ from typing import Any, Final
 from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind
 from burn_remote_protocol.errors import ProtocolViolation
 from burn_remote_server.backends.interface import Combine
-from burn_remote_server.collectives.engine import Job
+from burn_remote_server.collectives.collective_engine import Job
 from burn_remote_server.collectives.host_memory import Output, input_bytes, outputs_of
 from burn_remote_server.collectives.links import Piece
 from burn_remote_server.collectives.member import Member
 from burn_remote_server.collectives.packing import Packing
-from burn_remote_server.collectives.schedule import Copy, Receive, Send, Span, schedule
+from burn_remote_server.collectives.ring_schedule import Copy, Receive, Send, Span, schedule
 
 __all__ = ["RingEngine"]
 

@@ -13,8 +13,8 @@ from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import QuotaExceeded, TransferFailed
 from burn_remote_protocol.ids import is_secret
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.tensors import exposed as module
-from burn_remote_server.tensors.exposed import (
+from burn_remote_server.tensors import exposed_tensors as module
+from burn_remote_server.tensors.exposed_tensors import (
     BURN,
     Exposed,
     ExposeLimits,

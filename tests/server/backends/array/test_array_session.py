@@ -11,13 +11,13 @@ from burn_remote_protocol.dtypes import BF16, F16, F32, I32, DType
 from burn_remote_protocol.errors import Unsupported
 from burn_remote_protocol.operations.table import TABLE
 from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.array.array_session import kernel_table
 from burn_remote_server.backends.array.core.kernel_forms import KernelFamily
 from burn_remote_server.backends.array.kernels.kernel_families import (
     random_families,
     shared_families,
 )
 from burn_remote_server.backends.array.kernels.random_numbers import RandomStream
-from burn_remote_server.backends.array.session import kernel_table
 from support.kernels import compute, new_session, on_host, signature, spec_of
 
 # Rows without a kernel: operations of the session itself, operations that this server lacks, and

@@ -40,7 +40,7 @@ from burn_remote_server.access.tls import peer_context
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import Counters
-from burn_remote_server.transfers.burn_peers import BurnPeers
+from burn_remote_server.transfers.burn_peer_fetches import BurnPeers
 from burn_remote_server.transfers.downloads import Download, ignore_progress
 from burn_remote_server.transfers.peer_connection import PeerConnection
 from burn_remote_server.transfers.retries import Retries

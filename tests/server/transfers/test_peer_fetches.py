@@ -38,11 +38,11 @@ from burn_remote_server.access.peer_rules import PeerRules
 from burn_remote_server.backends import open_backends
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import Counters
-from burn_remote_server.transfers import peers as module
+from burn_remote_server.transfers import peer_fetches as module
 from burn_remote_server.transfers import throughput_watchdog
 from burn_remote_server.transfers.downloads import Download
 from burn_remote_server.transfers.peer_connection import PeerConnection
-from burn_remote_server.transfers.peers import Peers
+from burn_remote_server.transfers.peer_fetches import Peers
 from burn_remote_server.transfers.retries import REFUSED_TRIES, Retries
 from support.scripted import ScriptedLink
 from support.source_sockets import SourceSocket

@@ -14,12 +14,12 @@ from burn_remote_protocol.messages import Define, DefineGraph, Drop
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.fusion.array import elementwise
-from burn_remote_server.fusion.array.elementwise import ElementwiseFuser
-from burn_remote_server.fusion.array.reduce import ReduceFuser
+from burn_remote_server.fusion.array import elementwise_fuser
+from burn_remote_server.fusion.array.elementwise_fuser import ElementwiseFuser
+from burn_remote_server.fusion.array.reduce_fuser import ReduceFuser
 from burn_remote_server.fusion.array.runtime import NumpyFusionRuntime
-from burn_remote_server.fusion.backend import Fusion
 from burn_remote_server.fusion.fuser import OperationFuser
+from burn_remote_server.fusion.fusing_backend import Fusion
 from burn_remote_server.programs.stream_fusion import MAX_SMALL_OPERATIONS
 from support.engines import EngineSession
 from support.fused_sessions import ran_one_by_one
@@ -149,7 +149,7 @@ def test_a_softmax_of_a_stream_is_one_optimization() -> None:
 
 def without_columns() -> AbstractContextManager[object]:
     """Let plans begin windows for [100, 7], but not for the results of its rows."""
-    return patch.object(elementwise, "BLOCKS_PAY", ((700, 0),))
+    return patch.object(elementwise_fuser, "BLOCKS_PAY", ((700, 0),))
 
 
 def test_small_operations_begin_no_window() -> None:

@@ -20,9 +20,9 @@ from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import open_backends
 from burn_remote_server.telemetry.counters import Counters
-from burn_remote_server.transfers import burn_peers as module
+from burn_remote_server.transfers import burn_peer_fetches as module
 from burn_remote_server.transfers import throughput_watchdog
-from burn_remote_server.transfers.burn_peers import BurnPeers
+from burn_remote_server.transfers.burn_peer_fetches import BurnPeers
 
 SPEC = TensorSpec((200,), U8)
 MESSAGE = b"".join(encode_data(TensorData(bytes(range(200)), SPEC.shape, SPEC.dtype)))

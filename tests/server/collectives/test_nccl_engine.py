@@ -19,7 +19,7 @@ from burn_remote_protocol.errors import CollectiveFailed
 from burn_remote_protocol.messages import GroupBroken
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.collectives.nccl import NcclEngine
+from burn_remote_server.collectives.nccl_engine import NcclEngine
 from burn_remote_server.tensors.slots import InFlight
 from support.members import Members
 from support.waiting import PATIENCE_SECONDS, wait_until

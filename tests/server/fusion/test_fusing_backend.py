@@ -11,9 +11,9 @@ import pytest
 from burn_remote_protocol.dtypes import BF16, F32
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.fusion.backend import Fusion, FusionBackend
 from burn_remote_server.fusion.fuser import FuserStatus
-from burn_remote_server.fusion.opening import with_fusion
+from burn_remote_server.fusion.fusing_backend import Fusion, FusionBackend
+from burn_remote_server.fusion.runtime_selection import with_fusion
 
 # ``supports_dtype`` follows from another member.
 MEMBERS = [name for name in vars(Backend) if not name.startswith("_")]

@@ -26,7 +26,7 @@ from typing import Any, Final
 from burn_remote_protocol.collectives import DIGEST_BYTES
 from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, ProtocolViolation
 from burn_remote_server.backends.interface import Communicator
-from burn_remote_server.collectives.engine import GroupIsBroken, Job
+from burn_remote_server.collectives.collective_engine import GroupIsBroken, Job
 from burn_remote_server.collectives.links import Piece
 from burn_remote_server.collectives.member import Member
 from burn_remote_server.telemetry.logs import get_logger

@@ -8,8 +8,8 @@ from typing import Any
 import cupy
 
 from burn_remote_server.backends.cupy.division import floor_divide, fmod, remainder
+from burn_remote_server.backends.cupy.index_updates import update_in_order
 from burn_remote_server.backends.cupy.products import matmul
-from burn_remote_server.backends.cupy.updates import update_in_order
 
 __all__ = ["CUPY", "Cupy"]
 

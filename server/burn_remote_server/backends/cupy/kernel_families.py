@@ -23,18 +23,18 @@ from burn_remote_server.backends.array.kernels.indexing import BaseIndexing, Bas
 from burn_remote_server.backends.array.kernels.movement import BaseMovement
 from burn_remote_server.backends.array.kernels.ranking import NumericRanking
 from burn_remote_server.backends.array.kernels.reduction import NumericReduction
-from burn_remote_server.backends.cupy.library import CUPY
-from burn_remote_server.backends.cupy.linear_algebra import CudaLinearAlgebra, CudaMatrixKernels
-from burn_remote_server.backends.cupy.modules import cuda_module_families
-from burn_remote_server.backends.cupy.range_checks import current_checks
-from burn_remote_server.backends.cupy.row_kernels import are_fitting
-from burn_remote_server.backends.cupy.rows import log_softmax, softmax
-from burn_remote_server.backends.cupy.sums import sum_of
-from burn_remote_server.backends.cupy.updates import (
+from burn_remote_server.backends.cupy.array_module import CUPY
+from burn_remote_server.backends.cupy.index_updates import (
     has_slice_kernel,
     update_in_order,
     update_slices_in_order,
 )
+from burn_remote_server.backends.cupy.linear_algebra import CudaLinearAlgebra, CudaMatrixKernels
+from burn_remote_server.backends.cupy.network_modules import cuda_module_families
+from burn_remote_server.backends.cupy.range_checks import current_checks
+from burn_remote_server.backends.cupy.row_kernels import are_fitting
+from burn_remote_server.backends.cupy.row_reductions import log_softmax, softmax
+from burn_remote_server.backends.cupy.sums import sum_of
 
 __all__ = ["cuda_families"]
 

@@ -11,7 +11,7 @@ from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import OperationFailed, QuotaExceeded
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.quota import Pool, Quota
-from burn_remote_server.tensors.fetches import Fetches
+from burn_remote_server.tensors.fetch_limits import Fetches
 from burn_remote_server.tensors.slots import InFlight
 
 

@@ -19,7 +19,7 @@ from burn_remote_server.backends.cupy.column_kernels import (
 from burn_remote_server.backends.cupy.expressions import Expression
 from burn_remote_server.backends.cupy.sums import sum_columns
 from burn_remote_server.fusion.cuda.column_source import column_epilogue_source
-from burn_remote_server.fusion.cuda.elementwise import is_expression
+from burn_remote_server.fusion.cuda.elementwise_fuser import is_expression
 from burn_remote_server.fusion.cuda.kernel_source import KernelStep
 from burn_remote_server.fusion.cuda.optimization import Compiler, CudaOptimization, Inputs
 from burn_remote_server.fusion.fuser import FuserProperties, Optimization, StreamOperation

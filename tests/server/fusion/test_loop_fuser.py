@@ -19,10 +19,10 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.fusion.array import loops, ufuncs
+from burn_remote_server.fusion.array import loop_fuser, ufuncs
 from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler, opened_compiler
 from burn_remote_server.fusion.array.runtime import NumpyFusionRuntime
-from burn_remote_server.fusion.opening import with_fusion
+from burn_remote_server.fusion.runtime_selection import with_fusion
 from burn_remote_server.programs import graphs
 from burn_remote_server.programs.graphs import GraphPlan
 from burn_remote_server.programs.instructions import INTO_ONLY, ONE_INPUT
@@ -367,7 +367,7 @@ def test_kernels_that_cannot_be_compiled_leave_the_operations() -> None:
     [
         ((6, 5), ((0, 0),)),  # one call is as fast
         ((0, 5), ((0, 0), (0, 1))),
-        ((loops.MAX_LOOP_ELEMENTS,), ((0, 0), (0, 1))),
+        ((loop_fuser.MAX_LOOP_ELEMENTS,), ((0, 0), (0, 1))),
     ],
     ids=["one operation", "no elements", "large"],
 )
@@ -378,7 +378,7 @@ def test_other_runs_are_no_loops(shape: tuple[int, ...], steps: Any) -> None:
 
 def test_without_a_compiler_nothing_is_a_loop() -> None:
     fusers = NumpyFusionRuntime().graph_fusers(NumpyBackend())
-    assert not any(isinstance(fuser, loops.LoopFuser) for fuser in fusers)
+    assert not any(isinstance(fuser, loop_fuser.LoopFuser) for fuser in fusers)
 
 
 def test_a_loop_of_a_state_gives_the_same_results() -> None:

@@ -39,7 +39,7 @@ from burn_remote_server.backends.array.kernels.module.max_pooling import MaxPool
 from burn_remote_server.backends.array.kernels.module.module_kernels import Array, ModuleKernels
 from burn_remote_server.backends.array.kernels.module.unfolding import Unfolding
 from burn_remote_server.backends.array.kernels.module.windows import Axis, Windows
-from burn_remote_server.backends.cupy.library import CUPY
+from burn_remote_server.backends.cupy.array_module import CUPY
 from burn_remote_server.backends.cupy.windows import has_kernels, launch
 
 __all__ = ["cuda_module_families"]

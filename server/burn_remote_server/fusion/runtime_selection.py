@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from burn_remote_server.backends.interface import Backend
-from burn_remote_server.fusion.backend import Fusion, FusionRuntime
+from burn_remote_server.fusion.fusing_backend import Fusion, FusionRuntime
 
 __all__ = ["with_fusion"]
 

@@ -14,7 +14,7 @@ from burn_remote_protocol.errors import OperationFailed, QuotaExceeded, SessionL
 from burn_remote_protocol.messages import Chunk, Failed, Fetch, Lent, Reply, Waiting
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.quota import FREE_OVERHEAD_BYTES, OverheadAccount, Quota
-from burn_remote_server.execution.outbox import NativeOutbox
+from burn_remote_server.execution.native_outbox import NativeOutbox
 from burn_remote_server.tensors.slots import InFlight
 
 

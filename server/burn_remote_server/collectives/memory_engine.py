@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind
 from burn_remote_protocol.errors import ProtocolViolation
-from burn_remote_server.collectives.engine import Job
+from burn_remote_server.collectives.collective_engine import Job
 from burn_remote_server.collectives.host_memory import input_bytes, outputs_of
 from burn_remote_server.collectives.links import Piece
 from burn_remote_server.collectives.member import Member
-from burn_remote_server.collectives.schedule import CHUNK_BYTES, Span, chunks, member_parts
+from burn_remote_server.collectives.ring_schedule import CHUNK_BYTES, Span, chunks, member_parts
 
 __all__ = ["MemoryEngine"]
 
