@@ -27,7 +27,7 @@ __all__ = ["FloatInfo", "IntegerInfo", "can_cast", "finfo", "iinfo", "isdtype", 
 
 @dataclass(frozen=True, slots=True)
 class FloatInfo:
-    """Limits of a floating-point dtype: what ``finfo`` returns. All but ``bits`` are floats."""
+    """Limits of a floating-point dtype: what ``finfo`` returns. All limits are Python floats."""
 
     bits: int
     eps: float
@@ -65,13 +65,14 @@ _KINDS: Final = {
 def finfo(type: AnyDType | Tensor, /) -> FloatInfo:
     """Return the limits of a floating-point dtype, or of a tensor's dtype.
 
-    Those of a complex dtype are the limits of its parts. Raises ``DTypeMismatch`` for any other
+    The limits of a complex dtype are those of its parts. Raises ``DTypeMismatch`` for any other
     dtype.
     """
     dtype = _dtype_of(type)
     dtype = REAL_DTYPES.get(dtype, dtype)
     if not dtype.is_floating:
-        raise DTypeMismatch(f"finfo describes floating-point dtypes; for {dtype}, use iinfo")
+        advice = f"; for {dtype}, use iinfo" if dtype.is_integer else f", not {dtype}"
+        raise DTypeMismatch(f"finfo describes floating-point dtypes{advice}")
     limits: Any = ml_dtypes.finfo  # NumPy's, and those of bfloat16
     found = limits(numpy_dtype(dtype))
     return FloatInfo(
@@ -91,7 +92,9 @@ def iinfo(type: AnyDType | Tensor, /) -> IntegerInfo:
     """
     dtype = _dtype_of(type)
     if not dtype.is_integer:
-        raise DTypeMismatch(f"iinfo describes integer dtypes; for {dtype}, use finfo")
+        has_finfo = dtype.is_floating or dtype.is_complex
+        advice = f"; for {dtype}, use finfo" if has_finfo else f", not {dtype}"
+        raise DTypeMismatch(f"iinfo describes integer dtypes{advice}")
     least, most = bounds_of(dtype)
     return IntegerInfo(bits=dtype.itemsize * 8, max=most, min=least, dtype=dtype)
 

@@ -58,6 +58,13 @@ def test_limits_of_the_wrong_kind_are_refused() -> None:
         br.iinfo(br.float32)
 
 
+def test_no_function_is_suggested_for_the_limits_of_bools() -> None:
+    with pytest.raises(br.DTypeMismatch, match=r"floating-point dtypes, not bool$"):
+        br.finfo(br.bool)
+    with pytest.raises(br.DTypeMismatch, match=r"integer dtypes, not bool$"):
+        br.iinfo(br.bool)
+
+
 @pytest.mark.parametrize("name", ["bool", *NUMERIC, "complex64", "complex128"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds_of_dtypes_are_the_standards(name: str, kind: str) -> None:
