@@ -36,7 +36,8 @@ __all__ = ["assign_item"]
 
 # References to the tensor of ``f()[index] = value`` in ``assign_item``: the interpreter's stack,
 # the parameter and the argument of ``getrefcount``. A tensor that the program can reach has more.
-# From Python 3.14 on, the stack has no reference of its own to a local variable's tensor.
+# From Python 3.14 on, the stack has no reference of its own to a local variable's tensor, so the
+# count cannot tell them apart: -1 never warns.
 _TEMPORARY: Final = 3 if sys.implementation.name == "cpython" and sys.version_info < (3, 14) else -1
 
 
@@ -49,14 +50,14 @@ def assign_item(x: Tensor, index: Any, value: Any, /) -> None:
 
     ``value`` is a number, or a tensor, an array or a list that broadcasts to the shape of
     ``x[index]``; its elements are converted to the dtype of ``x``. With a mask tensor, that shape
-    begins with the number of true elements: if ``value`` has another number of rows, and not one,
-    the operation fails, and reading ``x`` raises ``OperationFailed``.
+    begins with the number of true elements. If ``value`` has neither one row nor that number of
+    rows, the operation fails, and reading ``x`` raises ``OperationFailed``.
 
-    Raises as ``x.set`` does, ``DTypeMismatch`` for a dtype that the one of ``x`` does not hold, and
-    ``UsageError`` for a tracked leaf outside ``no_grad``. Warns if the program has no reference to
-    ``x``, as in ``y[0][1] = value``, because the changed copy is lost.
+    Raises as ``x.set`` does, ``DTypeMismatch`` for elements that the dtype of ``x`` does not hold,
+    and ``UsageError`` for a tracked leaf outside ``no_grad``. Warns if the program has no reference
+    to ``x``, as in ``y[0][1] = value``, because the changed copy is lost.
     """
-    # No error: an extension module may keep a tensor with fewer references than a Python program.
+    # Not an error: an extension module may keep a tensor with fewer references than Python code.
     if sys.getrefcount(x) == _TEMPORARY:
         warnings.warn(
             "this assignment has no effect: it changes a temporary tensor, which is a copy. In "
@@ -106,9 +107,9 @@ def _converted(x: Tensor, value: Any) -> Any:
 def _with_rows(x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
     """Assign one row of ``value`` after the other where a mask of the leading axes is true.
 
-    Only the device knows how many elements are true, and the client need not wait for the number:
-    the k-th true element takes row k. If ``value`` has another number of rows, the row indices are
-    made invalid on the device, so that the operation fails.
+    The k-th true element takes row k. Only the device knows how many elements are true, and the
+    client does not wait for the number: if ``value`` has another number of rows, the device
+    computes row indices that are out of range, so that the operation fails.
     """
     shape = x.shape
     if mask.shape != shape[: mask.ndim]:

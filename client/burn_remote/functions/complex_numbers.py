@@ -1,7 +1,7 @@
 """Complex numbers: their parts, and conversions from real numbers.
 
-Only a burn-remote-server has complex tensors: on Burn's own servers, all of these functions raise
-``Unsupported``. A real tensor of integers or floats is its own real part.
+Only a burn-remote-server has complex tensors: on Burn's own servers, ``complex`` and ``angle``
+raise ``Unsupported``. A real tensor of integers or floats is its own real part.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def complex(real: Tensor, imag: Tensor, /) -> Tensor:
 
 @explained
 def real(x: Tensor, /) -> Tensor:
-    """Return the real parts: float32 for complex64, float64 for complex128; else ``x``."""
+    """Return the real parts: float32 for complex64, float64 for complex128; ``x`` if it is real."""
     return REAL.unary(x) if x.dtype.is_complex else _unpacked(x)
 
 
@@ -54,7 +54,7 @@ def imag(x: Tensor, /) -> Tensor:
 
 @explained
 def conj(x: Tensor, /) -> Tensor:
-    """Return the complex conjugates; real numbers unchanged."""
+    """Return the complex conjugates; ``x`` if it is real."""
     return CONJUGATE.unary(x) if x.dtype.is_complex else _unpacked(x)
 
 
@@ -62,7 +62,7 @@ def conj(x: Tensor, /) -> Tensor:
 def angle(x: Tensor, /) -> Tensor:
     """Return the angles of complex numbers in radians, from -π to π.
 
-    Real numbers are floating-point ones, or are converted to float32.
+    Integers and bools are converted to float32.
     """
     if x.dtype.is_complex:
         return ANGLE.unary(x)
@@ -72,7 +72,7 @@ def angle(x: Tensor, /) -> Tensor:
 
 
 def adjoint(x: Tensor) -> Tensor:
-    """Return the conjugate of a holomorphic function's gradient; real tensors unchanged."""
+    """Return the conjugate of a holomorphic function's gradient; ``x`` if it is real."""
     return CONJUGATE.unary(x) if x.handle.spec.dtype.is_complex else x
 
 

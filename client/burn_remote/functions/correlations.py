@@ -43,9 +43,10 @@ def cov(
 
     Shapes: ``[variables, observations]``, or the transpose without ``rowvar``, to ``[variables,
     variables]``; a vector is one variable, and gives ``[]``. ``y`` has further variables. The sums
-    are divided by the number of observations minus ``correction``, which is 1, or 0 with ``bias``.
-    ``fweights`` and ``aweights`` ``[observations]`` are how often an observation counts, and its
-    importance. Integers give float32; the dtype is at least float32. Raises ``ShapeMismatch``.
+    are divided by the number of observations minus ``correction``, by default 1, or 0 with
+    ``bias``. ``fweights`` ``[observations]`` says how often each observation counts, ``aweights``
+    ``[observations]`` how important it is. Integers give float32; the dtype is at least float32.
+    Raises ``ShapeMismatch``, and ``UsageError`` unless ``correction`` is an integer.
     """
     if correction is not None and int(correction) != correction:
         raise UsageError(f"correction must be an integer, not {correction!r}")

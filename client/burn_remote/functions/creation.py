@@ -99,10 +99,10 @@ def tensor(
     not a value of int32. A tensor is cloned (see ``Tensor.clone``), converted (see ``astype``) and
     moved to ``device``.
 
-    ``share=True`` sends no elements if the server has the same ones, in the same shape and dtype,
-    from a session with the same token; else the server keeps them for the next session, for a while
-    (``max_content_bytes`` and ``content_seconds`` of the server). It costs a hash of the elements
-    and a round trip, so use it for data that programs send again and again.
+    With ``share=True``, the server keeps the elements for later sessions with the same token, as
+    long as its settings ``max_content_bytes`` and ``content_seconds`` permit. If it already has the
+    same elements in the same shape and dtype, none are sent. This costs a hash of the elements and
+    a round trip, so use it for data that programs send again and again.
 
     Raises ``DTypeMismatch`` for elements that ``dtype`` cannot hold.
     """
@@ -127,9 +127,9 @@ def asarray(
     device: AnyDevice | None = None,
     copy: bool | None = None,
 ) -> Tensor:
-    """Make a tensor of data as ``tensor`` does, but return a tensor itself if nothing changes.
+    """Make a tensor of data as ``tensor`` does, but return ``data`` itself if nothing changes.
 
-    ``copy=True`` returns another object in that case, too. ``copy=False`` raises ``ValueError``
+    With ``copy=True``, the result is another object even then. ``copy=False`` raises ``ValueError``
     where the elements would have to be sent, converted or moved. Lists of tensors are stacked on
     the tensors' device.
     """
@@ -213,8 +213,9 @@ def full(
 ) -> Tensor:
     """Return a tensor filled with one number, which may be a 0-d tensor.
 
-    A 0-d tensor fills one on its own device. Raises ``DTypeMismatch`` if ``dtype`` cannot hold the
-    number, and ``ShapeMismatch`` for a tensor with axes.
+    With a 0-d tensor, the result is on its device. Raises ``DTypeMismatch`` if ``dtype`` cannot
+    hold the number, ``ShapeMismatch`` for a tensor with axes, and ``UsageError`` for a tensor that
+    is not on ``device``.
     """
     if is_tensor(fill_value):
         place = fill_value.device if device is None else checked_device(device)
@@ -275,7 +276,7 @@ def full_like(
 ) -> Tensor:
     """Return a tensor filled with one number, with the shape, dtype and device of ``x``.
 
-    The number may be a 0-d tensor on the same device.
+    The number may be a 0-d tensor on the device of the result. Raises as ``full`` does.
     """
     if is_tensor(fill_value):
         place = x.device if device is None else checked_device(device)
@@ -469,7 +470,7 @@ def _sent(data: Any, dtype: DType | None, client: RunnerClient) -> Tensor:
 
 
 def _derived(data: Any, dtype: DType, client: RunnerClient) -> Tensor:
-    """Send elements that follow from the arguments of a function, which a graph may keep."""
+    """Send elements that follow from a function's arguments. A graph may keep such elements."""
     return Tensor(
         client.register_tensor_data(DerivedData(*data_from(as_array(data, dtype), dtype)))
     )

@@ -60,11 +60,12 @@ def interp(
 ) -> Tensor:
     """Interpolate linearly between the points ``(xp, fp)`` at ``x``, as ``numpy.interp`` does.
 
-    Shapes: any, ``[n]`` and ``[n]`` to that of ``x``. ``xp`` ascends; ``period`` takes any order,
-    and computes modulo the period. Elsewhere, ``left`` and ``right`` are the values outside of
-    ``xp``, by default the first and the last of ``fp``. Integers count as float32. The gradient
-    with respect to ``xp``, ``fp`` and ``x`` is that of the line. Raises ``Unsupported`` on Burn's
-    own servers.
+    Shapes: any, ``[n]`` and ``[n]`` to that of ``x``. Without ``period``, ``xp`` must ascend, and
+    ``left`` and ``right`` are the values below and above it, by default the first and the last of
+    ``fp``. With ``period``, ``x`` and ``xp`` count modulo the period, ``xp`` may have any order,
+    and ``left`` and ``right`` are ignored. Integers are converted to float32. Gradients with
+    respect to ``xp``, ``fp`` and ``x`` are those of the lines between the points. Raises
+    ``Unsupported`` on Burn's own servers.
     """
     x, xp, fp = _all_tensors(x, xp, fp)
     if xp.ndim != 1 or xp.shape != fp.shape or not xp.size:
@@ -101,7 +102,7 @@ def _on_lines(x: Tensor, xp: Tensor, fp: Tensor) -> Tensor:
     line = where(isnan(line), add(multiply(slope, subtract(x, end)), last), line)
     is_level = logical_and(isnan(line), equal(value, last))
     line = where(logical_and(is_level, logical_not(isnan(x))), value, line)
-    # Without a slope, which may be infinite.
+    # At a point, the value needs no slope, which may be infinite.
     line = where(equal(x, start), value, line)
     return where(equal(x, take(xp, count - 1, axis=0)), take(fp, count - 1, axis=0), line)
 

@@ -22,7 +22,7 @@ def open_default_with(open_device: Callable[[], Device]) -> None:
 
 @explained
 def set_default_device(device: AnyDevice | None) -> None:
-    """Make a device the one of calls with ``device=None``, in all threads of this process.
+    """Set the device that calls with ``device=None`` use, in all threads of this process.
 
     ``device`` is a device or its name (see ``burn_remote.device``). ``None`` restores
     ``RemoteDevice()``. A name is opened at once, so this raises what ``burn_remote.device`` raises.

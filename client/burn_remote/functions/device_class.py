@@ -155,7 +155,7 @@ class Device:
         return dict(named_session(self).list_published().result())
 
     def unpublish(self, name: str) -> None:
-        """Remove a name; tensors that were opened by it stay.
+        """Remove a name. Tensors that ``published`` returned for it remain valid.
 
         Raises ``KeyError`` if nobody has published the name.
         """
@@ -163,13 +163,13 @@ class Device:
 
     @property
     def traffic(self) -> Traffic:
-        """This session's traffic so far, as a copy; subtract two to measure a section."""
+        """A copy of the session's counters of traffic; subtract two copies to measure a section."""
         traffic: Traffic = self.session.traffic
         return traffic - Traffic()
 
     @property
     def info(self) -> dict[str, Any]:
-        """The server's description of the device when the session opened."""
+        """The description of the device that the server sent when the session opened."""
         about = dict(self.session.welcome.device)
         about.pop(EXTENSIONS_FIELD, None)
         return about
@@ -178,11 +178,11 @@ class Device:
         """End the session, freeing its tensors. A second call does nothing.
 
         Waits until everything issued so far has been executed and tensors that move to other
-        devices have arrived, at most ``timeout_seconds``. The server skips what is left then. With
-        0, this does not wait, and moves that have not arrived fail.
+        devices have arrived, at most ``timeout_seconds``. After that time, the server skips the
+        remaining operations. With 0, this does not wait, and moves that have not arrived fail.
 
-        Raises the first ``OperationFailed`` that no read and no ``sync`` has raised; its ``others``
-        are those after it. The session has ended nevertheless.
+        Raises the first ``OperationFailed`` that no read and no ``sync`` has raised; its attribute
+        ``others`` has the later ones. The session has ended nevertheless.
         """
         self._end(timeout_seconds, is_after_error=False)
 

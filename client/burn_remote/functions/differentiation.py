@@ -128,7 +128,8 @@ def requires_grad_(x: Tensor, requires_grad: bool = True, /) -> Tensor:
     """Track this tensor, in place: backward passes store its gradient in ``grad``.
 
     With ``False``, stop tracking it. Returns the tensor. Raises ``DTypeMismatch`` unless it is
-    floating-point, and ``UsageError`` for ``False`` on the result of an operation.
+    floating-point or complex, and ``UsageError`` for ``False`` on the result of an operation on
+    tracked tensors.
     """
     handle = x.handle
     if not requires_grad:
@@ -195,10 +196,10 @@ def gradient(x: Tensor) -> Tensor | None:
 
 
 def set_gradient(x: Tensor, value: Tensor | None) -> None:
-    """Set or clear the gradient of a leaf.
+    """Set or clear the gradient of a leaf, or of a tensor whose gradient is retained.
 
-    Raises ``UsageError`` if the tensor is no tracked leaf, and ``ShapeMismatch``, ``DTypeMismatch``
-    or ``DeviceMismatch`` if the gradient differs from it.
+    ``None`` for an untracked tensor does nothing. Raises ``UsageError`` for any other tensor, and
+    ``ShapeMismatch``, ``DTypeMismatch`` or ``DeviceMismatch`` if the gradient is unlike the tensor.
     """
     handle = x.handle
     source = handle.source if isinstance(handle, TrackedHandle) else None
@@ -217,7 +218,7 @@ def set_gradient(x: Tensor, value: Tensor | None) -> None:
 
 
 def retain_grad(x: Tensor, /) -> None:
-    """Store the gradient of a result of operations in ``grad`` too, as that of a leaf.
+    """Have backward passes store the gradient of a result of operations in ``grad``, as of a leaf.
 
     Later backward passes add to it. Does nothing for a leaf. Raises ``UsageError`` for an untracked
     tensor.
@@ -242,9 +243,7 @@ def detach(x: Tensor, /) -> Tensor:
 def clone(x: Tensor, /) -> Tensor:
     """Return a tensor of the same elements, through which gradients pass to ``x``.
 
-    Later updates of ``x`` do not change it.
-
-    Nothing is copied.
+    Later updates of ``x`` do not change the result. No elements are copied.
     """
     handle = x.handle
     if isinstance(handle, TrackedHandle) and is_recording():
@@ -310,15 +309,15 @@ def backward(
 ) -> Gradients:
     """Add the gradients of ``x`` with respect to its leaves to their ``grad``.
 
-    ``gradient`` is the gradient of ``x`` itself, of its shape; it may be omitted if ``x`` has one
-    element. The pass frees what was recorded, unless ``retain_graph`` is true. With
-    ``create_graph``, the gradients are tracked themselves and nothing is freed. ``inputs`` limits
-    the pass to some leaves. Returns the gradients of this pass, without those of earlier ones. Does
-    not wait.
+    ``gradient`` is the gradient of ``x`` itself, with the shape of ``x``; it may be omitted if
+    ``x`` has one element. The pass frees what was recorded, unless ``retain_graph`` is true. With
+    ``create_graph``, the gradients are tracked themselves, and ``retain_graph`` is true by default.
+    ``inputs`` limits the pass to some leaves. Returns the gradients of this pass, without those of
+    earlier ones. Does not wait.
 
     Raises ``UsageError`` if ``x`` is not tracked, if an earlier pass freed what was recorded, or if
-    an operation has no gradient, and ``ShapeMismatch`` if ``gradient`` is missing or has another
-    shape.
+    an operation has no gradient; ``ShapeMismatch`` if ``gradient`` is missing or has another shape;
+    and ``DTypeMismatch`` or ``DeviceMismatch`` if its dtype or device is another.
     """
     handle = tracked_handle(x, "backward()")
     seed = one_for(type(x), handle) if gradient is None else checked_seed(x, gradient, "gradient=")
@@ -341,9 +340,9 @@ def backward(
 def updated(leaf: Tensor, value: Tensor) -> Tensor:
     """Give a tracked leaf other elements, in place; return it.
 
-    It stays the same leaf with its gradient and hooks. What was recorded before keeps the elements
-    from before. Raises ``UsageError`` if it is no tracked leaf, and ``ShapeMismatch``,
-    ``DTypeMismatch`` or ``DeviceMismatch`` if ``value`` differs from it.
+    It stays the same leaf, with its gradient and hooks. Operations that were recorded before keep
+    the old elements. Raises ``UsageError`` if ``leaf`` is no tracked leaf, and ``ShapeMismatch``,
+    ``DTypeMismatch`` or ``DeviceMismatch`` if ``value`` is unlike it.
     """
     handle = leaf.handle
     if not isinstance(handle, TrackedHandle) or type(handle.source) is not Leaf:
@@ -362,7 +361,7 @@ def is_tracked_leaf(x: Tensor) -> bool:
 
 
 def update_all(leaves: Sequence[Tensor], values: Sequence[Tensor | None]) -> None:
-    """Give tracked leaves other elements, all or none of them; ``None`` leaves one as it is."""
+    """Give tracked leaves other elements, all or none of them; ``None`` keeps a leaf's elements."""
     pairs = [(leaf, new) for leaf, new in zip(leaves, values, strict=True) if new is not None]
     before = [leaf.handle for leaf, _ in pairs]  # freed at the end, because that runs Python code
     handles = [
@@ -378,7 +377,8 @@ def update_all(leaves: Sequence[Tensor], values: Sequence[Tensor | None]) -> Non
 def is_parameter(x: Tensor, operator: str, instead: str) -> bool:
     """Return whether a tensor is a tracked leaf, which may be updated in place.
 
-    Raises ``UsageError`` if recording is not paused; ``instead`` makes a new tensor.
+    Raises ``UsageError`` for a leaf while operations are recorded. Its text suggests ``instead``,
+    an expression that makes a new tensor.
     """
     handle = x.handle
     if not isinstance(handle, TrackedHandle) or type(handle.source) is not Leaf:
@@ -424,9 +424,10 @@ def tracked_handle(x: Tensor, purpose: str) -> TrackedHandle:
 
 
 def checked_seed(x: Tensor, value: Tensor, name: str) -> Tensor:
-    """Return a gradient of ``x`` that the program gave.
+    """Return ``value``, which the program gave as a gradient of ``x``.
 
-    Raises ``ArgumentMismatch``, ``ShapeMismatch``, ``DTypeMismatch`` or ``DeviceMismatch``.
+    Raises ``ArgumentMismatch``, ``ShapeMismatch``, ``DTypeMismatch`` or ``DeviceMismatch`` if it is
+    not a tensor like ``x``.
     """
     if not is_tensor(value):
         raise ArgumentMismatch(f"{name} must be a tensor like {x.handle.spec}, not {value!r:.100}")
@@ -453,7 +454,7 @@ def _retained(source: Node | Branch) -> tuple[dict[int, Any], int]:
 
 
 def _accumulate(found: Mapping[Leaf, Tensor]) -> None:
-    """Add gradients to those of leaves, to which other threads may add at the same time."""
+    """Add gradients to those of leaves. Other threads may do so at the same time."""
     while True:
         before = [leaf.grad for leaf in found]  # freed at the end, because that runs Python code
         pairs = zip(before, found.values(), strict=True)
@@ -467,9 +468,9 @@ def _accumulate(found: Mapping[Leaf, Tensor]) -> None:
 
 
 def assign_gradients(leaves: Sequence[Leaf], grads: Sequence[Tensor]) -> None:
-    """Set the gradients of leaves: an interrupt changes all of them or none.
+    """Set the gradients of leaves. If an interrupt comes, all of them are set or none.
 
-    The caller holds the gradients from before, because freeing them runs Python code.
+    The caller keeps references to the old gradients, because freeing them runs Python code.
     """
     # One call that runs no Python code.
     deque(map(setattr, leaves, itertools.repeat("grad"), grads), maxlen=0)

@@ -158,7 +158,7 @@ def _sign_by_copying(x: Tensor, /) -> Tensor:
 def signbit(x: Tensor, /) -> Tensor:
     """Return, as bools, whether the sign bit is set: for negative numbers and ``-0.0``.
 
-    That of NaN is false on Burn's own servers.
+    On Burn's own servers, NaN gives false.
     """
     return logical_or(less(x, 0), less(RECIP.unary(x), 0))
 
@@ -184,15 +184,15 @@ def exp(x: Tensor, /) -> Tensor:
     return EXP.unary(x)
 
 
-# Dividing by infinity in place of 0 makes the gradient 0, and the second derivative too.
+# Division by infinity in place of 0 gives a gradient of 0, and a second derivative of 0.
 @gradient_from_result(
     lambda root, grad: divide(grad, multiply(mask_fill(root, equal(root, 0), math.inf), 2))
 )
 def norm_of_squares(squares: Tensor, /) -> Tensor:
     """Return the square root of sums of squares; the gradient is 0 where they are 0.
 
-    A norm has no derivative at 0, and 0 is the least of its subgradients. That of the square root
-    would be infinite, and the product with that of the squares NaN.
+    A norm has no derivative at 0, and 0 is the least of its subgradients. The derivative of the
+    square root would be infinite, and its product with the derivative of the squares NaN.
     """
     return SQRT.unary(squares)
 
@@ -250,7 +250,8 @@ def log1p(x: Tensor, /) -> Tensor:
 def log2(x: Tensor, /) -> Tensor:
     """Return the logarithm to base 2.
 
-    Burn's own servers divide natural logarithms, so those of powers of 2 may not be integers.
+    Burn's own servers divide natural logarithms, so the result for a power of 2 may not be an
+    integer.
     """
     return _logarithm(x, 2)
 
@@ -261,7 +262,8 @@ def log2(x: Tensor, /) -> Tensor:
 def log10(x: Tensor, /) -> Tensor:
     """Return the logarithm to base 10.
 
-    Burn's own servers divide natural logarithms, so those of powers of 10 may not be integers.
+    Burn's own servers divide natural logarithms, so the result for a power of 10 may not be an
+    integer.
     """
     return _logarithm(x, 10)
 

@@ -6,8 +6,8 @@ are floating-point or complex; float16 and bfloat16 are computed in float32. All
 matrices, on an older burn-remote-server. A function that fails for a matrix, such as the inverse of
 a singular one, fails for its whole batch: reading the result raises ``OperationFailed``.
 
-The vectors of complex matrices are unique up to factors of absolute value 1. Gradients hold only
-for results that do not depend on these factors.
+Eigenvectors and singular vectors of complex matrices are unique up to factors of absolute value 1.
+Gradients are valid only for results that do not depend on these factors.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:
 def det(x: Tensor, /) -> Tensor:
     """Return the determinants of square matrices: ``[…, n, n]`` to ``[…]``.
 
-    The gradient of a singular matrix is not available: its operation fails.
+    A singular matrix has no gradient here: the operation of the gradient fails.
     """
     return DET.unary(x)
 
@@ -119,7 +119,7 @@ def slogdet(x: Tensor, /) -> SlogdetResult:
     """Return signs and logarithms of the absolute values of determinants, both ``[…]``.
 
     The signs of complex matrices are complex numbers of absolute value 1. A singular matrix has the
-    sign 0 and the logarithm -infinity; its gradient is not available.
+    sign 0 and the logarithm -infinity, but no gradient.
     """
     return SlogdetResult(*SLOGDET.apply_all((x,)))
 
@@ -203,8 +203,8 @@ def svd(x: Tensor, /, *, full_matrices: bool = True) -> SVDResult:
 
     Shapes: ``[…, m, m]``, ``[…, k]`` and ``[…, n, n]``, where ``k = min(m, n)``; without
     ``full_matrices``, ``[…, m, k]``, ``[…, k]`` and ``[…, k, n]``. Singular vectors have gradients
-    with ``full_matrices=False`` or of square matrices. They do not exist where singular values are
-    equal, and are infinite or NaN there; ``svdvals`` has a gradient everywhere but at 0.
+    with ``full_matrices=False``, or of square matrices. These gradients do not exist where singular
+    values are equal, and are infinite or NaN there; ``svdvals`` has a gradient everywhere but at 0.
     """
     return SVDResult(*SVD.apply_all((x,), (bool(full_matrices),)))
 

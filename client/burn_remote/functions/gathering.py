@@ -1,8 +1,8 @@
 """Gather and scatter: reading and writing elements by tensors of indices.
 
 Indices have any integer dtype. They count from 0; where a function says so, negative ones count
-from the end. The device checks them: an index that is out of
-range fails the operation, and reading its result raises ``OperationFailed``.
+from the end. The device checks them: an index that is out of range fails the operation, and reading
+its result raises ``OperationFailed``.
 
 ``update`` combines the old element with the new one: ``"assign"``, ``"add"``, ``"mul"``, ``"min"``
 or ``"max"``. A repeated index is updated repeatedly; which of several assignments wins is
@@ -164,7 +164,7 @@ def from_start(positions: Tensor, size: int) -> Tensor:
 
 
 def update_name(update: Update) -> str:
-    """Return the wire's name for an update. Raises ``UsageError`` for an unknown one."""
+    """Return the name of an update in messages. Raises ``UsageError`` for an unknown update."""
     name = _UPDATES.get(update)
     if name is None:
         raise UsageError(f"update must be one of {', '.join(_UPDATES)}, not {update!r}")

@@ -117,7 +117,7 @@ def _turned(x: Tensor, axis: int, count: int) -> Tensor:
 def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     """Return the dot product along an axis; the result lacks this axis. Other axes broadcast.
 
-    The conjugates of complex ``x1`` are multiplied.
+    If ``x1`` is complex, its elements are conjugated.
     """
     product = multiply(adjoint(x1), x2)
     return sum(product, axis=axis, dtype=product.dtype)
@@ -169,7 +169,7 @@ def vector_norm(
     """
     if x.dtype.is_complex:
         x = abs(x)
-    # Of no elements, the maximum absolute value is 0, as their sum is.
+    # Without elements, the maximum absolute value is 0, and so is the sum.
     if ord == math.inf and x.size:
         return max_abs(x, axis=axis, keepdims=keepdims)
     if ord in (1, math.inf):

@@ -1,9 +1,8 @@
 """Comparisons, logical operations and bitwise operations.
 
 Shapes broadcast. Operands of different dtypes are converted to their common dtype
-(``arguments/promotion.py`` has the rules). Comparisons and
-logical operations return bools of the broadcast shape. A comparison with NaN is false, except
-``not_equal``, which is true.
+(``arguments/promotion.py`` has the rules). Comparisons and logical operations return bools of the
+broadcast shape. A comparison with NaN is false, except ``not_equal``, which is true.
 """
 
 from __future__ import annotations
@@ -129,8 +128,8 @@ def _compared(
             raise
         if U64 not in (first.dtype, second.dtype) or not _are_integers(first, second):
             raise
-    # No integer dtype holds the elements of uint64 and those of a signed dtype. An element below 0
-    # compares with every element of uint64 as it does with 0.
+    # No integer dtype holds the elements of uint64 and of a signed dtype. A negative element is
+    # less than every element of uint64.
     if first.dtype is U64:
         below, found = less(second, 0), pair.apply(first, astype(second, U64))
         answer = compare(0, -1)

@@ -1,7 +1,7 @@
 """Functions of matrices, composed of factorizations: pseudoinverses, ranks, norms, powers.
 
-A matrix is the last two axes ``[…, rows, columns]``; leading axes are a batch of matrices. Those
-that use a factorization raise ``Unsupported`` on Burn's own servers.
+A matrix is the last two axes ``[…, rows, columns]``; leading axes are a batch of matrices.
+Functions that use a factorization raise ``Unsupported`` on Burn's own servers.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def _cutoff(x: Tensor, values: Tensor, rtol: Tensor | Number | None) -> Tensor:
 def matrix_rank(x: Tensor, /, *, rtol: Tensor | Number | None = None) -> Tensor:
     """Return the ranks of matrices, as int64: the number of singular values above a bound.
 
-    The bound is ``rtol`` times the largest one. By default, ``rtol`` is ``max(rows, columns)``
-    times the distance from 1 to the next number of the dtype. If it is a tensor, it has one bound
-    for each matrix: the shape of the batch.
+    The bound is ``rtol`` times the largest singular value. By default, ``rtol`` is ``max(rows,
+    columns)`` times the distance from 1 to the next number of the dtype. A tensor ``rtol`` has one
+    number for each matrix, and so the shape of the batch.
     """
     check_matrix(x)
     values = svdvals(x)
@@ -194,7 +194,7 @@ def matrix_norm(
 ) -> Tensor:
     """Return norms of matrices: ``[…, rows, columns]`` to ``[…]``.
 
-    Those of complex matrices are real. ``ord`` is ``"fro"`` (the square root of the sum of
+    Norms of complex matrices are real. ``ord`` is ``"fro"`` (the square root of the sum of
     squares), ``"nuc"`` (the sum of singular values), 2 or -2 (the largest or smallest singular
     value), 1 or -1 (the largest or smallest sum of a column's absolute values), infinity or
     -infinity (the same of rows).
@@ -217,7 +217,7 @@ def matrix_norm(
 
 
 def _largest(sizes: Tensor, axis: int) -> Tensor:
-    # Of no elements, the largest size is 0, as their sum is.
+    # Without elements, the largest size is 0, and so is the sum.
     return largest(sizes, axis=axis) if sizes.shape[axis] else sum(sizes, axis=axis)
 
 

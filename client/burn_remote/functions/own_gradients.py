@@ -1,7 +1,7 @@
 """Decorators for functions of one tensor whose gradient is simpler than those of their operations.
 
-Their operations are not recorded. That saves memory and operations, and avoids NaN where a step in
-between has an infinite slope.
+The operations inside such a function are not recorded. That saves memory and operations, and avoids
+NaN where one of them has an infinite slope.
 """
 
 from __future__ import annotations

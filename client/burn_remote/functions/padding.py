@@ -1,4 +1,4 @@
-"""Padding."""
+"""Padding and cropping of axes, with the modes of PyTorch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["pad"]
 PAD: Final = Operator(numeric.PAD)
 SELECT: Final = Operator(base.SELECT)
 
-# PyTorch's mode -> NumPy's mode.
+# PyTorch's mode -> the mode in messages, and NumPy's mode.
 _WIRE_MODES: Final = {"reflect": "Reflect", "replicate": "Edge"}
 _MODES: Final = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
@@ -95,7 +95,8 @@ def _cut(x: Tensor, borders: list[tuple[int, int]]) -> Tensor:
 def _framed_at_once(x: Tensor, borders: list[tuple[int, int]], value: Number) -> Tensor:
     if x.dtype.is_bool or is_imaginary(value):
         return _set_inside(x, borders, value)
-    # Inside an option, a compiled function keeps the number of the first call, and checks it.
+    # This option of the row cannot be a traced number. So a compiled function keeps the number of
+    # its first call, and compares it with that of each later call.
     number = Scalar.of(definite(number_for(x.dtype, value)))
     return PAD.apply((x,), (tuple(borders), ("Constant", number)))
 

@@ -46,7 +46,7 @@ def plain_text(tensor: TensorValue, tracked: str) -> str:
 
 
 def html_text(tensor: TensorValue, tracked: str) -> str:
-    """Return the same for a notebook: a line of facts, and the elements below if wanted."""
+    """Return the text for a notebook as HTML: a line of facts, and the elements below if wanted."""
     facts = [
         f"<b>Tensor</b> {html.escape(str(tensor.shape))}",
         f"<code>{html.escape(str(tensor.dtype))}</code>",

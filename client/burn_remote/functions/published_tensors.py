@@ -22,7 +22,7 @@ __all__ = ["named_session", "open_published", "publish", "unpublish"]
 def named_session(device: Device) -> NativeSession:
     """Return the session of a device whose server keeps named tensors.
 
-    Raises ``Unsupported``.
+    Raises ``Unsupported`` for any other device.
     """
     session = device.session
     if not isinstance(session, NativeSession):

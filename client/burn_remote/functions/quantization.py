@@ -1,7 +1,8 @@
 """Quantization of floating-point tensors.
 
-A quantized tensor holds small integers and one scale per tensor or per block; its elements are
-their products. It takes at most a quarter of the memory of float32.
+A quantized tensor holds small integers, and one scale per tensor or per block. An element is the
+product of its integer and its scale. The tensor takes about a quarter of the memory of float32, or
+less.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def quantize(
 
 @explained
 def fake_quantize(x: Tensor, scheme: QuantScheme | None = None, /) -> Tensor:
-    """Round elements to those that a quantized tensor has, with the gradient of the identity.
+    """Round elements to the values of a quantized tensor, with the gradient of the identity.
 
     The result is ``quantize(x, scheme)``, dequantized to the shape and dtype of ``x``. Its gradient
     passes to ``x`` unchanged (the straight-through estimator: Y. Bengio, N. Léonard and

@@ -79,7 +79,7 @@ def _repeated(x: Tensor, counts: Tensor, place: int) -> Tensor:
     ends = cumulative_sum(counts)
     least, total = read([smallest(counts), part(ends, 0, counts.size - 1, counts.size)])
     if least < 0:
-        raise UsageError(f"a count is {int(least)}, but an element occurs at least 0 times")
+        raise UsageError(f"a count is {int(least)}, but counts must not be negative")
     numbers = counted(x.__class__, x.handle.client, int(total[0]))
     # An index belongs to the first element whose repetitions end behind it.
     return SELECT.apply((x, SEARCH_SORTED.apply((ends, numbers), (True,))), (place,))

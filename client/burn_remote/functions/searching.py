@@ -1,7 +1,8 @@
 """Sorting, and searching for the largest and smallest elements.
 
-Negative axes count from the end. Indices are int64. Burn 0.21 has one ordering operation, the ``k``
-largest elements along an axis; there, a sort asks it for all elements.
+Negative axes count from the end. Indices are int64. Burn 0.21 has only one operation that orders
+elements: it returns the ``k`` largest along an axis. On its servers, a sort passes the size of the
+axis as ``k``.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def _at_most(x: Tensor, limit: Number) -> Tensor:
 def maximum(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return the elementwise maximum, NaN if either element is NaN.
 
-    Equal elements of two tensors have half of the gradient each.
+    Where the elements of two tensors are equal, each receives half of the gradient.
     """
     return _larger(*operands(x1, x2))
 
@@ -124,7 +124,7 @@ def _larger(x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
 def minimum(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return the elementwise minimum, NaN if either element is NaN.
 
-    Equal elements of two tensors have half of the gradient each.
+    Where the elements of two tensors are equal, each receives half of the gradient.
     """
     return _smaller(*operands(x1, x2))
 

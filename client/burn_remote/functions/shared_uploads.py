@@ -1,8 +1,8 @@
 """Uploads of elements that the server may already have from a session with the same token.
 
-The client hashes the elements and asks the server for a content with this digest, which takes about
-100 bytes and a round trip. It sends the elements only if the server does not have them; then the
-server keeps them.
+The client hashes the elements and asks the server for tensors with this digest, which takes about
+100 bytes and a round trip. It sends the elements only if the server does not have them. The server
+then keeps them for later sessions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def send_shared(
 
     ``elements()`` iterates over the elements of each tensor, in the order of ``specs``. It is
     called once to hash them and, if the server does not have them, once more to send them. If the
-    server keeps no contents of this size, they are just sent.
+    server does not keep elements of this size, they are sent without a hash.
     """
     session: Any = client.session
     total = sum(spec.nbytes for spec in specs)

@@ -141,8 +141,8 @@ def var(
 ) -> Tensor:
     """Return the variance: ``sum((x - mean(x)) ** 2) / (count - correction)``.
 
-    Integers and bools are converted to float32. That of complex numbers is real: the sum of the
-    variances of their parts.
+    Integers and bools are converted to float32. The variance of complex numbers is real: the sum of
+    the variances of their parts.
     """
     x = as_float(x, F32)
     if x.dtype.is_complex:

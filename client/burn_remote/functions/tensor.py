@@ -54,8 +54,9 @@ class Tensor(TensorValue):
     ``requires_grad_`` tracks a tensor: operations on it are recorded, and ``backward`` on a result
     computes its gradient, ``grad``. ``burn_remote.grad`` differentiates functions.
 
-    Shapes broadcast as in NumPy. Operands of different dtypes are converted to their common dtype;
-    a number takes that of the tensor, if it fits its kind. A NumPy array of up to 64 KiB is sent to
+    Shapes broadcast as in NumPy. Operands of different dtypes are converted to their common dtype.
+    A number is converted to the tensor's dtype, unless it is a float and the tensor has integers,
+    for example (``arguments/promotion.py`` has the rules). A NumPy array of up to 64 KiB is sent to
     the tensor's device; a larger one raises ``ArgumentMismatch``. Tensors of different devices
     raise ``DeviceMismatch``, dtypes without a common one ``DTypeMismatch``, and incompatible shapes
     ``ShapeMismatch``.

@@ -57,7 +57,7 @@ _NO_DATA: Final = (
 
 
 class ElementCount(int):
-    """The number of elements of a tensor, which programs of PyTorch may call."""
+    """The number of elements of a tensor. It can be called, because ``x.size()`` is PyTorch's."""
 
     shape: Shape
 
@@ -167,7 +167,7 @@ class TensorValue:
         return plain_text(self, self._tracked())
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows, which is what ``repr`` says."""
+        """Return the text that a notebook shows: the contents of ``repr``, as HTML."""
         return html_text(self, self._tracked())
 
     def _tracked(self) -> str:
@@ -276,8 +276,8 @@ class TensorValue:
 def read_size(count: Tensor, result: str, way: str) -> int:
     """Wait for a number that is the size of a result, such as the number of true elements.
 
-    Raises ``UsageError`` in a function that is being compiled, where nothing can be read: the error
-    says that the shape of ``result`` depends on elements, and the ``way`` to do without.
+    Raises ``UsageError`` in a function that is being compiled, where nothing can be read. Its text
+    says that the shape of ``result`` depends on elements, and suggests ``way`` instead.
     """
     try:
         return int(count.item())
@@ -295,7 +295,7 @@ def is_tensor(value: object) -> TypeIs[Tensor]:
 
 
 def holds_tensors(data: Any) -> bool:
-    """Return whether nested lists contain tensors: NumPy would read each of them by itself.
+    """Return whether nested lists contain tensors, each of which NumPy would read separately.
 
     Of each level, only the first list is examined for lists, because their depths are equal.
     """
@@ -362,7 +362,8 @@ class _Arriving:
 
     def __init__(self, data: Pending[TensorData]) -> None:
         self._data = data
-        # ``None`` once it is complete: a cycle would keep its elements until a garbage collection.
+        # ``None`` once it is complete: a reference cycle would keep its elements until a garbage
+        # collection.
         self.array: Pending[Array] | None = None
 
     def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:

@@ -42,9 +42,8 @@ def unfold(
     """Extract the windows of images as columns.
 
     Shapes: ``[batch, channels, height, width]`` to ``[batch, channels * kernel * kernel,
-    windows]``; the batch axis is optional. On a Burn 0.21 server, issues one
-    operation per element of the kernel. Raises
-    ``ShapeMismatch``.
+    windows]``; the batch axis is optional. On a Burn 0.21 server, issues one operation per element
+    of the kernel. Raises ``ShapeMismatch``.
     """
     x = batched(input, 4)
     if x.ndim != 4:

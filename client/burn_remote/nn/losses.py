@@ -57,9 +57,9 @@ CTC_LOSS: Final = Operator(layers.CTC_LOSS)
 
 
 def _differ(input: Tensor, target: Tensor) -> bool:
-    """Whether the shapes differ, so that inputs would be compared with targets of other inputs.
+    """Return whether the shapes differ, so that inputs would be paired with other inputs' targets.
 
-    One element, or a Python number, is meant for all.
+    One element, or a Python number, is meant for all inputs or targets.
     """
     if not (is_tensor(input) and is_tensor(target)) or input.shape == target.shape:
         return False
@@ -191,9 +191,9 @@ def binary_cross_entropy_with_logits(
 ) -> Tensor:
     """Return ``binary_cross_entropy(sigmoid(input), target)`` without overflow.
 
-    ``weight`` multiplies each loss, and ``pos_weight`` the share of each positive target; both
-    broadcast to the shape of ``input``. ``reduction``: ``"mean"`` and ``"sum"`` give a tensor
-    ``[]``, ``"none"`` the loss of each element.
+    ``weight`` multiplies each loss, and ``pos_weight`` multiplies the term ``target *
+    log(sigmoid(input))``; both broadcast to the shape of ``input``. ``reduction``: ``"mean"`` and
+    ``"sum"`` give a tensor ``[]``, ``"none"`` the loss of each element.
     """
     _check_shapes(input, target)
     if pos_weight is None:
@@ -240,9 +240,9 @@ def nll_loss(
     and one integer; ``weight`` ``[classes]`` weights each class. Targets equal to ``ignore_index``
     do not contribute. The default ``None`` ignores none; PyTorch's default is -100, so pass
     ``ignore_index=-100`` for targets marked that way. A target out of range fails the operation:
-    reading the loss raises ``OperationFailed`` with the index. ``reduction``: ``"mean"`` divides
-    the sum ``[]`` by the weights of the targets that contribute (1 each without ``weight``),
-    ``"sum"`` gives ``[]``, ``"none"`` the shape of ``target``.
+    reading the loss raises ``OperationFailed`` with the index. ``reduction``: ``"mean"`` and
+    ``"sum"`` give a tensor ``[]``, ``"none"`` the shape of ``target``. ``"mean"`` divides the sum
+    by the total weight of the targets that contribute (1 each without ``weight``).
     """
     _check_labels(input, target)
     if input.ndim == 1:
@@ -283,8 +283,8 @@ def _picked(
     shares = None
     if weight is not None:
         shares = reshaped(take(weight, reshaped(places, (places.size,)), axis=0), shape)
-        # This changes no place, but makes the places depend on the weights. So a label out of
-        # range is one failure and not two.
+        # This changes no place, but makes the places depend on the weights. So a label that is out
+        # of range fails one operation, and the second failure is only passed on.
         places = where(equal(shares, shares), places, places)
     picked = gather(input, 1, reshaped(places, (shape[0], 1, *shape[1:])))
     loss = negative(reshaped(picked, shape))

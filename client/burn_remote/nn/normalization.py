@@ -138,9 +138,9 @@ def instance_norm(
 ) -> Tensor:
     """Normalize each channel of each batch element, then apply weight and bias.
 
-    Shapes: ``[batch, channels, …]``, weight and bias ``[channels]``. If ``use_input_stats`` is
-    false, the running mean and variance are used, as in ``batch_norm`` (Ulyanov et al., 2016). If
-    it is true, they would have to be updated, which raises ``UsageError``.
+    Shapes: ``[batch, channels, …]``, weight and bias ``[channels]`` (Ulyanov et al., 2016). If
+    ``use_input_stats`` is false, the running mean and variance are used, as in ``batch_norm``. If
+    it is true, running statistics raise ``UsageError``, because they would have to be updated.
     """
     if use_input_stats and not (running_mean is None and running_var is None):
         raise UsageError(
@@ -216,9 +216,9 @@ def running_statistics(
 ) -> tuple[Tensor, Tensor]:
     """Return the running mean and variance of each channel after a batch; nothing is tracked.
 
-    Shapes: ``[batch, channels, …]``, the others ``[channels]``. Both are ``(1 - momentum) * running
-    + momentum * batch``, with the unbiased variance of the batch, as PyTorch's ``batch_norm``
-    updates them. Raises ``ShapeMismatch`` for a single element of each channel.
+    Shapes: ``[batch, channels, …]``, all other tensors ``[channels]``. Each result is ``(1 -
+    momentum) * running + momentum * batch``, with the unbiased variance of the batch, as PyTorch's
+    ``batch_norm`` updates them. Raises ``ShapeMismatch`` for a single element of each channel.
     """
     shape = input.shape
     _check_shapes(shape[1:2], running_mean=running_mean, running_var=running_var)

@@ -71,8 +71,9 @@ class Windows(NamedTuple):
         """Return the windows of ceil mode over an input of ``sizes``, and how many PyTorch keeps.
 
         Burn also keeps a last window that starts behind the input, and refuses a kernel that
-        reaches past the padding. PyTorch takes one that reaches past it by less than a stride: its
-        only window then has the same elements as with the largest kernel that fits.
+        reaches past the padding. PyTorch accepts a kernel that reaches past it by less than a
+        stride. Then there is one window, with the same elements as for the largest kernel that
+        fits, which this returns.
         """
         if min(self.kernel + self.stride + self.dilation) < 1:
             return self, ()  # the operation refuses it

@@ -76,7 +76,8 @@ def _resized(x: Tensor, target: tuple[int, ...], options: tuple[str, bool]) -> T
     return INTERPOLATE.apply((x,), (target, options))
 
 
-# Burn added this mode and the row in one release.
+# Burn added the mode "nearest-exact" in the same release as the row UNFOLD4D. So a session that has
+# the row has the mode.
 @preferring(layers.UNFOLD4D, _resized)
 def _resized_exactly(x: Tensor, target: tuple[int, ...], options: tuple[str, bool]) -> Tensor:
     for axis, wanted in enumerate(target, start=2):
@@ -101,10 +102,14 @@ def grid_sample(
     Shapes: ``[batch, channels, height, width]``, grid ``[batch, rows, columns, 2]`` to ``[batch,
     channels, rows, columns]``. A point is ``(x, y)``; -1 and 1 are opposite edges of the image.
     ``mode`` is ``"bilinear"`` or ``"nearest"``. ``padding_mode`` for points outside is ``"zeros"``,
-    ``"border"`` or ``"reflection"``. Two rules are Burn's, not PyTorch's: the nearest pixel of a
-    point halfway between two is the one farther from pixel 0, and infinite or NaN coordinates
-    sample the middle with ``"border"`` and with ``"bilinear"`` otherwise give NaN.
-    Raises ``UsageError``, ``ShapeMismatch`` and ``Unsupported`` for another mode.
+    ``"border"`` or ``"reflection"``.
+
+    Two rules are Burn's, not PyTorch's. The nearest pixel of a point halfway between two pixels is
+    the one farther from pixel 0. A point with infinite or NaN coordinates samples the middle of
+    those axes with ``"border"``; otherwise, it gives NaN with ``"bilinear"``.
+
+    Raises ``UsageError`` and ``ShapeMismatch``. For the modes ``"nearest-exact"``, ``"bicubic"``
+    and ``"lanczos3"``, reading the result raises ``Unsupported``.
     """
     if mode not in MODES:
         raise UsageError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
