@@ -20,8 +20,8 @@ class GroupIsBroken(Exception):
 class Job:
     """One collective of one member.
 
-    ``inputs`` hold shared arrays, or are slots of tensors that still arrive. ``outputs`` are the
-    slots to complete; ``tensors`` are their ids, for error messages.
+    Each of ``inputs`` holds a shared array, or is the slot of a tensor that has not arrived yet.
+    ``outputs`` are the slots to complete; ``tensors`` are their ids, for error messages.
     """
 
     sequence: int
@@ -42,23 +42,27 @@ class CollectiveEngine(Protocol):
     def carry_out(self, job: Job, inputs: Sequence[Any]) -> Sequence[Any] | None:
         """Carry out a collective; return the shared arrays of outputs.
 
-        It has been announced to the next member; ``Member.await_agreement`` waits for the
-        announcement of the previous one.
-        ``inputs`` are arrays. Returns ``None`` if the collective goes on; the engine then calls
-        ``Member.complete`` later. Raises ``GroupIsBroken`` and ``BurnRemoteError``.
+        The member has announced the collective to the next member before this call.
+        ``Member.await_agreement`` waits for the announcement of the previous member.
+        ``inputs`` are arrays. Returns ``None`` if the collective is still in progress after the
+        call; the engine then calls ``Member.complete`` later. Raises ``GroupIsBroken`` and
+        ``BurnRemoteError``.
         """
         ...
 
     def examine(self) -> None:
-        """Raise ``BurnRemoteError`` if what goes on has failed. Called again and again."""
+        """Raise ``BurnRemoteError`` if a collective in progress has failed. Called repeatedly."""
         ...
 
     def finish(self) -> None:
-        """Wait until what goes on is done. Raises ``GroupIsBroken`` and ``BurnRemoteError``."""
+        """Wait for the collectives in progress.
+
+        Raises ``GroupIsBroken`` and ``BurnRemoteError``.
+        """
         ...
 
     def close(self) -> None:
-        """Free what the engine holds: its member leaves the group."""
+        """Free the engine's resources, because its member leaves the group."""
         ...
 
 
@@ -81,5 +85,5 @@ class Membership(Protocol):
         ...
 
     def abandon(self, reason: str) -> None:
-        """Leave the group now; fail what is not done."""
+        """Leave the group now; fail the collectives that are not done."""
         ...

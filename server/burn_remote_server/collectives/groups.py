@@ -1,4 +1,4 @@
-"""The groups of a process: which of its sessions are members, and the links that they wait for."""
+"""The groups of a process: its sessions that are members, and the links that members wait for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from burn_remote_server.tensors.slots import InFlight, Lent
 
 __all__ = ["Dials", "Groups", "SessionGroups", "group_engines"]
 
-# Most links kept of members that ended before the next one had joined; each has up to 2 KiB.
+# Most links that are kept for members that have not joined yet (see ``Groups._left``); each has up
+# to 2 KiB.
 MAX_LEFT: Final = 1024
 
 _ENGINES: Final[Mapping[EngineKind, Callable[[Member], CollectiveEngine]]] = {
@@ -65,7 +66,10 @@ class Groups:
         counters: CounterRegistry,
         engines: Collection[EngineKind],
     ) -> None:
-        """Prepare for groups, by some of the engines."""
+        """Prepare for groups that use one of ``engines``.
+
+        ``is_own(address)`` returns whether an address is that of this server.
+        """
         self.engines: Final = engines
         self._dialler: Final = dialler
         self._is_own: Final = is_own
@@ -77,14 +81,15 @@ class Groups:
         self._sources: Final[dict[bytes, Member]] = {}
         self._awaited: Final[dict[bytes, list[asyncio.Future[Member]]]] = {}
         self._pipes: Final[dict[bytes, MemoryPipe]] = {}
-        # Links of members that ended before the next one had joined, oldest first, and until when
-        # they are kept: that one has to hear why the member ended.
+        # Links of members that ended before the next member joined, oldest first, and until when
+        # they are kept. The next member reads from the link why the member ended.
         self._left: Final[dict[bytes, float]] = {}
 
     def session(self, backend: Backend, host_memory: Quota, *, is_staged: bool) -> SessionGroups:
         """Return the groups of a new session.
 
-        ``host_memory`` is its quota for host memory. ``is_staged``: its tensors are elsewhere.
+        ``host_memory`` is its quota for host memory. ``is_staged``: its tensors are in the memory
+        of a device.
         """
         return SessionGroups(self, backend, host_memory, is_staged=is_staged)
 
@@ -120,20 +125,20 @@ class Groups:
         with self._lock:
             is_taken = self._ranks.setdefault(identifier, member) is not member
         if is_taken:
-            member.reject(0, "another session of this server is that member already")
+            member.reject(0, "another session of its server has already joined as this member")
         elif not self._is_own(spec.addresses[spec.rank]):
             member.reject(0, "the session that joined as this member is on another server")
         elif spec.engine not in self.engines:
-            member.reject(0, f"its server does not have the engine {spec.engine}")
+            member.reject(0, f"its server does not have the engine {str(spec.engine)!r}")
         elif spec.engine is EngineKind.MEMORY and not all(map(self._is_own, spec.addresses)):
-            member.reject(0, "the engine memory needs members that are all on one server")
+            member.reject(0, "the engine 'memory' needs members that are all on one server")
         elif size > 1:
             self._offer(identifier, member, spec.addresses[(spec.rank + 1) % size])
         member.start()
         return member
 
     def _offer(self, identifier: bytes, member: Member, following: str) -> None:
-        """Let the next member link itself to a new one."""
+        """Let the next member link itself to a new member."""
         if self._is_own(following):
             pipe = self._pipe(identifier)
             pipe.on_message(member.receive_from_next)
@@ -168,10 +173,10 @@ class Groups:
                 self._left.pop(before, None)
                 unread = self._pipes.pop(before, None)
                 if unread is not None:
-                    unread.is_linked = True  # the previous member need not keep it
+                    unread.is_linked = True  # the previous member need not keep the link
 
     def _leave_pipe(self, identifier: bytes, until: float) -> None:
-        """Keep the link of a member that has ended, if the next one may still join."""
+        """Keep the link of a member that has ended, if the next member may still join."""
         pipe = self._pipes.get(identifier)
         if pipe is None or pipe.is_linked:
             self._pipes.pop(identifier, None)
@@ -192,7 +197,8 @@ class Groups:
     async def source(self, identifier: bytes, timeout_seconds: float) -> tuple[Member, bytes]:
         """Return the member from which a link starts, and the proof of its group's secret.
 
-        Waits for a client to make it a member. Raises ``TimeoutError``.
+        Waits until a client makes one of this server's sessions that member. Raises
+        ``TimeoutError``.
         """
         with self._lock:
             member = self._sources.get(identifier)
@@ -227,13 +233,13 @@ class SessionGroups:
         self._groups: Final = groups
         self._backend: Final = backend
         self._new_scratch: Final = partial(Scratch, host_memory, is_staged=is_staged)
-        # Says in errors what the session is doing. Any thread of a member may call it.
+        # Returns a text for errors: what the session is doing. Any thread of a member may call it.
         self.describe_session: Callable[[], str] = lambda: ""
         self._members: Final[dict[int, Membership]] = {}
         self._specs: Final[dict[int, GroupSpec]] = {}
         self._scratch: Final[dict[int, Scratch]] = {}
         self._sequences: Final[dict[int, int]] = {}
-        # Groups in which this member could not carry out a collective, and so no later one.
+        # Groups in which this member could not carry out a collective; it carries out no later one.
         self._rejected: Final[set[int]] = set()
 
     def join(self, task: JoinGroup) -> None:
@@ -250,7 +256,7 @@ class SessionGroups:
         """Return the group with a number. Raises ``OperationFailed``."""
         spec = self._specs.get(group)
         if spec is None:
-            raise OperationFailed(f"this session is no member of group {group}")
+            raise OperationFailed(f"this session is not a member of group {group}")
         return spec
 
     def submit(
@@ -262,15 +268,15 @@ class SessionGroups:
         """
         job = Job(task.sequence, task.call, inputs, outputs, task.outputs)
         if task.group in self._rejected:
-            self._members[task.group].submit(job)  # fails it with what all members were told
+            self._members[task.group].submit(job)  # fails it with the reason that was reported
             return
         expected = self._sequences[task.group]
         if task.sequence != expected:
-            reason = f"it issued collective {task.sequence} after {expected - 1}"
+            reason = f"it issued collective {task.sequence}; expected collective {expected}"
             self.reject(task, reason)
             raise OperationFailed(reason)
         spec = self._specs[task.group]
-        if spec.engine is not EngineKind.NCCL:  # whose elements stay on the devices
+        if spec.engine is not EngineKind.NCCL:  # with NCCL, elements do not pass through the host
             self._scratch[task.group].reserve(task.call, len(spec.addresses), spec.rank)
         self._sequences[task.group] = expected + 1
         self._members[task.group].submit(job)

@@ -1,7 +1,7 @@
 """The links of a ring, by which a member sends to the next one and receives from the previous one.
 
-Members of one server process are linked by a queue of references (``MemoryPipe``), others by a
-connection between their servers (``peer_links``).
+A queue of references links two members of one server process (``MemoryPipe``). A connection
+between their servers links other members (``peer_links``).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Piece(NamedTuple):
 
 Message = BeginCollective | GroupBroken | Piece | None
 
-# place(sequence, offset, size): where to store the elements of a piece. Raises
-# ``ProtocolViolation`` for one that is not expected.
+# place(sequence, offset, size): returns the memory in which to store the elements of a piece.
+# Raises ``ProtocolViolation`` for a piece that is not expected.
 Place = Callable[[int, int, int], memoryview]
 
 
 class Incoming(Protocol):
-    """The link from the previous member. One thread receives; any thread may call the rest.
+    """The link from the previous member. One thread receives; any thread may call other methods.
 
     ``has_beats``: the other end sends heartbeats, because it may stop without a notice.
     """
@@ -44,9 +44,9 @@ class Incoming(Protocol):
     def receive(self, place: Place, check: Callable[[], None]) -> Message:
         """Return the next message; ``None`` for a heartbeat.
 
-        The elements of a piece are in ``place``, or in memory that does not change. ``check`` is
-        called each time that nothing arrived for a while; it may raise. Raises ``ConnectionLost``
-        and ``ProtocolViolation``.
+        The elements of a piece are in the memory that ``place`` returned, or in memory that does
+        not change. ``check`` is called whenever nothing has arrived for a while; it may raise.
+        Raises ``ConnectionLost`` and ``ProtocolViolation``.
         """
         ...
 
@@ -59,7 +59,7 @@ class Incoming(Protocol):
         ...
 
     def has_ended(self) -> bool:
-        """Whether the previous member sends no more; unread messages may be left."""
+        """Whether the previous member will send nothing more; unread messages may be left."""
         ...
 
     def notify(self, message: GroupBroken | None) -> None:
@@ -83,7 +83,7 @@ class Outgoing(Protocol):
         ...
 
     def close(self) -> None:
-        """End the link after what was sent."""
+        """End the link after the messages that were sent."""
         ...
 
 
@@ -108,7 +108,7 @@ class MemoryPipe:
     # -- the end that sends -------------------------------------------------------------------
 
     def on_message(self, handler: Callable[[GroupBroken], None]) -> None:
-        """Call ``handler`` with each message of the next member, also those that came earlier."""
+        """Call ``handler`` with each message of the next member, including earlier ones."""
         with self._lock:
             self._handler, undelivered = handler, self._undelivered
             self._undelivered = []
@@ -168,7 +168,9 @@ class MemoryPipe:
         self._items.put(_WAKE)
 
     def has_ended(self) -> bool:
-        return False  # the member says why it leaves by ``notify``, too
+        # Not needed: the reason for leaving also travels the other way around the ring, by
+        # ``notify``, and so reaches this member from the next one.
+        return False
 
     def notify(self, message: GroupBroken | None) -> None:
         if message is None:
@@ -185,7 +187,7 @@ class MemoryPipe:
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
-            self._handler = None  # a member refers to its link
+            self._handler = None  # it refers to the member, which refers to this link: a cycle
         self._items.put(_WAKE)
 
 

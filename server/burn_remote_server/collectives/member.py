@@ -1,10 +1,10 @@
 """A member of a group: its collectives in order, its links to its neighbours, and failures.
 
 The members form a ring of links. Each member has two threads. The *worker* takes one collective
-after the other: it announces the collective to the next member and has the engine exchange the
-elements. It takes elements from the previous member only once that one has announced the same
-collective. The *sender* sends to the next member. No session waits: the outputs are slots in
-flight.
+after the other: it announces the collective to the next member, and the engine exchanges the
+elements. The worker takes elements from the previous member only after that member has announced
+the same collective. The *sender* sends to the next member. No session waits for a collective: its
+outputs are slots, which are filled later.
 
 **Failures.** A member that notices a failure, or leaves, tells both neighbours (``GroupBroken``),
 and each neighbour passes the message on around the ring. The message has the number of the first
@@ -12,19 +12,19 @@ collective that cannot be carried out. A member that leaves has done its part of
 so the others can still complete them. The first failure counts.
 
 **Liveness.** Both ends of a link send a heartbeat when they have sent nothing for a quarter of
-the group's bound. A member from which nothing came for a whole bound has failed.
+the group's ``bound_seconds``. A member from which nothing arrived for ``bound_seconds`` has failed.
 
 **Progress.** A member may be alive but late: its session does not issue the collective, or an input
 does not arrive. A late member reports itself ``issue_seconds`` after the previous member's
-announcement, and says what its session is doing. If the previous member is late too, there is no
-such announcement; then the next member reports the late one after ``1.5 * issue_seconds``. Members
-that wait for elements report a failure only after ``2 * issue_seconds``, so the first report names
-the right member.
+announcement. The report says what its session is doing. If the previous member is late too, there
+is no such announcement; then the next member reports the late one after ``1.5 * issue_seconds``.
+Members that wait for elements report a failure only after ``2 * issue_seconds``, so the first
+report names the right member.
 
 **Announcements.** A member announces a collective when it has the inputs, because the elements
-follow on the same link. If an engine's elements travel elsewhere, the member announces each
-collective as soon as its session issues it (``announce_ahead``). So the neighbours have usually
-agreed by the time the inputs arrive.
+follow on the same link. If an engine sends elements over other connections, the member announces
+each collective as soon as its session issues it (``announce_ahead``). So neighbours have usually
+checked that they issued the same collective before the inputs arrive.
 """
 
 from __future__ import annotations
@@ -61,11 +61,12 @@ logger = get_logger(__name__)
 BEATS_PER_BOUND: Final = 4
 # The most characters of a reason that is sent to others.
 MAX_REASON: Final = 900
-# While a member waits for an input, it looks for messages of the previous member this often.
+# How often a member that waits for an input looks for messages of the previous member.
 INPUT_SLICE_SECONDS: Final = 0.05
-# The most bytes of elements to keep from a member that has left, until they are combined.
+# The most bytes of elements to keep from a previous member that has left, until the engine takes
+# them.
 MAX_KEPT_BYTES: Final = 32 * 2**20
-# The most announcements that wait for this member; each has up to 1 KiB.
+# The most announcements of the previous member to read ahead; each has up to 1 KiB.
 MAX_AHEAD: Final = 1024
 
 _STOP: Final = object()
@@ -92,9 +93,9 @@ class Member:
     ) -> None:
         """Prepare a member; ``start`` begins to connect it.
 
-        Its neighbours must join within ``join_seconds``. ``ended`` is called at the end; it must
-        not refer to the member, whose memory would then wait for a garbage collection.
-        ``describe_session`` says in an error what the session is doing.
+        Its neighbours must join within ``join_seconds``. ``ended`` is called at the end. It must
+        not refer to the member: that would be a reference cycle, which only the garbage collector
+        frees. ``describe_session`` returns a text for errors: what the session is doing.
         """
         self._join_seconds: Final = join_seconds
         self._join_deadline: Final = time.monotonic() + join_seconds
@@ -123,10 +124,11 @@ class Member:
         # Announcements of the previous member for collectives that this one has not begun, and when
         # they arrived.
         self._begun: Final[deque[tuple[BeginCollective, float]]] = deque()
-        # Messages that came while this member was connecting, from a previous one that has left.
+        # Messages that arrived while this member was connecting, from a previous member that has
+        # left.
         self._kept: Final[deque[BeginCollective | Piece]] = deque()
         self._announces = False
-        # The collective that this member has begun, until the previous one has announced it too.
+        # The collective that this member has begun, until the previous member has announced it too.
         self._unagreed: BeginCollective | None = None
         self._heard = time.monotonic()
         # The time from which the previous member counts as failed although it is alive, and why.
@@ -144,7 +146,7 @@ class Member:
         self._is_excluded = self._broken is not None
         if self.size > 1:
             self._sender.start(self)
-        self._worker.start()  # the last: it waits for the sender when it ends
+        self._worker.start()  # after the sender, because the worker waits for the sender at its end
 
     def join(self, timeout_seconds: float) -> None:
         """Wait until this member has left the group."""
@@ -156,12 +158,12 @@ class Member:
         """Carry out a collective after those submitted before."""
         with self._lock:
             broken = self._broken
-            if self._has_ended:  # perhaps before a collective that the others can still complete
+            if self._has_ended:  # possibly a collective that the other members can still complete
                 broken = broken or self._leave_notice()
             elif broken is None or job.sequence < broken.first:
                 self._open_jobs[job.sequence] = job
                 self._jobs.append(job)
-                if self._announces:  # under the lock, in the order of the jobs
+                if self._announces:  # under the lock, so announcements have the order of the jobs
                     self._announce(job)
                 broken = None
             self._changed.notify_all()
@@ -196,7 +198,7 @@ class Member:
         self._wake()
 
     def abandon(self, reason: str) -> None:
-        """Leave the group now; fail what is not done."""
+        """Leave the group now; fail the collectives that are not done."""
         self.report(GroupBroken(0, self.spec.rank, reason))
         self.leave()
 
@@ -261,7 +263,7 @@ class Member:
             )
 
     def check(self) -> None:
-        """Raise ``GroupIsBroken`` if what this member does now cannot be completed."""
+        """Raise ``GroupIsBroken`` if this member cannot complete its current collective."""
         broken = self._broken
         if broken is not None and broken.first <= self._done:
             raise GroupIsBroken
@@ -276,7 +278,7 @@ class Member:
 
     @property
     def final_message(self) -> GroupBroken | None:
-        """Why this member has left the group; ``None`` while it has not."""
+        """The message that says why this member has left the group; ``None`` while it has not."""
         return (self._broken or self._leave_notice()) if self._has_ended else None
 
     def receive_from_next(self, message: GroupBroken | None) -> None:
@@ -364,15 +366,15 @@ class Member:
             incoming.notify(broken)
         deadline = time.monotonic() + self._join_seconds
         while not self._sender.has_link and time.monotonic() < deadline:
-            # The previous member may report why the next one cannot link itself. Then that is the
-            # reason, and not the timeout below.
+            # The previous member may report why the next one cannot link itself. That report raises
+            # here, so it is the failure's reason, and not the timeout below.
             self.serve_links(SLICE_SECONDS, lambda: self._sender.has_link)
             self._receive_final_messages()
         if not self._sender.has_link:
             self.lost(
                 self._next,
-                f"it did not join the group within {self._join_seconds:g} seconds, or with other "
-                "members or another secret",
+                f"it did not join the group within {self._join_seconds:g} seconds, or it joined a "
+                "group with other members or another secret",
             )
             raise GroupIsBroken
 
@@ -386,7 +388,7 @@ class Member:
         if incoming is None or not self._begun or self._kept or not incoming.has_ended():
             return
         with contextlib.suppress(ConnectionLost):
-            while size < MAX_KEPT_BYTES:  # what the buffers of the systems hold
+            while size < MAX_KEPT_BYTES:  # the socket buffers of both systems may hold so much
                 message = self._receive_from(incoming, _new_piece)
                 if isinstance(message, BeginCollective | Piece):
                     self._kept.append(message)
@@ -406,7 +408,7 @@ class Member:
             self.serve_links(SLICE_SECONDS, lambda: bool(self._jobs))
 
     def _await_inputs(self, engine: CollectiveEngine, job: Job) -> None:
-        """Wait until all inputs are there, or failed. Raises ``GroupIsBroken``."""
+        """Wait until all inputs have arrived or failed. Raises ``GroupIsBroken``."""
         since = self._heard = time.monotonic()
         for one in job.inputs:
             while isinstance(one, InFlight) and not one.wait(INPUT_SLICE_SECONDS):
@@ -423,7 +425,8 @@ class Member:
             return
         reason = (
             f"it is alive, but {what} collective {begun.sequence}, {begun.description}, "
-            f"within {seconds:g} seconds after member {self._previous}; {self._describe_session()}"
+            f"within {seconds:g} seconds after member {self._previous} began it; "
+            f"{self._describe_session()}"
         )
         self.reject(begun.sequence, reason)
         self.check()
@@ -431,9 +434,10 @@ class Member:
     def serve_links(self, seconds: float, is_over: Callable[[], bool]) -> None:
         """Receive messages of the previous member for ``seconds``, or until ``is_over()``.
 
-        Whoever makes ``is_over()`` true must call ``wake``. Raises ``GroupIsBroken``.
+        Code that makes ``is_over()`` true must call ``wake``. Raises ``GroupIsBroken``.
         """
-        # After an announcement, elements follow on the link, unless members announce ahead.
+        # After an announcement, elements follow on the link, which only the engine receives; unless
+        # members announce ahead.
         has_announcement = len(self._begun) >= (MAX_AHEAD if self._announces else 1)
         if self._incoming is None or has_announcement or self._previous in self._gone:
             with self._lock:
@@ -466,9 +470,9 @@ class Member:
         if self._kept:
             kept = self._kept.popleft()
             if isinstance(kept, Piece):
-                room = place(kept.sequence, kept.offset, len(kept.elements))
-                room[:] = kept.elements
-                kept = kept._replace(elements=room)
+                memory = place(kept.sequence, kept.offset, len(kept.elements))
+                memory[:] = kept.elements
+                kept = kept._replace(elements=memory)
             return kept
         assert self._incoming is not None
         return self._receive_from(self._incoming, place)
@@ -494,7 +498,7 @@ class Member:
         if self._incoming is None or not self._incoming.has_beats:
             return
         if self._previous not in self._gone and time.monotonic() - self._heard > seconds:
-            self.lost(self._previous, f"nothing was heard of it for {seconds:g} seconds")
+            self.lost(self._previous, f"nothing arrived from it for {seconds:g} seconds")
             self.check()
 
     def _expect(self, what: str, seconds: float) -> None:
@@ -522,7 +526,7 @@ class Member:
             digest, own = job.call.digest(job.sequence), job.call.describe()
             self._begin(job.sequence, digest, own, is_announced=self._announces)
         arrays = engine.carry_out(job, inputs)
-        self.await_agreement()  # if the engine received nothing
+        self.await_agreement()  # no effect if the engine received a piece, which waits for it
         self._late_at = float("inf")
         if arrays is not None:
             self.complete(job, arrays)
@@ -530,7 +534,8 @@ class Member:
     def complete(self, job: Job, arrays: Sequence[Any]) -> None:
         """Deliver the outputs of a collective, unless it has failed. Any thread may call it."""
         with self._lock:
-            # ``report`` removes what it fails, under the lock: an aborted collective is not there.
+            # ``report`` removes each job that it fails, under the lock, so an aborted collective
+            # has no entry.
             if self._open_jobs.pop(job.sequence, None) is None:
                 return
             self._done = max(self._done, job.sequence + 1)
@@ -540,7 +545,8 @@ class Member:
     def agree(self, sequence: int, digest: bytes, own: str) -> None:
         """Announce a collective, and check that the previous member announced the same one.
 
-        ``digest`` stands for it; ``own`` describes it. Raises ``GroupIsBroken``.
+        ``digest`` identifies the collective; ``own`` describes it in error messages. Raises
+        ``GroupIsBroken``.
         """
         self._begin(sequence, digest, own)
         self.await_agreement()
@@ -554,8 +560,8 @@ class Member:
     def await_agreement(self) -> None:
         """Wait until the previous member has announced the collective that this one has begun.
 
-        ``receive_piece`` does this too. A member sends its own elements without waiting, because
-        the next one reads them only once it has begun the same collective. Raises
+        ``receive_piece`` does this too. A member sends its own elements without waiting for this,
+        because the next member reads them only after it has begun the same collective. Raises
         ``GroupIsBroken``.
         """
         unagreed = self._unagreed
@@ -564,8 +570,7 @@ class Member:
         sequence, digest, own = unagreed.sequence, unagreed.digest, unagreed.description
         self._heard = time.monotonic()
         self._expect(
-            f"did not issue collective {sequence}, {own}, of which member {self.spec.rank} "
-            "has done its part,",
+            f"did not issue collective {sequence}, {own}, for which member {self.spec.rank} waits,",
             1.5 * self.spec.issue_seconds,
         )
         while not self._begun:
@@ -599,14 +604,14 @@ class Member:
                     self._counters.peer_received_bytes += len(message.elements)
                 return message.elements
             if message is not None:
-                raise ProtocolViolation("a collective began within another one")
+                raise ProtocolViolation("a collective was announced before the previous one ended")
 
     # -- the end ------------------------------------------------------------------------------
 
     def _finish(self) -> None:
         """Send what is queued, tell both neighbours that this member leaves, and end the links."""
         if self.size > 1 and not self._is_excluded and self._reported_by != self._next:
-            # The next member may still be about to link itself, and has to hear of a failure.
+            # The next member may not have linked itself yet, and must receive the failure.
             self._sender.await_link(self._join_deadline, lambda: None)
         notice = self._leave_notice()
         with self._lock:
@@ -630,15 +635,15 @@ class Member:
         self._ended(self)
 
     def _leave_notice(self) -> GroupBroken:
-        # Without it, the end of a link would look like the failure of this member.
+        # Without this message, the end of a link would look like the failure of this member.
         return GroupBroken(self._done, self.spec.rank, "it left the group")
 
 
 def _new_piece(sequence: int, offset: int, size: int) -> memoryview:
     if size > CHUNK_BYTES:
-        raise ProtocolViolation(f"a piece of {size:,} bytes; the most are {CHUNK_BYTES:,}")
+        raise ProtocolViolation(f"a piece has {size:,} bytes; the maximum is {CHUNK_BYTES:,}")
     return memoryview(bytearray(size))
 
 
 def _refuse_piece(sequence: int, offset: int, size: int) -> memoryview:
-    raise ProtocolViolation(f"a piece of collective {sequence}, which has not begun")
+    raise ProtocolViolation(f"a piece of collective {sequence} arrived before its announcement")

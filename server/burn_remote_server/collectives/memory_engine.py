@@ -1,9 +1,10 @@
 """The engine ``memory``: members in one process read each other's elements where they are.
 
-References to the inputs go round the ring of memory links, so that each member sees those of all.
-In an all-reduce each member reduces one part of the elements, in one pass over all inputs, and
-references to these parts go round in the same way. Each part is reduced once, in the order of the
-ranks, so all members have the same bits; float16 and bfloat16 are rounded once.
+Members pass references to their inputs around the ring of memory links, so each member can read the
+inputs of all. In an all-reduce, each member reduces one part of the elements, in one pass over all
+inputs. Then members pass references to the reduced parts around in the same way. Each part is
+reduced once, in the order of the ranks, so all members have the same bits; float16 and bfloat16 are
+rounded once.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ class MemoryEngine:
         return [output.finished() for output in outputs]
 
     def examine(self) -> None:
-        """Do nothing: nothing goes on after ``carry_out``."""
+        """Do nothing: no collective is in progress after ``carry_out``."""
 
     def finish(self) -> None:
-        """Do nothing: nothing goes on after ``carry_out``."""
+        """Do nothing: no collective is in progress after ``carry_out``."""
 
     def close(self) -> None:
         """Do nothing: the links belong to the member."""
@@ -73,7 +74,7 @@ class _Exchange:
     # -- kinds --------------------------------------------------------------------------------
 
     def all_reduce(self) -> None:
-        """Reduce the own part, and copy those of the others."""
+        """Reduce this member's part, and copy the parts of the other members."""
         everything = self._gather_inputs()
         parts = member_parts(self._sizes, self._members)
         for span in parts[self._rank]:
@@ -100,14 +101,14 @@ class _Exchange:
                 self._reduce(everything, Span(place, 0, size), Span(place, 0, size))
 
     def all_gather(self) -> None:
-        """Copy the tensors of all."""
+        """Copy the tensors of all members."""
         for rank, found in enumerate(self._gather_inputs()):
             for place, size in enumerate(self._sizes):
                 target = Span(place, rank * size, (rank + 1) * size)
                 self._bytes(self._outputs, target)[:] = found[place]
 
     def all_to_all(self) -> None:
-        """Copy this member's share of the tensors of all."""
+        """Copy this member's share of the tensors of all members."""
         for rank, found in enumerate(self._gather_inputs()):
             for place, share in enumerate(self._shares()):
                 block = Span(place, 0, share)
@@ -156,7 +157,10 @@ class _Exchange:
         return self._gather(self._inputs, [lengths] * self._members)
 
     def _gather(self, own: Buffers, lengths: Sequence[Sequence[int]]) -> list[Buffers]:
-        """Return the buffers of all members, by rank; ``lengths`` are theirs in bytes."""
+        """Return the buffers of all members, by rank.
+
+        ``lengths`` are the lengths of each member's buffers in bytes.
+        """
         found: list[Buffers] = [[] for _ in range(self._members)]
         passed = found[self._rank] = own
         for step in range(1, self._members):

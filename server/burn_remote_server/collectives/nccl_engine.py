@@ -1,16 +1,16 @@
 """The engine ``nccl``: GPUs exchange elements by NCCL, supervised over the links of the members.
 
 NCCL waits for an absent member forever and does not report a dead one. So the members first pass
-the communicator's identifier round the ring, and then a start signal, which proves that all of them
-are there. While collectives are in flight, the links tell of failures; then the communicator is
-aborted, which ends what is in flight. Its outputs were failed before, so nobody sees what an
-aborted collective left in them.
+the communicator's identifier around the ring, and then a start signal, which proves that all
+members are present. While collectives are in progress, the links report failures. After a report,
+the member fails the outputs and then aborts the communicator, which ends the collectives. So no
+program sees the elements that an aborted collective left in its outputs.
 
 Members announce a collective as soon as their sessions issue it, and start it once the previous
-member has announced the same one. So agreeing takes no time between collectives that were issued
-together. A member whose inputs never arrive reports itself, which aborts what the others have
-started. The outputs of a collective are delivered when the GPU has finished it, so the next one
-can start meanwhile.
+member has announced the same one. So the announcements cost no time between collectives that were
+issued together. A member whose inputs never arrive reports itself, and then the other members abort
+the collectives that they have started. The outputs of a collective are delivered when the GPU has
+finished it, so the next collective can start before that.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ logger = get_logger(__name__)
 IDENTIFIER_BYTES: Final = 128
 START_DIGEST: Final = b"start of NCCL".ljust(DIGEST_BYTES, b"\0")
 
-# How long NCCL may take to connect members that are all there. It loads kernels the first time,
-# which takes seconds.
+# How long NCCL may take to connect the members after all of them have joined. It loads kernels the
+# first time, which takes seconds.
 START_SECONDS: Final = 60.0
 # How often a waiting thread checks whether the group is broken.
 SLICE_SECONDS: Final = 0.05
@@ -53,7 +53,7 @@ class NcclEngine:
     name: Final = "nccl"
 
     def __init__(self, member: Member) -> None:
-        """Join the others. Raises ``GroupIsBroken`` and ``OperationFailed``."""
+        """Connect to the other members. Raises ``GroupIsBroken`` and ``OperationFailed``."""
         self._member: Final = member
         self._lock: Final = threading.Lock()
         self._is_finished = False
@@ -87,7 +87,7 @@ class NcclEngine:
             raise OperationFailed(f"NCCL failed: {error}") from error
         with self._lock:
             oldest = min(self._in_flight.values(), default=None)
-        seconds = 2 * self._member.spec.issue_seconds  # a late member reports itself before
+        seconds = 2 * self._member.spec.issue_seconds  # a late member reports itself before this
         if oldest is not None and time.monotonic() - oldest > seconds:
             raise OperationFailed(f"NCCL did not finish a collective within {seconds:g} seconds")
 
@@ -99,7 +99,7 @@ class NcclEngine:
     def close(self) -> None:
         """Free the communicator; abort it unless all collectives are done."""
         free = self._communicator.close if self._is_finished else self._communicator.abort
-        # In a thread, because NCCL does not promise to return while others are gone.
+        # In a thread, because NCCL may never return if other members are gone.
         closing = threading.Thread(target=_tried, args=(free,), name="nccl-close", daemon=True)
         closing.start()
         closing.join(self._member.spec.bound_seconds)
@@ -114,7 +114,7 @@ class NcclEngine:
             self._member.complete(job, arrays)
         with self._lock:
             self._in_flight.pop(job.sequence, None)
-        if self._is_waiting:  # else waking would only take time from other threads
+        if self._is_waiting:  # otherwise, waking would only take time from other threads
             self._member.wake()
 
     def _wait_until(self, holds: Callable[[], bool]) -> None:
@@ -130,7 +130,8 @@ class NcclEngine:
     def _agreed_identifier(self) -> bytes:
         """Return the identifier of member 0, once all members have it."""
         member = self._member
-        # A member that still waits for its link to the next one takes no pieces before this.
+        # A member that still waits for its link to the next member refuses pieces. It announces
+        # only after that, so pieces may follow once the members agree.
         member.agree(0, START_DIGEST, "the start of NCCL")
         if member.spec.rank:
             identifier = self._receive(0, IDENTIFIER_BYTES)
@@ -142,7 +143,9 @@ class NcclEngine:
         identifier = member.backend.new_communicator_identifier()
         self._send(0, identifier)
         if self._receive(0, IDENTIFIER_BYTES) != identifier:
-            raise ProtocolViolation("the identifier of the communicator came back changed")
+            raise ProtocolViolation(
+                "the identifier of the NCCL communicator changed on its way around the ring"
+            )
         self._send(IDENTIFIER_BYTES, b"\1")
         return identifier
 
@@ -153,16 +156,16 @@ class NcclEngine:
         def place(sequence: int, seen_offset: int, seen_size: int) -> memoryview:
             if (sequence, seen_offset, seen_size) != (0, offset, size):
                 raise ProtocolViolation(
-                    f"{seen_size:,} bytes at {seen_offset:,} of collective {sequence}; expected "
-                    f"{size} bytes at {offset} of collective 0, which start NCCL: run the same "
-                    "version of burn-remote-server on all members"
+                    f"received {seen_size:,} bytes at offset {seen_offset:,} of collective "
+                    f"{sequence}; expected {size} bytes at offset {offset} of collective 0, to "
+                    "start NCCL: run the same version of burn-remote-server for all members"
                 )
             return memoryview(bytearray(size))
 
         return bytes(self._member.receive_piece(place))
 
     def _joined(self, identifier: bytes) -> Communicator:
-        """Open the communicator in a thread, which may wait forever if a member dies now."""
+        """Open the communicator in a thread, which may wait forever if a member fails meanwhile."""
         member = self._member
         opened: queue.SimpleQueue[Communicator | Exception] = queue.SimpleQueue()
         is_unwanted = threading.Event()
@@ -223,5 +226,5 @@ def _abort_unwanted(opened: queue.SimpleQueue[Communicator | Exception]) -> None
 def _tried(free: Callable[[], None]) -> None:
     try:
         free()
-    except Exception:  # the group has ended; there is nobody to tell
+    except Exception:  # the group has ended, so no member can report it
         logger.exception("nccl communicator not freed")

@@ -1,6 +1,6 @@
-"""Joining the small tensors of a bucket, so that they do not travel in a frame each.
+"""Joining of a call's small tensors, so that they share a frame instead of taking one each.
 
-All members join the same tensors in the same order, because it follows from the call.
+All members join the same tensors in the same order, because both follow from the call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = ["Packing"]
 
-# Below it, a frame of its own takes longer than two copies.
+# Copying a smaller tensor twice, to join and to split, takes less time than a frame of its own.
 SMALL_BYTES: Final = 64 * 1024
 
 # In these kinds, the elements of a tensor stay together in their order.
@@ -23,9 +23,9 @@ _PACKABLE: Final = frozenset(
 
 
 class Packing:
-    """The tensors of a call, in which the small ones are joined to one that follows the others.
+    """The tensors of a call, with the small ones joined to one tensor after the others.
 
-    ``call`` is the call to carry out; it is the given one if there are not two small tensors.
+    ``call`` is the call to carry out. It is the given call if fewer than two tensors are small.
     """
 
     def __init__(self, call: CollectiveCall) -> None:
@@ -56,19 +56,19 @@ class Packing:
         joined = b"".join([tensors[place] for place in self._small])
         return [*(tensors[place] for place in self._large), memoryview(joined)]
 
-    def room(self, tensors: Sequence[memoryview]) -> list[memoryview]:
+    def output_memory(self, tensors: Sequence[memoryview]) -> list[memoryview]:
         """Return memory for the call's outputs, which ``unpack`` copies to the tensors."""
         if not self._small or len(tensors) != len(self._sizes):
             return [*tensors]
         size = sum(self._sizes[place] for place in self._small)
         return [*(tensors[place] for place in self._large), memoryview(bytearray(size))]
 
-    def unpack(self, room: Sequence[memoryview], tensors: Sequence[memoryview]) -> None:
+    def unpack(self, memory: Sequence[memoryview], tensors: Sequence[memoryview]) -> None:
         """Copy the joined outputs to their tensors."""
         if not self._small or len(tensors) != len(self._sizes):
             return
         at = 0
         for place in self._small:
             size = self._sizes[place]
-            tensors[place][:] = room[-1][at : at + size]
+            tensors[place][:] = memory[-1][at : at + size]
             at += size

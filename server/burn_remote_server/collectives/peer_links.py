@@ -1,8 +1,9 @@
 """Links of a ring over a connection between two servers.
 
 Each member dials the previous one, as a target dials the source of a transfer: with the same
-rules for addresses, the same proofs of the peer token, and the same TLS. The elements then flow
-from the server that was dialled, whose WebSocket frames have no mask.
+rules for addresses, the same proofs of the peer token, and the same TLS. So elements flow from
+the dialled server to the one that dialled, because the WebSocket frames of a dialled server have no
+mask.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ __all__ = ["Dialler", "PeerIncoming", "PeerOutgoing", "accepts_join"]
 
 T = TypeVar("T")
 
-# How often a receiving thread checks whether the group is broken.
+# How long a receiving thread waits for bytes before it checks whether the group is broken.
 SILENCE_SECONDS: Final = 0.1
 _NOTHING: Final = memoryview(b"")
 _ALIVE: Final = encode_frame(Acknowledged(0))
@@ -101,10 +102,10 @@ class PeerIncoming:
         if isinstance(message, Acknowledged):
             return None
         if isinstance(message, Closing):
-            raise ConnectionLost(f"it ended the link: {message.error}")
+            raise ConnectionLost(f"the previous member ended the link: {message.error}")
         if isinstance(message, BeginCollective | GroupBroken):
             return message
-        raise ProtocolViolation(f"a member must not send {type(message).__name__}")
+        raise ProtocolViolation(f"the previous member must not send {type(message).__name__}")
 
     def wait(self, timeout_seconds: float) -> bool:
         return self._source.wait(timeout_seconds)
@@ -123,7 +124,7 @@ class PeerIncoming:
         self._link.close()
 
 
-# A message that is no piece has at most this many bytes.
+# The most bytes of a message that is not a piece.
 MAX_MESSAGE_BYTES: Final = 8 * 1024
 
 
@@ -151,13 +152,16 @@ class Dialler:
         self._key: Final = None if token is None else peer_key(token.get_secret_value())
 
     def join_seconds(self, spec: GroupSpec) -> float:
-        """Return how long members wait for their neighbours: the bound, or that of a handshake."""
+        """Return how long members wait for their neighbours.
+
+        That is the larger of the group's ``bound_seconds`` and the setting for handshakes.
+        """
         return max(spec.bound_seconds, self._settings.handshake_timeout_seconds)
 
     def dial(self, spec: GroupSpec, check: Callable[[], None]) -> PeerIncoming:
         """Open the link to a member from the previous one.
 
-        Waits up to ``join_seconds`` for that one to join. Raises ``BurnRemoteError``.
+        Waits up to ``join_seconds`` for the previous member to join. Raises ``BurnRemoteError``.
         """
         previous = (spec.rank - 1) % len(spec.addresses)
         address = spec.addresses[previous]
@@ -178,14 +182,17 @@ class Dialler:
     def _open(self, address: str, deadline: float) -> BlockingLink:
         target = parse_address(address)
         if token_of(target) is not None:
-            raise TransferFailed(f"{target} has a token in its path; native servers prove it")
+            raise TransferFailed(
+                f"{target} has a token in its path; remove it, because native servers prove the "
+                "peer token instead"
+            )
         resolving = asyncio.run_coroutine_threadsafe(self._rules.resolve(address), self._loop)
         try:
             _, found = resolving.result(max(0.0, deadline - time.monotonic()))
         except TimeoutError:
             resolving.cancel()
-            raise ConnectionFailed(f"the host name in {address} was not resolved") from None
-        failure = ConnectionFailed(f"no connection to {address} in time")
+            raise ConnectionFailed(f"the host name in {address} was not resolved in time") from None
+        failure = ConnectionFailed(f"no connection to {address} was established in time")
         for numeric in found:
             seconds = min(
                 self._settings.handshake_timeout_seconds / len(found), deadline - time.monotonic()
@@ -219,7 +226,7 @@ class Dialler:
         if not isinstance(reply, LinkJoined):
             raise ProtocolViolation(f"expected LinkJoined, received {type(reply).__name__}")
         if reply.proof != link_proof(spec.secret, identifier):
-            raise HandshakeRefused("its proof of the group's secret is wrong")
+            raise HandshakeRefused("the previous member's proof of the group's secret is wrong")
 
 
 def accepts_join(message: JoinLink, signer: FetchSigner | None) -> bool:
@@ -249,8 +256,8 @@ class _Handshaking:
             left = self._deadline - time.monotonic()
             if left <= 0:
                 raise ConnectionFailed(
-                    f"it did not join the group within {self._seconds:g} seconds, or with other "
-                    "members or another secret"
+                    f"it did not join the group within {self._seconds:g} seconds, or it joined a "
+                    "group with other members or another secret"
                 )
             frame = self._link.receive(min(left, 0.25))
             if frame is not None:

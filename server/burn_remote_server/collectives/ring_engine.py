@@ -1,7 +1,7 @@
-"""The engine ``ring``: members pass pieces to the next one and combine what they receive.
+"""The engine ``ring``: members pass pieces to the next one and combine those that they receive.
 
-What a member sends, receives and combines follows from the call (``ring_schedule``). Its worker
-receives and combines, while its sender sends, so that both overlap.
+The pieces that a member sends, receives and combines follow from the call (``ring_schedule``). Its
+worker receives and combines while its sender sends, so that both overlap.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class RingEngine:
         return [output.finished() for output in outputs]
 
     def examine(self) -> None:
-        """Do nothing: nothing goes on after ``carry_out``."""
+        """Do nothing: no collective is in progress after ``carry_out``."""
 
     def finish(self) -> None:
-        """Do nothing: nothing goes on after ``carry_out``."""
+        """Do nothing: no collective is in progress after ``carry_out``."""
 
     def close(self) -> None:
         """Do nothing: the links belong to the member."""
@@ -68,7 +68,7 @@ class _Execution:
         self._outputs: Final = (
             [memoryview(bytearray(self._members))]
             if is_barrier
-            else self._packing.room(self._results)
+            else self._packing.output_memory(self._results)
         )
         self._itemsize: Final = call.specs[0].dtype.itemsize if call.specs else 1
         self._combine: Final = self._combiner(call)

@@ -4,19 +4,21 @@ Each member sends to the next one and receives from the previous one. The schedu
 pure function of the call, the number of members and its rank. The pieces that a member sends, in
 order, are those that the next one receives.
 
-- **all-reduce**: the elements are cut into one part for each member. In the first n - 1 steps a
-  part is passed on and combined with the receiver's own (reduce-scatter); in the next n - 1 it is
-  passed on unchanged (all-gather). Each link carries 2 (n - 1) / n of the elements.
-- **reduce-scatter** and **all-gather** are its halves. **broadcast** and **reduce** are chains that
-  begin and end at the root.
-- **all-to-all**: a block for the member at distance d travels d links, those with the farthest to
+- **all-reduce**: the elements are cut into one part for each of the n members. In the first n - 1
+  steps, each member passes a part on, and the receiver combines it with its own (reduce-scatter).
+  In the next n - 1 steps, the combined parts are passed on unchanged (all-gather). Each link
+  carries 2 (n - 1) / n of the elements.
+- **reduce-scatter** and **all-gather** are the two halves of an all-reduce.
+- **broadcast** and **reduce** are chains of members; broadcast begins at the root, and reduce ends
+  there.
+- **all-to-all**: a block for the member at distance d travels d links. Blocks with the longest way
   go first.
 - **barrier**: an all-gather of one byte.
 
-A part travels in chunks, so that combining one overlaps with receiving the next. Combined elements
-that are no result of this member are *scratch* memory until they are sent. Reduce-scatter and
-all-to-all therefore go through the elements in rounds, of at least one chunk: within a round, a
-member's scratch is at most ``ROUND_BYTES``.
+A part travels in chunks, so that combining one overlaps with receiving the next. Elements that a
+member has to pass on, but that are not its results, are in *scratch* memory until they are sent. To
+bound this memory, reduce-scatter and all-to-all go through the elements in rounds of one or more
+chunks: within a round, a member's scratch memory is at most ``ROUND_BYTES``.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ __all__ = [
 # Larger: fewer frames. Smaller: more overlap, and the chunk stays in the processor's cache.
 CHUNK_BYTES: Final = 512 * 1024
 ROUND_BYTES: Final = 8 * 2**20
-# Scratch memory that waits to be sent: two rounds. With less than one round and a chunk, members
-# could wait for each other.
+# Scratch memory that waits to be sent: two rounds and a chunk. With less than one round and a
+# chunk, the members could wait for each other forever.
 MAX_SCRATCH_BYTES: Final = 2 * ROUND_BYTES + CHUNK_BYTES
 
 
@@ -57,7 +59,7 @@ class Span(NamedTuple):
     stop: int
 
     def shifted(self, elements: int) -> Span:
-        """Return the span that begins so many elements later."""
+        """Return the span that begins ``elements`` later."""
         return Span(self.place, self.start + elements, self.stop + elements)
 
 
@@ -77,9 +79,10 @@ class Copy(NamedTuple):
 class Receive(NamedTuple):
     """Receive a piece from the previous member.
 
-    It is combined with ``own`` elements of an input, if any. The result is stored in ``target`` of
-    an output, or is scratch memory if that is ``None``. ``is_sent``: it goes on to the next member.
-    ``is_last``: the elements of all members are combined now.
+    It is combined with the elements ``own`` of an input, unless that is ``None``. The result is
+    stored in the span ``target`` of an output, or in scratch memory if that is ``None``.
+    ``is_sent``: the result is sent to the next member. ``is_last``: after this action, the elements
+    of all members are combined.
     """
 
     length: int
@@ -118,7 +121,8 @@ def schedule(
 def scratch_bytes(call: CollectiveCall, members: int) -> int:
     """Return the most memory that a member needs for a call besides its inputs and outputs.
 
-    That is one chunk that arrives to be combined, and combined elements until they are sent.
+    That is memory for one chunk that arrives and is then combined, and for combined elements until
+    they are sent.
     """
     if call.kind is CollectiveKind.BARRIER or members == 1:
         return 0
@@ -130,7 +134,7 @@ def scratch_bytes(call: CollectiveCall, members: int) -> int:
         CollectiveKind.REDUCE: total if members > 2 else 0,
         CollectiveKind.ALL_TO_ALL: share * ((members - 1) * (members - 2) // 2),
     }.get(call.kind, 0)
-    # A sender holds one more chunk than may wait for it.
+    # Besides the queued chunks, the sender holds the one that it is sending.
     return arriving + min(passed_on, MAX_SCRATCH_BYTES + CHUNK_BYTES)
 
 
@@ -139,7 +143,7 @@ def _whole(sizes: Sequence[int]) -> list[Span]:
 
 
 def chunks(spans: Iterable[Span], chunk: int) -> list[Span]:
-    """Cut spans into chunks of at most so many elements."""
+    """Cut spans into chunks of at most ``chunk`` elements."""
     return [
         Span(place, at, min(at + chunk, stop))
         for place, start, stop in spans
@@ -152,7 +156,7 @@ def _length(span: Span) -> int:
 
 
 def member_parts(sizes: Sequence[int], members: int) -> list[list[Span]]:
-    """Cut all tensors, one after the other, into an equal part for each member."""
+    """Cut the tensors, one after the other, into one part of equal size for each member."""
     total = sum(sizes)
     edges = [total * part // members for part in range(members + 1)]
     parts: list[list[Span]] = [[] for _ in range(members)]
@@ -192,7 +196,7 @@ def _blocks(sizes: Sequence[int], members: int, chunk: int) -> list[Span]:
 
 
 def _rounds(spans: Sequence[Span], kept: int) -> Iterator[Sequence[Span]]:
-    """Yield groups of chunks; each is scratch memory ``kept`` times.
+    """Yield groups of chunks, of which a member keeps each one ``kept`` times as scratch memory.
 
     A group of one chunk may exceed ``ROUND_BYTES``.
     """

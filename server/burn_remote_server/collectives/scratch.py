@@ -16,8 +16,9 @@ __all__ = ["Scratch"]
 class Scratch:
     """The scratch memory of one member: the most that any of its collectives needed so far.
 
-    A member carries out one collective at a time, so those that wait add nothing. ``quota`` counts
-    host memory. ``is_staged``: tensors are in the memory of a device, and pass through host memory.
+    A member carries out one collective at a time, so waiting collectives add nothing. ``quota``
+    counts host memory. ``is_staged``: tensors are in the memory of a device, and pass through host
+    memory.
     """
 
     def __init__(self, quota: Quota, *, is_staged: bool) -> None:
@@ -41,7 +42,7 @@ class Scratch:
                 self._bytes = needed
 
     def release(self) -> None:
-        """Count nothing any more: the member has left, and its threads have ended."""
+        """Release the counted memory: the member has left, and its threads have ended."""
         with self._lock:
             self._has_ended = True
             if self._bytes:

@@ -24,7 +24,7 @@ _STOP: Final = object()
 
 
 class SenderOwner(Protocol):
-    """What a sender asks of its member."""
+    """The methods of a member that its sender calls."""
 
     def may_send(self, sequence: int) -> bool:
         """Whether the next member still needs the elements of a collective."""
@@ -47,8 +47,8 @@ class Sender:
     """Sends messages and pieces in order, and heartbeats when there are none.
 
     ``pause_seconds`` is the longest time between heartbeats. The link is passed to ``attach``
-    once it exists. Only the thread refers to the owner, so that both are freed with the last
-    reference to the owner, not by a later garbage collection: pieces refer to large arrays.
+    once it exists. This object does not refer to its owner; only the thread does. A reference cycle
+    would be freed by a later garbage collection, and pieces refer to large arrays.
     """
 
     def __init__(self, pause_seconds: float, name: str) -> None:
@@ -151,7 +151,7 @@ class Sender:
                     return
                 if item is not None:
                     self._send_item(owner, outgoing, item)
-                    item = None  # it refers to an output, whose memory may be free by now
+                    item = None  # it refers to an output's memory, which may be freed now
         except GroupIsBroken:
             pass
         except ConnectionLost as error:

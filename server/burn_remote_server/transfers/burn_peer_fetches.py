@@ -114,7 +114,7 @@ class BurnPeers:
         return data
 
     async def _receive(self, link: AsyncLink, max_message_bytes: int) -> bytes:
-        """Receive one message; fail if the peer is silent, too slow, or sends other data.
+        """Receive one message; fail if the peer is silent, too slow, or sends too much.
 
         A fetch takes at most ``2 * max_message_bytes / MIN_BYTES_PER_SECOND`` plus three stall
         times.

@@ -1,8 +1,9 @@
 """The scheduler of all downloads of a process.
 
-An operation waits for a tensor that is being downloaded, without a time limit. So this module must
-complete every slot, whether the download succeeds, fails, raises, or is cancelled before its first
-step, whether its session ends before or during the download, and if the event loop has closed.
+An operation waits without a time limit for a tensor that is being downloaded. So this module must
+complete the slot of every tensor: if the download succeeds, fails or raises, if it is cancelled
+before its first step, if its session ends before or during the download, and if the event loop has
+closed.
 
 A session runs ``RUNNING_AT_ONCE`` downloads at a time, in the order in which it began them. That
 cannot deadlock a program: a tensor depends only on downloads that the program began before it.
@@ -27,9 +28,9 @@ __all__ = ["RUNNING_AT_ONCE", "DownloadScheduler"]
 
 logger = get_logger(__name__)
 
-# Downloads of one session that run at once. A session may begin 16,384, and a running one has a
-# task with some 20 objects. When a peer dies, the tasks of all its downloads run in one iteration
-# of the event loop, which takes about 30 µs each.
+# Downloads of one session that run at once. A session may begin 16,384, and a running download has
+# a task with some 20 objects. When a peer ends, the tasks of all its downloads run in one iteration
+# of the event loop, about 30 µs each.
 RUNNING_AT_ONCE: Final = 64
 # Downloads started in one iteration of the event loop, about 3 ms.
 STARTED_AT_ONCE: Final = 64
@@ -71,7 +72,7 @@ class DownloadScheduler:
     def begin(
         self, owner: object, slot: InFlight, fetch: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
-        """Run ``fetch``, which completes ``slot``, unless the session ends before. Thread-safe."""
+        """Run ``fetch``, which completes ``slot``, unless the session ends first. Thread-safe."""
         with self._lock:
             session = self._sessions.get(owner)
             if session is not None:

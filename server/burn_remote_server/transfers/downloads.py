@@ -20,7 +20,7 @@ __all__ = ["Download", "ignore_progress", "transfer_failure"]
 
 
 def ignore_progress(hops: int) -> None:
-    """Ignore a report that the work before a tensor makes progress."""
+    """Ignore a report that the operations that produce a tensor make progress."""
 
 
 class Download:
@@ -34,7 +34,8 @@ class Download:
     ) -> None:
         """Prepare to receive a tensor.
 
-        ``on_progress(hops)`` is called for each ``Waiting``, and with 0 when elements arrive.
+        ``on_progress(hops)`` is called for each ``Waiting`` message with its number of hops (see
+        ``tensors/slots.py``), and with 0 when elements arrive.
         """
         self.spec = spec
         self.done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -44,7 +45,7 @@ class Download:
         self.awaits_reply = True
         self.exposed_bytes: int | None = None  # size of the exposed tensor, from the peer's reply
         self._may_borrow = True
-        self.reports = 0  # how often the peer has said that the tensor may still come
+        self.reports = 0  # ``Waiting`` messages: the peer may still expose the tensor
         self._on_progress = on_progress
 
     @property
@@ -53,7 +54,7 @@ class Download:
         return self.received + self.reports
 
     def note_progress(self, hops: int) -> None:
-        """Record that the work before the tensor makes progress."""
+        """Record that the operations that produce the tensor make progress."""
         self.reports += 1
         self._on_progress(hops)
 
@@ -104,7 +105,8 @@ class Download:
         """Complete ``done`` with the location of the lent memory, for a call of ``borrow``."""
         if self.exposed_bytes is None or self.received or not self._may_borrow:
             raise ProtocolViolation(
-                "a peer may lend a tensor only once, right after its shape and dtype, and whole"
+                "a peer may lend a tensor only once, only as a whole, and only right after its "
+                "shape and dtype"
             )
         self.done.set_result(lent)
 

@@ -1,7 +1,7 @@
 """Fetches of tensors that another session of the same process exposes.
 
-Such a fetch is an entry in two tables, not a task: a session may have thousands, and the event loop
-spends no time on those that wait.
+Such a fetch is an entry in two tables, not a task. A session may have thousands of fetches, and the
+event loop spends no time on waiting ones.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class LocalFetches:
     ) -> None:
         """Fail a fetch with ``failure()`` if its tensor is not exposed within ``seconds``.
 
-        A fetch continues to wait while ``may_come(since)`` returns true: a session may still expose
-        the tensor of a fetch that began at ``since``. It fails at once if its transfer id names a
-        session of which ``is_open(session)`` is false.
+        ``may_come(since)`` returns whether a session may still expose the tensor of a fetch that
+        began at ``since``; while it is true, the fetch continues to wait. A fetch fails at once if
+        its transfer id names a session for which ``is_open(session)`` is false.
         """
         self._is_open: Final = is_open
         self._by_source: Final[dict[int, dict[_Wait, None]]] = {}
@@ -76,10 +76,10 @@ class LocalFetches:
     def begin(
         self, owner: object, slot: InFlight, key: Key, deliver: Callable[[Exposed], None]
     ) -> None:
-        """Call ``deliver`` when a tensor is exposed: now, or in the thread that exposes it.
+        """Call ``deliver`` when a tensor is exposed: now, or later in the thread that exposes it.
 
-        ``deliver`` must complete the slot or fail it. If the tensor is not exposed, this class
-        fails the slot.
+        ``deliver`` must complete the slot or fail it. If the tensor is not exposed in time, this
+        class fails the slot.
         """
         wait = _Wait(owner, key, slot)
         source = wait.source
@@ -172,9 +172,9 @@ class LocalFetches:
 def source_ended() -> TransferFailed:
     """Return the error of a fetch from a session that cannot expose its tensor any more."""
     return TransferFailed(
-        "the session that was to send the tensor has ended on its server: the server was "
+        "the session that was to send the tensor has ended on its server, because the server was "
         "restarted, the connection was lost for longer than the lease, or the program closed the "
-        "device; open the device again and make the tensor there"
+        "device; open the device again and create the tensor there"
     )
 
 

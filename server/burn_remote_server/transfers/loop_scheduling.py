@@ -16,7 +16,7 @@ H = TypeVar("H", bound=Hashable)
 
 
 class CallQueue:
-    """A queue of calls; each iteration of the loop makes at most ``per_iteration`` of them."""
+    """A queue of calls; each iteration of the event loop makes at most ``per_iteration`` calls."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, per_iteration: int) -> None:
         self._loop: Final = loop

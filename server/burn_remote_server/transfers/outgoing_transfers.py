@@ -17,8 +17,8 @@ from burn_remote_server.tensors.exposed_tensors import Exposed, Transfers
 
 __all__ = ["OutgoingTransfers"]
 
-# Smallest tensor that is lent to a peer that can borrow. For smaller ones, opening the memory may
-# take longer than sending the bytes.
+# Smallest tensor whose memory is lent to a peer that can borrow: a server on the same host. For
+# smaller tensors, opening the memory may take longer than sending the bytes.
 LENT_BYTES: Final = 2**20
 
 # How long a loan lasts without a confirmation. A paused peer could resume and copy memory that has
@@ -26,8 +26,8 @@ LENT_BYTES: Final = 2**20
 LOAN_SECONDS: Final = 600.0
 
 # Limits of the loans of one connection. A single loan may have any size; tensors beyond the limits
-# are sent instead. Lent memory counts in no session's quota, so without limits a peer that never
-# confirms could keep any amount.
+# are sent instead. No session's quota counts lent memory, so without limits a peer that never
+# confirms its copies could occupy any amount.
 MAX_LOANS: Final = 64
 MAX_LENT_BYTES: Final = 4 * 2**30
 
@@ -43,14 +43,15 @@ class _OutgoingTransfer:
 class OutgoingTransfers:
     """The fetches of one peer connection, until the peer confirms that the tensors have arrived.
 
-    A fetch counts against the expose when it begins. If the connection breaks, the tensor is
-    exposed again, so that the peer can fetch the rest.
+    An exposed tensor can be fetched a limited number of times, and a fetch counts when it begins.
+    If the connection breaks, the tensor is exposed again for one fetch more, so that the peer can
+    fetch the rest.
     """
 
     def __init__(
         self, transfers: Transfers, dialect: str, seconds: float, *, borrower: object = None
     ) -> None:
-        # The host whose memory the peer can open, as the peer claims; not verified.
+        # The host whose memory the peer claims to be able to open; not verified.
         self._borrower = borrower
         self._transfers: Final = transfers
         self._dialect: Final = dialect
@@ -62,7 +63,7 @@ class OutgoingTransfers:
         self._idle.set()
 
     def holds(self, transfer: bytes | int) -> bool:
-        """Return whether a tensor, which may have to be exposed again, is being sent or lent."""
+        """Return whether a tensor is being sent or lent; it may have to be exposed again."""
         begun = itertools.chain(self._begun.values(), self._lent.values())
         return any(one.transfer == transfer for one in begun)
 
@@ -75,11 +76,12 @@ class OutgoingTransfers:
             return
         if request.offset > exposed.spec.nbytes or self._find(request) is not None:
             raise ProtocolViolation(
-                f"fetch {request.request} from byte {request.offset:,} of {exposed.spec} is "
-                "beyond the tensor's end, or the request was already begun"
+                f"fetch {request.request} begins at byte {request.offset:,} of {exposed.spec}, "
+                "which is beyond the tensor's end, or its request number is already in use"
             )
         now = time.monotonic()
-        # A peer that abandoned a fetch without notice must not keep tensors alive while connected.
+        # Without an expiry, a peer that abandons fetches without notice would keep the tensors
+        # alive as long as it is connected.
         _expire(self._begun, now - self._seconds)
         self._begun[request.request] = _OutgoingTransfer(request.transfer, exposed, now)
         self._idle.clear()
@@ -114,8 +116,8 @@ class OutgoingTransfers:
     def lend(self, request: FetchRequest, exposed: Exposed, loan: Loan) -> bool:
         """Keep lent memory alive until the peer confirms that it has copied the tensor.
 
-        Returns ``False`` if the peer ended the fetch before the loan was made: no confirmation
-        would follow.
+        Returns ``False`` if the peer ended the fetch before the loan was made, because no
+        confirmation would follow.
         """
         begun = self._begun.get(request.request)
         if begun is None or begun.exposed is not exposed:
@@ -148,7 +150,7 @@ class OutgoingTransfers:
         if begun is None or (begun.loan is not None and not request.offset):
             return False
         if (request.transfer, request.offset) != (begun.transfer, begun.exposed.spec.nbytes):
-            raise ProtocolViolation(f"fetch {request.request} was already begun")
+            raise ProtocolViolation(f"the request number of fetch {request.request} is in use")
         self._forget(request.request)
         return True
 
@@ -189,6 +191,6 @@ class OutgoingTransfers:
 
 
 def _expire(begun: dict[int, _OutgoingTransfer], before: float) -> None:
-    """Remove the entries begun before a time; the dictionary has the oldest first."""
+    """Remove the entries that began before a time; the dictionary has the oldest first."""
     while begun and begun[first := next(iter(begun))].since < before:
         del begun[first]

@@ -42,13 +42,13 @@ __all__ = ["PeerConnection"]
 
 logger = get_logger(__name__)
 
-# Fetches of one connection that are under way: half of the 2,048 requests that a source serves at a
+# Most fetches of one connection at a time: half of the 2,048 requests that a source serves at a
 # time, because abandoned fetches may occupy the other half. A source does not read more requests,
 # so it could not report that it still works on them.
 MAX_FETCHES: Final = 1024
 
-# Most abandoned fetches that are remembered until the peer replies. Beyond it, a peer that replies
-# late is not told to stop and sends tensors that nobody needs.
+# Most abandoned fetches that are remembered until the peer replies. For further ones, a peer that
+# replies late is not told to stop, so it sends tensors that no session needs.
 MAX_ABANDONED: Final = 1024
 
 
@@ -70,8 +70,8 @@ class PeerConnection:
         self._may_borrow = may_borrow
         self._counters = counters
         self.error: TransferFailed | None = None
-        self.is_broken = False  # the connection broke, not because of an invalid message
-        self.is_undecodable = False  # the peer sent bytes that are no message
+        self.is_broken = False  # the connection broke for another reason than an invalid message
+        self.is_undecodable = False  # the peer sent bytes that do not decode to a message
         self._downloads: dict[int, Download] = {}
         self._slots = asyncio.Semaphore(MAX_FETCHES)
         self._waiting = 0  # fetches that wait for a slot
@@ -82,8 +82,8 @@ class PeerConnection:
     async def fetch(self, transfer: bytes, download: Download) -> Any:
         """Fetch one tensor; fail if the peer is silent or too slow.
 
-        While ``MAX_FETCHES`` fetches run, it waits first. That wait has no time limit, because each
-        running fetch has one.
+        While ``MAX_FETCHES`` fetches run, this first waits for one of them to end. That wait needs
+        no time limit, because each running fetch has one.
         """
         self._waiting += 1
         try:
@@ -127,8 +127,9 @@ class PeerConnection:
     async def _check_alive(self) -> None:
         """Ping the lender before trusting a borrowed copy.
 
-        The lender keeps the memory unchanged until it receives the confirmation or gives up the
-        connection, which this end may not have noticed. Raises the error of the connection.
+        The lender keeps the memory unchanged until it receives the confirmation or closes the
+        connection. This end may not have noticed yet that it closed. Raises the error of the
+        connection.
         """
         try:
             async with asyncio.timeout(self._stall_seconds):
@@ -142,7 +143,7 @@ class PeerConnection:
 
     async def _confirm(self, request: int, transfer: bytes, exposed_bytes: int) -> None:
         """Tell the peer to stop sending a tensor and to free it."""
-        # A peer that does not read keeps it until the fetch expires.
+        # A peer that does not read the message keeps the tensor until the fetch expires.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._stall_seconds):
                 await self._send(FetchRequest(request, transfer, exposed_bytes))
@@ -155,7 +156,7 @@ class PeerConnection:
         await self.link.send(encode_frame(wanted))
 
     def _abandon(self, request: int, transfer: bytes) -> None:
-        """Remember an abandoned fetch: confirming it once the peer replies stops the peer."""
+        """Remember an abandoned fetch: when the peer replies, a confirmation stops its transfer."""
         self._abandoned[request] = transfer
         if len(self._abandoned) > MAX_ABANDONED:
             del self._abandoned[next(iter(self._abandoned))]
@@ -196,7 +197,10 @@ class PeerConnection:
         return not self._downloads and not self._waiting
 
     async def beat(self, interval_seconds: float) -> None:
-        """Send a frame each interval, whose checksum soon reveals the loss of an earlier one."""
+        """Send a frame each interval: its checksum, which includes the frame number, reveals loss.
+
+        Otherwise, the loss of a frame would be noticed only with the next frame.
+        """
         with contextlib.suppress(ConnectionLost):
             while self.error is None:
                 await asyncio.sleep(interval_seconds)
@@ -219,14 +223,14 @@ class PeerConnection:
                 elif isinstance(message, Lent) and self._may_borrow:
                     self._hand(message.request, Download.lend, message)
                 elif isinstance(message, Closing):
-                    # The peer could not decode a request: on another connection it may.
-                    raise ConnectionLost(f"{self.link.peer} ended it: {message.error}")
+                    # The peer could not decode a request. A try over a new connection may succeed.
+                    raise ConnectionLost(f"{self.link.peer} ended the connection: {message.error}")
                 else:
                     raise ProtocolViolation(f"a peer sent {type(message).__name__}")
         except BurnRemoteError as error:
             self._break(error)
             await self.link.close()
-        except Exception as error:  # it would end the server, which owns this task
+        except Exception as error:  # otherwise it would end the server, which owns this task
             logger.exception("peer connection failed unexpectedly", peer=self.link.peer)
             self._break(BurnRemoteError(f"the server failed: {type(error).__name__}: {error}"))
             await self.link.close()
@@ -237,7 +241,7 @@ class PeerConnection:
                 frame = await self.link.receive()
                 self._counters.peer_received_bytes += len(frame)
                 message = decode_frame(frame)
-                # A beat: its checksum has shown that no frame before it was lost.
+                # A heartbeat: its checksum has shown that no earlier frame was lost.
                 is_beat = isinstance(message, Acknowledged)
                 if not (is_beat and isinstance(self.link, CheckedAsyncLink)):
                     return message

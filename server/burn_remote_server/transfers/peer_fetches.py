@@ -47,8 +47,8 @@ from burn_remote_server.transfers.retries import Retries
 
 __all__ = ["Peers"]
 
-# Most connections to other servers, whose addresses clients choose. It bounds the number of servers
-# with which this one can exchange tensors at the same time.
+# Most connections to other servers, whose addresses clients choose. So this is also the most
+# servers from which this one can fetch tensors at the same time.
 MAX_PEERS: Final = 256
 
 # The largest message before a peer has proved its token; frames of the handshake are small.
@@ -70,8 +70,9 @@ class Peers:
     ) -> None:
         """Load the TLS context. Raises ``InvalidCertificate``.
 
-        ``borrows_from`` identifies the host whose lent memory this server can open instead of
-        receiving bytes. ``memory`` counts large messages while they arrive.
+        ``borrows_from`` identifies this server's host. Peers on the same host lend it memory
+        instead of sending bytes; ``None`` if it cannot open lent memory. ``memory`` counts large
+        messages while they arrive.
         """
         self._borrows_from: Final = borrows_from
         self._memory: Final = memory
@@ -97,8 +98,8 @@ class Peers:
     ) -> Any:
         """Fetch a tensor that a peer exposes, for the session ``owner``; return its array.
 
-        While it waits, ``on_progress(hops)`` is called as ``Download`` does; Burn's dialect has no
-        progress reports. Raises ``TransferFailed``.
+        While it waits, ``on_progress(hops)`` is called as ``Download`` describes; Burn's dialect
+        has no progress reports. Raises ``TransferFailed``.
         """
         if isinstance(task.transfer, int):
             allowed = self._settings.tensor_bytes(backend.memory_bytes())
@@ -177,8 +178,8 @@ class Peers:
     async def _dial(self, address: str, route: str, max_message_bytes: int) -> AsyncLink:
         """Connect to a route of an address, if the rules allow the address.
 
-        Of a name's addresses, the first that opens a WebSocket is used; a host may have an address
-        on which its server does not listen, such as ``::1``.
+        Of the addresses to which a host name resolves, the first that opens a WebSocket is used. A
+        host may have an address on which its server does not listen, such as ``::1``.
         """
         seconds = self._settings.handshake_timeout_seconds
         async with asyncio.timeout(seconds):
@@ -211,8 +212,9 @@ class Peers:
                 f"{target} has a token in its path; remove it, because native servers prove the "
                 "peer token instead"
             )
-        # TLS detects corrupted bytes itself. Older sources refuse checked frames. So does a current
-        # source if one bit of the first frame flips, so they are tried twice.
+        # Frames have checksums only without TLS, which detects corrupted bytes itself. Older
+        # sources refuse frames with checksums. A current source also refuses the first frame if a
+        # bit of it was flipped, so checksums are tried twice.
         if not target.secure and self._settings.transfer_checksum:
             for _ in range(2):
                 try:

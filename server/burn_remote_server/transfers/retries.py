@@ -19,17 +19,17 @@ from burn_remote_protocol.errors import (
 
 __all__ = ["Retries"]
 
-# Consecutive tries in which the connection breaks within the handshake, about 2 seconds: what
-# listens there may be another program, or a proxy of a server that is gone.
+# Most consecutive tries in which the connection breaks before the handshake is complete; they take
+# about 2 seconds. Another program may listen at the address, or a proxy of a server that has ended.
 UNREACHED_TRIES: Final = 8
 
-# Pauses are drawn at random up to a bound that doubles with each try without progress, because the
-# fetches of many sessions break together.
+# A pause is random, up to a bound that doubles with each try without progress. It is random because
+# the fetches of many sessions break at the same time.
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 1.0
 
-# Consecutive tries in which the handshake fails otherwise, and tries that end with an invalid
-# message: without TLS, one flipped bit can look like either.
+# Most consecutive tries in which the peer refuses the handshake, and most tries that end with an
+# invalid message: without TLS, one flipped bit can cause either.
 REFUSED_TRIES: Final = 3
 
 _HANDSHAKE_FAILURES: Final = (
@@ -44,9 +44,9 @@ _CUTS: Final = (ConnectionLost, GarbledBytes, ConnectionResetError, BrokenPipeEr
 class Retries:
     """The tries of one fetch; each continues where the previous one broke.
 
-    A fetch is given up when it made no progress for ``patience_seconds``, or when several
-    connections in a row broke within the handshake. Progress is a number that grows with each byte
-    and with each report that the source works, in all tries.
+    A fetch is given up when it made no progress for ``patience_seconds``, or after the numbers of
+    tries above. Progress is a number that grows with each byte and with each report that the source
+    still works on the tensor, over all tries.
     """
 
     def __init__(self, patience_seconds: float, now: Callable[[], float] = time.monotonic) -> None:
@@ -62,7 +62,7 @@ class Retries:
     def reached(self) -> None:
         """Record that the peer completed the handshake."""
         self._refused_tries = 0
-        self._unreached_tries = -1  # the try that begins now is none of them
+        self._unreached_tries = -1  # the next ``pause`` is for this try, which does not count
 
     def pause_unreached(self, error: BaseException) -> float | None:
         """Return the seconds to wait after a connection or handshake failed, as ``pause`` does."""
@@ -95,7 +95,7 @@ class Retries:
 
 
 def _was_cut(error: BaseException) -> bool:
-    """Whether an error is that of a connection that broke, and not of a peer that refuses."""
+    """Whether an error means that the connection broke, and not that the peer refused."""
     return any(isinstance(one, _CUTS) for one in _causes(error))
 
 

@@ -14,8 +14,9 @@ from burn_remote_protocol.errors import TransferFailed
 
 __all__ = ["FairShare", "ThroughputSample", "watch_throughput"]
 
-# Minimum throughput of a connection, averaged over each stall time, once a response has begun. Low
-# enough for slow networks; it ends fetches from peers that send almost nothing.
+# Minimum throughput of a connection after a response has begun, averaged over each stall time
+# (``stall_seconds``). It is low enough for slow networks, and ends fetches from peers that send
+# almost nothing.
 MIN_BYTES_PER_SECOND: Final = 64 * 2**10
 
 # The number of bytes by which one tensor may lag behind its fair share of the connection. The
@@ -34,15 +35,15 @@ async def watch_throughput(
     allowed: Callable[[], int],
     reports: Callable[[], int] = lambda: 0,
 ) -> None:
-    """Wait until ``done``, without a time limit while the peer sends fast enough.
+    """Wait for ``done``, without a time limit while the peer sends fast enough.
 
     ``has_begun`` returns whether the response has begun, ``arrived`` the number of bytes received
     on the connection, and ``allowed`` the number that it may have received by now. ``reports``
-    returns how often the peer has said that it still works on the tensor.
+    returns how often the peer has reported that it still works on the tensor.
 
-    Raises ``TransferFailed`` if no response begins and no report comes within a stall time, if the
-    throughput falls below ``MIN_BYTES_PER_SECOND`` in a later one, or if more bytes arrive than
-    allowed: the peer sends only pings or other tensors.
+    Raises ``TransferFailed`` if no response begins and no report arrives within a stall time, if
+    the throughput falls below ``MIN_BYTES_PER_SECOND`` in a later stall time, or if more bytes
+    arrive than allowed, because the peer then sends only pings or other tensors.
     """
     within = f"from {peer} within {stall_seconds:g} seconds"
     floor = MIN_BYTES_PER_SECOND * stall_seconds

@@ -218,7 +218,7 @@ def test_a_session_is_a_member_of_a_bounded_number_of_groups(session: NativeSess
         session.join_group(GROUP)
     session.leave_group(first)
     assert session.join_group(GROUP) == first
-    with pytest.raises(UsageError, match="no member of group 5"):
+    with pytest.raises(UsageError, match="not a member of group 5"):
         session.leave_group(5)
 
 

@@ -147,7 +147,7 @@ def test_a_member_that_is_alive_but_issues_nothing_is_named_everywhere(late: int
         error = error_of(slot)
         assert (error.member, error.address) == (late, members.addresses[late])
         assert "it is alive, but did not issue collective 1, all_reduce by sum" in str(error)
-        assert f"after member {(late - 1) % 4}; session {late} is idle" in str(error)
+        assert f"after member {(late - 1) % 4} began it; session {late} is idle" in str(error)
     (own,) = members.issue(late, SUM, vector(late))
     assert error_of(own).member == late
     members.leave()
@@ -159,7 +159,7 @@ def test_of_two_late_members_the_one_whose_neighbour_has_begun_is_named() -> Non
     for (slot,) in slots:
         error = error_of(slot)
         assert error.member == 1
-        assert "after member 0; session 1 is idle" in str(error)
+        assert "after member 0 began it; session 1 is idle" in str(error)
     members.leave()
 
 

@@ -29,10 +29,10 @@ def test_small_tensors_are_joined_behind_the_large_ones_and_separated_again() ->
     packed = packing.pack(inputs)
     assert np.frombuffer(packed[1], np.float32).tolist() == [0, 1, 2, 3, 4, 5, 20]
     outputs = [memoryview(bytearray(spec.nbytes)) for spec in SPECS]
-    room = packing.room(outputs)
-    for target, source in zip(room, packed, strict=True):
+    results = packing.output_memory(outputs)
+    for target, source in zip(results, packed, strict=True):
         target[:] = source
-    packing.unpack(room, outputs)
+    packing.unpack(results, outputs)
     assert [bytes(each) for each in outputs] == [bytes(each) for each in inputs]
 
 
@@ -50,14 +50,14 @@ def test_other_calls_stay_as_they_are(call: CollectiveCall) -> None:
     assert packing.call is call
     tensors = [memory(spec, 0) for spec in call.specs]
     assert packing.pack(tensors) == tensors
-    assert packing.room(tensors) == tensors
+    assert packing.output_memory(tensors) == tensors
 
 
 def test_a_member_without_inputs_or_with_only_a_token_packs_nothing() -> None:
     packing = Packing(CollectiveCall(Kind.BROADCAST, SPECS))
     assert packing.pack([]) == []
     token = [memoryview(bytearray())]
-    assert Packing(CollectiveCall(Kind.REDUCE, SPECS)).room(token) == token
+    assert Packing(CollectiveCall(Kind.REDUCE, SPECS)).output_memory(token) == token
 
 
 def test_a_bucket_of_many_small_tensors_takes_few_pieces() -> None:

@@ -299,15 +299,15 @@ class BurnSession:
         outputs: Sequence[TensorHandle],
     ) -> None:
         """Raise ``UsageError``: no session of this dialect is a member of a group."""
-        raise UsageError(f"this session is no member of group {group}")
+        raise UsageError(f"this session is not a member of group {group}")
 
     def leave_group(self, group: int) -> None:
         """Raise ``UsageError``: no session of this dialect is a member of a group."""
-        raise UsageError(f"this session is no member of group {group}")
+        raise UsageError(f"this session is not a member of group {group}")
 
     def group_size(self, group: int) -> tuple[int, int]:
         """Raise ``UsageError``: no session of this dialect is a member of a group."""
-        raise UsageError(f"this session is no member of group {group}")
+        raise UsageError(f"this session is not a member of group {group}")
 
     def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
         """Have the server fetch an exposed tensor from the server at ``address``."""

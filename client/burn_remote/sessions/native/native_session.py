@@ -522,7 +522,7 @@ class NativeSession:
         """Return the number of members of a group, and the rank of this session in it."""
         spec = self._groups.get(group)
         if spec is None:
-            raise UsageError(f"this session is no member of group {group}")
+            raise UsageError(f"this session is not a member of group {group}")
         return len(spec.addresses), spec.rank
 
     def collective(
