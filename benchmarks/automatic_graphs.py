@@ -100,7 +100,7 @@ def issuing(table: Table, rounds: int) -> None:
 
 
 def _delay(source: socket.socket, sink: socket.socket, seconds: float) -> None:
-    """Pass on bytes, each after so many seconds."""
+    """Pass on bytes, each with a delay."""
     waiting: queue.Queue[tuple[float, bytes]] = queue.Queue()
 
     def deliver() -> None:
@@ -138,7 +138,7 @@ def _relay(port: int, seconds: float, ready: Queue[int]) -> None:
 
 @contextmanager
 def delayed(running: RunningServer, milliseconds: float) -> Iterator[str]:
-    """Return the address of a server, with a round trip that is longer by so much."""
+    """Yield the address of a relay that makes the round trip to a server longer."""
     if not milliseconds:
         yield running.address
         return
@@ -251,7 +251,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=5)] = 15,
 ) -> None:
     """Measure, and print one table."""
-    table = Table("measure", "median (quartiles)", "reach", title=f"{date.today()}")
+    table = Table("measure", "median (quartiles)", "target", title=f"{date.today()}")
     issuing(table, 2 * rounds)
     for delay in map(float, delays.split(",")):
         with server() as running:

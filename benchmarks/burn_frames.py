@@ -81,7 +81,7 @@ def recorded_messages() -> list[Any]:
 
 
 def is_beginning(message: Any) -> bool:
-    """Whether a message multiplies the batch by the first weights."""
+    """Return whether a message multiplies the batch by the first weights."""
     operation = message["Task"].get("RegisterOperation", [None, {}])[1]
     product = operation.get("Float", [None, {}])
     product = product[1].get("Matmul") if isinstance(product[1], dict) else None
@@ -172,7 +172,7 @@ def processor_seconds(running: RunningServer) -> float:
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
-# The measure, and how often a block does what is measured.
+# Name of a measure -> the function that measures blocks, and the repetitions in a block.
 MEASURES: dict[str, tuple[Callable[[RunningServer], Iterator[float]], int]] = {
     "addition and its read": (round_trips, ROUND_TRIPS),
     "training step with its loss read": (training, STEPS),

@@ -112,7 +112,7 @@ def linked(
     accepting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     accepting.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
     wrapped: list[socket.socket] = []
-    # Both handshakes of a ring wait for another member.
+    # Each handshake waits for another member, so both must run at the same time.
     accepted = threading.Thread(
         target=lambda: wrapped.append(accepting.wrap_socket(before, server_side=True))
     )
@@ -175,7 +175,7 @@ class Ring(Protocol):
     """A ring whose all-reduces are timed."""
 
     def seconds(self, size: int, count: int) -> float:
-        """Return the time of one all-reduce of ``count``."""
+        """Return the mean time of ``count`` all-reduces of ``size`` elements."""
         ...
 
 
@@ -202,7 +202,7 @@ class Processes:
                 ports[members + rank].put(found[(rank + 1) % members])
 
     def seconds(self, size: int, count: int) -> float:
-        """Return the time of one all-reduce."""
+        """Return the mean time of ``count`` all-reduces of ``size`` elements."""
         start = time.perf_counter()
         for commands in self._commands:
             commands.put((size, count))
@@ -237,7 +237,7 @@ class ServerGroup:
         }
 
     def seconds(self, size: int, count: int) -> float:
-        """Return the time of one all-reduce of ``count``."""
+        """Return the mean time of ``count`` all-reduces of ``size`` elements."""
         start = time.perf_counter()
         for _ in range(count):
             outputs = self.issue(size)

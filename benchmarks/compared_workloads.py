@@ -163,7 +163,7 @@ def main() -> None:
             workloads = remote_workloads(remote) | local_workloads(local)
             print(json.dumps([*workloads]), flush=True)
             for line in sys.stdin:
-                # Drops and replies of the workload before this one.
+                # Wait for drops and replies of the previous workload, so that they do not count.
                 remote.sync()
                 local.sync()
                 server, client = processor_seconds(process.pid), time.process_time()

@@ -70,11 +70,11 @@ def seconds_of(trainer: br.DataParallel, batch: br.distributed.SplitBatch, way: 
 
 
 def forward(source: socket.socket, sink: socket.socket, bytes_per_second: float) -> None:
-    """Pass on what one socket receives, on average at a rate while more is waiting."""
+    """Pass on what one socket receives, on average at most ``bytes_per_second``."""
     due = time.perf_counter()
     with contextlib.suppress(OSError):
         while data := source.recv(2**16):
-            # A sleep ends late, so up to 2 ms are made up for.
+            # A sleep may end late. Up to 2 ms of that are made up for.
             due = max(due, time.perf_counter() - 0.002) + len(data) / bytes_per_second
             time.sleep(max(0.0, due - time.perf_counter()))
             sink.sendall(data)

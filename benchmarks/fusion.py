@@ -308,7 +308,7 @@ def compared(runs: list[Callable[[], object]], repeats: int = REPEATS) -> list[f
 
 @contextlib.contextmanager
 def forced_fusers() -> Iterator[None]:
-    """Let fusers take also what they would leave, because it is not faster."""
+    """Let fusers also fuse operations that they would leave alone because fusion is not faster."""
     with (
         patch.object(elementwise.ElementwiseFuser, "least_bytes", 0),
         patch.object(elementwise, "BLOCKS_PAY", ((0, 0),)),

@@ -8,8 +8,8 @@ a change of the machine's speed concerns both. "Half of the rounds" are the quar
 Rows marked "processor" are processor times: of one thread, or of the server's process. They hardly
 depend on other programs. The other rows are elapsed times, because client and server work at the
 same time. They are only valid on a quiet machine: each round waits for one, at most 20 s in total,
-and the last row says how busy it was. One BLAS thread on both sides: several wait for each other
-actively, so their processor time says nothing.
+and the last row says how busy it was. Both sides use one BLAS thread, because several would wait
+for each other actively, which also counts as processor time.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ console = Console(width=120)
 
 
 class Figure(NamedTuple):
-    """Measurements of one row, and the value that the project wants to reach."""
+    """Measurements of one row, and the project's target for them (``reach``)."""
 
     values: list[float]
     reach: str = ""
@@ -423,7 +423,7 @@ def main(
         "measure",
         "median",
         "half of the rounds",
-        "reach",
+        "target",
         title=f"{date.today()}, Python {platform.python_version()}, NumPy {np.__version__}, "
         f"{psutil.cpu_count()} cores, load {load}",
     )

@@ -2,11 +2,11 @@
 
     python benchmarks/modules.py
 
-Each is timed on a local device, which runs the same kernels as a server, without a connection. It
-is compared in the same process with a matrix product of the same number of operations, with
-hand-written NumPy, or with PyTorch if it is installed (``make bench-modules`` installs it). The
-calls alternate and the medians are compared, so that other load affects both alike. Memory is the
-peak that ``tracemalloc`` measures.
+Each function is timed on a local device, which runs the same kernels as a server, without a
+connection. It is compared in the same process with a matrix product of as many multiplications,
+with hand-written NumPy, or with PyTorch if it is installed (``make bench-modules`` installs it).
+The calls alternate and the medians are compared, so that other load affects both alike. Memory is
+the peak that ``tracemalloc`` measures.
 """
 
 from __future__ import annotations
@@ -218,7 +218,9 @@ def attention(against: Comparison) -> list[Row]:
 
 def main() -> None:
     """Measure all and print one table of ratios."""
-    parser = argparse.ArgumentParser(description="Functions of networks beside their rivals.")
+    parser = argparse.ArgumentParser(
+        description="Compare neural network functions with hand-written NumPy and with PyTorch."
+    )
     parser.add_argument("--repeats", type=int, default=15, help="pairs of calls (default 15)")
     parser.add_argument(
         "--processor-time",
@@ -234,7 +236,7 @@ def main() -> None:
     title = f"{date.today()}, {threads} of {CORES} cores, NumPy {np.__version__}" + (
         f", PyTorch {torch.__version__}" if torch else ""
     )
-    table = Table("measure", "ms", "ratio", "reach", title=title)
+    table = Table("measure", "ms", "ratio", "target", title=title)
     busy = os.getloadavg()[0]
     with br.LocalDevice() as device:
         against = Comparison(device, options.repeats, clock)
@@ -243,7 +245,7 @@ def main() -> None:
                 table.add_row(name, f"{milliseconds:.1f}", f"{ratio:.2f}", reach)
     console = Console()
     console.print(table)
-    console.print(f"Before it began, {busy:.1f} programs wanted the {CORES} cores.")
+    console.print(f"Load average before the measurements: {busy:.1f} on {CORES} cores.")
     if torch is None:
         console.print("PyTorch is not installed: its ratios were not measured.")
 

@@ -144,7 +144,7 @@ def main() -> None:
         for certificate in track((None, Certificate(Path(folder))), "measuring", console=console):
             with moves(certificate) as move, bare(certificate) as send:
                 moved, sent = rates(move, send)
-            name = "in the open" if certificate is None else "TLS"
+            name = "without TLS" if certificate is None else "with TLS"
             table.add_row(name, f"{moved:.2f}", f"{sent:.2f}", f"{moved / sent:.2f}")
     console.print(table, f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores")
 

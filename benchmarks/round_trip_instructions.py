@@ -1,8 +1,8 @@
 """Instructions of small round trips, of the client and of the server, counted by Valgrind.
 
 Each workload runs twice in its own processes, with different numbers of loops. The difference of
-the counts is divided by the difference of the loops. One of the two processes runs under callgrind.
-So the counts hardly depend on what else the machine does. They include no system calls, nor the
+the counts is divided by the difference of the loops. One of the two processes runs under callgrind,
+so the counts hardly depend on what else the machine does. They include neither system calls nor the
 time until the system wakes a process.
 
     python benchmarks/round_trip_instructions.py                     # this checkout

@@ -27,7 +27,7 @@ from burn_remote.torch.aten.table import TABLE
 
 PAGE = Path(__file__).parent.parent / "docs" / "torch-coverage.md"
 
-# Functions whose samples reach operators of core ATen that no entry is named after.
+# Entries of the database whose samples call operators of core ATen that have no entry of their own.
 REACHING = frozenset(
     {
         "cdist",
@@ -148,7 +148,7 @@ def layout_of(x: Any) -> tuple[Any, ...]:
 
 
 def run(op: Any, sample: Any, device: str, backward: bool) -> tuple[list[Any], list[Any]]:
-    """Return results of a sample, or gradients of its inputs, on the CPU, and their layouts."""
+    """Return results of a sample, or gradients of its inputs, as CPU tensors, and their layouts."""
     given = (sample.input, sample.args, sample.kwargs)
     given, args, kwargs = moved(given, device)
     result = op.op(given, *args, **kwargs)

@@ -5,9 +5,9 @@
 The step is that of ``torch_training.py``, without ``torch.compile``. The floor is the same step in
 which each operation only makes tensors with the metadata that its results had in a recorded step:
 PyTorch's modules, autograd, optimizer and dispatch to Python remain, and nothing is computed.
-``--other`` names a checkout of another commit, whose steps take turns with those of this one in a
-process of their own. Prints medians and minima of wall and processor milliseconds, the latter
-without the servers'.
+``--other`` names a checkout of another commit. It runs in another process, and its steps take turns
+with those of this checkout. Prints medians and minima of wall and processor milliseconds, the
+latter without the servers'.
 """
 
 from __future__ import annotations

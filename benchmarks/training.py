@@ -4,12 +4,16 @@
     OPENBLAS_NUM_THREADS=1 python benchmarks/training.py --latency 0 --rounds 30
 
 For each latency (0, 10, 50 and 150 ms there and back), a relay between client and server delays all
-bytes; without latency, there is no relay. Prints requests per step, without and with a read of the
-loss, and the time of a step, eager and compiled, divided by that of the same step written by hand
-in NumPy in this process, with quartiles, and the server's processor time of a compiled step divided
-by NumPy's, which hardly depends on other programs. Then prints the processor time of issuing an
-operation on a tracked tensor, divided by that of an untracked one. Sides of a ratio alternate; each
-figure is a median of rounds.
+bytes; without latency, there is no relay. Prints for each latency:
+
+- the requests per step, without and with a read of the loss;
+- the time of a step, eager and compiled, divided by that of the same step written by hand in NumPy
+  in this process, with quartiles;
+- the server's processor time of a compiled step, divided by NumPy's, which hardly depends on other
+  programs.
+
+Then prints the processor time of issuing an operation on a tracked tensor, divided by that for an
+untracked one. The sides of a ratio alternate; each figure is a median of rounds.
 """
 
 from __future__ import annotations

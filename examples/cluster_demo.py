@@ -4,8 +4,8 @@ Each node except the last trains the same network on its part of every batch. Th
 the gradients directly and add them up. The last node evaluates the network. Then a tensor of 256
 MiB moves around all nodes. This program only sends operations; the report compares its own traffic
 with that of the servers. If a node is lost, the report names it, and the others continue. A server
-built with Burn 0.21 can only be the last node: as a trainer it would hang, as on all overlapping
-moves.
+built with Burn 0.21 can only be the last node: as a trainer, it would hang, because overlapping
+moves make it hang.
 
     python examples/cluster_demo.py ws://a:3000 ws://b:3000 ws://c:3000 --svg timeline.svg
 
@@ -165,7 +165,7 @@ def run(options: argparse.Namespace, cluster: Cluster) -> int:
         accuracy = cluster.persist(training.accuracy, training.recover)
     print()
     print(nodes_table(cluster, watch))
-    print(f"\nwatching the nodes brought this program another {size(watch.nbytes)}")
+    print(f"\nreading the nodes' metrics took another {size(watch.nbytes)}")
     print(f"accuracy on {cluster.evaluator.name}: {accuracy:.1%}")
     print(f"weights sha256 {digest(weights[0])}")
     problems += faults(options, accuracy, ring)

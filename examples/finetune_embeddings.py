@@ -1,4 +1,4 @@
-"""Fine-tune a classifier on top of real word embeddings: which module is a docstring from?
+"""Train a classifier on published word embeddings: it finds the module of a docstring.
 
 The embeddings are WordLlama's (MIT licence): 32,000 tokens of a large language model, reduced to
 256 numbers each. The package `wordllama` ships them as a safetensors file of 16 MB, with their

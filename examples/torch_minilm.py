@@ -54,7 +54,8 @@ def embed(model: Any, batch: dict[str, Any]) -> Any:
 def compare(address: str = "", compiled: bool = False) -> tuple[Any, float, int, float]:
     """Return embeddings, their largest difference from the CPU's, round trips and seconds.
 
-    The last two are those of one pass, until the embeddings are here; a pass before it compiles.
+    Round trips and seconds are those of one pass, until the embeddings have arrived. A pass before
+    it compiles.
     """
     import torch
     import transformers

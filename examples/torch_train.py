@@ -1,4 +1,4 @@
-"""Train a PyTorch model on a burn device: what a user would copy.
+"""Train a PyTorch model on a burn device: a program to start from.
 
 The model is PyTorch's, and so are losses, gradients and the optimizer. A compiled step is three
 messages, and nothing waits for the server until the program reads the loss. The program prints the

@@ -41,7 +41,7 @@ class Block:
 
 @dataclass
 class Model:
-    """The weights. A data class is a container: gradients and Adam's moments look like it."""
+    """The weights. Gradients and Adam's moments have this form too, because it is a data class."""
 
     characters: br.Tensor  # [characters, width], also the last layer
     places: br.Tensor  # [context, width]
@@ -78,7 +78,7 @@ def initial(device: br.Device, characters: int, context: int, width: int, layers
 
 
 def attended(x: br.Tensor, block: Block, heads: int) -> br.Tensor:
-    """Return what each place takes from itself and the places before it, ``[batch, n, width]``."""
+    """Let each place attend to itself and the places before it: ``[batch, n, width]``."""
     batch, count, width = x.shape
     every = F.linear(x, block.attention).reshape((batch, count, 3, heads, width // heads))
     q, k, v = (every[:, :, part].swapaxes(1, 2) for part in range(3))  # [batch, heads, n, part]
@@ -98,7 +98,7 @@ def logits_of(model: Model, text: br.Tensor, heads: int) -> br.Tensor:
 
 
 def loss_of(model: Model, text: br.Tensor, heads: int) -> br.Tensor:
-    """Return the mean cross-entropy ``[]`` of the characters but the first of texts."""
+    """Return the mean cross-entropy ``[]`` of all characters of texts but the first."""
     logits = logits_of(model, text[:, :-1], heads)
     return F.cross_entropy(logits.swapaxes(1, 2), text[:, 1:])
 

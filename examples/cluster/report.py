@@ -29,7 +29,7 @@ def nodes_table(cluster: Cluster, watch: Watch) -> str:
         total = watch.total(node)
         name = f"{node.name} (lost)" if node.lost else node.name
         if total is None:
-            rows.append((name, "does not tell", *[""] * (len(HEADER) - 2)))
+            rows.append((name, "no metrics", *[""] * (len(HEADER) - 2)))
             continue
         rows.append(
             (

@@ -145,7 +145,7 @@ class Training:
 
 
 def initial_weights() -> np.ndarray:
-    """Draw weights as He et al. (2015) advise for ReLU; flat, always the same."""
+    """Draw flat weights as He et al. (2015) advise for ReLU, the same at each call."""
     random = np.random.default_rng(0)
     drawn = [
         random.normal(0, (2 / rows) ** 0.5, (rows, columns)) if rows > 1 else np.zeros((1, columns))
@@ -173,9 +173,10 @@ def forward(weights: list[br.Tensor], x: br.Tensor) -> tuple[br.Tensor, br.Tenso
 
 
 def gradients(flat: br.Tensor, x: br.Tensor, y: br.Tensor) -> br.Tensor:
-    """Return a part's gradients of the batch's mean cross-entropy and its share of the loss, flat.
+    """Return one part's share of the gradients and of the loss of a batch, in one flat tensor.
 
-    One sum over all parts gives both. ``y`` [n, 10] is one-hot.
+    The sum over all parts gives the gradients and the loss, the mean cross-entropy of the batch.
+    ``y`` [n, 10] is one-hot.
     """
     weights = unpacked(flat)
     hidden, logits = forward(weights, x)
