@@ -32,7 +32,10 @@ import burn_remote.sessions.lifetime as lifetime, burn_remote.sessions.receiver 
 lifetime.FLUSH_SECONDS = receiver.AWAY_SECONDS = 60.0
 address, counted, kind, loops = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 if kind == "echo":
-    from burn_remote_protocol.links.transport_registry import connect
+    try:
+        from burn_remote_protocol.links.transport_registry import connect
+    except ImportError:  # the other checkout may have the module under this name
+        from burn_remote_protocol.links.transports import connect
     link = connect(address)
     def once():
         link.send(bytes(60))

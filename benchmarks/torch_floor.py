@@ -28,7 +28,7 @@ from torch_training import Training
 
 import burn_remote as br
 import burn_remote.torch as brt
-from burn_remote.torch import tensors
+from burn_remote.torch import burn_tensor
 from support.servers import server
 
 STEPS: Final = 10
@@ -56,10 +56,10 @@ class Floor:
         self._results: list[Any] = []
         self._next = 0
         self._depth = 0
-        self._handlers, self._resolve = tensors._dispatcher
-        tensors._dispatcher[0] = self._recorder()
+        self._handlers, self._resolve = burn_tensor._dispatcher
+        burn_tensor._dispatcher[0] = self._recorder()
         self._step()
-        tensors._dispatcher[0] = self._handlers
+        burn_tensor._dispatcher[0] = self._handlers
 
     def run(self, steps: int) -> None:
         """Run steps."""
@@ -69,13 +69,13 @@ class Floor:
             def get(self, func: Any, default: Any = None) -> Any:
                 return replay
 
-        tensors._dispatcher[0] = Replaying()
+        burn_tensor._dispatcher[0] = Replaying()
         try:
             for _ in range(steps):
                 self._next = 0
                 self._step()
         finally:
-            tensors._dispatcher[0] = self._handlers
+            burn_tensor._dispatcher[0] = self._handlers
 
     def _step(self) -> None:
         training = self._training
@@ -111,7 +111,7 @@ class Floor:
 
 
 def _described(result: Any, args: Any) -> Any:
-    if type(result) is tensors.BurnTensor:
+    if type(result) is burn_tensor.BurnTensor:
         for place, x in enumerate(args):
             if x is result:
                 return place
@@ -129,7 +129,9 @@ def _described(result: Any, args: Any) -> Any:
 
 def _made(described: Any, args: Any) -> Any:
     if type(described) is tuple:
-        return torch.Tensor._make_wrapper_subclass(tensors.BurnTensor, described[0], **described[1])
+        return torch.Tensor._make_wrapper_subclass(
+            burn_tensor.BurnTensor, described[0], **described[1]
+        )
     if type(described) is int:
         return args[described]
     return [_made(one, args) for one in described] if type(described) is list else None

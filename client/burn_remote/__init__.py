@@ -27,7 +27,7 @@ from burn_remote import (
     tree,
 )
 from burn_remote.autodiff.checkpointing import checkpoint
-from burn_remote.autodiff.custom import custom_vjp
+from burn_remote.autodiff.custom_vjp import custom_vjp
 from burn_remote.autodiff.grad_mode import enable_grad, no_grad
 from burn_remote.devices.addresses import (
     DeviceId,
@@ -39,7 +39,7 @@ from burn_remote.devices.named_devices import device
 from burn_remote.devices.remote import RemoteDevice
 from burn_remote.diagnostics.foreign_names import missing_from
 from burn_remote.distributed.data_parallel import DataParallel
-from burn_remote.function_gradients import grad, jvp, value_and_grad, vjp
+from burn_remote.function_transforms import grad, jvp, value_and_grad, vjp
 from burn_remote.functions.arithmetic import (
     add,
     atan2,
@@ -211,7 +211,7 @@ from burn_remote.functions.manipulation import (
 from burn_remote.functions.manipulation import concat as cat
 from burn_remote.functions.manipulation import expand_dims as unsqueeze
 from burn_remote.functions.manipulation import permute_dims as permute
-from burn_remote.functions.matrices import diag, kron
+from burn_remote.functions.matrix_parts import diag, kron
 from burn_remote.functions.namespace_information import API_VERSION
 from burn_remote.functions.namespace_information import namespace_info as __array_namespace_info__
 from burn_remote.functions.nan_statistics import (
@@ -284,7 +284,7 @@ from burn_remote.functions.statistics import (
 from burn_remote.functions.tensor import (
     Tensor,
 )
-from burn_remote.functions.value import (
+from burn_remote.functions.tensor_value import (
     read,
 )
 from burn_remote.graphs.compiled import (
@@ -300,7 +300,7 @@ from burn_remote.runner.pending import (
 from burn_remote.sessions.traffic import (
     Traffic,
 )
-from burn_remote.tensor_files.files import load, save
+from burn_remote.tensor_files.load_and_save import load, save
 from burn_remote.tensor_files.safetensors_files import (
     load_safetensors,
     safetensors_metadata,

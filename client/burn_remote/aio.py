@@ -20,10 +20,10 @@ from burn_remote.devices.remote import RemoteDevice
 from burn_remote.diagnostics.foreign_names import missing_from
 from burn_remote.functions.creation import tensor as make_tensor
 from burn_remote.functions.default_device import default_device
-from burn_remote.functions.value import read_arrays
-from burn_remote.sessions.locations import caller
-from burn_remote.tensor_files.files import load as load_file
-from burn_remote.tensor_files.files import save as save_file
+from burn_remote.functions.tensor_value import read_arrays
+from burn_remote.sessions.source_locations import caller
+from burn_remote.tensor_files.load_and_save import load as load_file
+from burn_remote.tensor_files.load_and_save import save as save_file
 
 if TYPE_CHECKING:
     from burn_remote.arguments.arrays import AnyDType, Array

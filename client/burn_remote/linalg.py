@@ -29,7 +29,6 @@ from burn_remote.functions.linear_algebra import (
     vector_norm,
 )
 from burn_remote.functions.manipulation import matrix_transpose
-from burn_remote.functions.matrices import diagonal, trace
 from burn_remote.functions.matrix_functions import (
     lstsq,
     matrix_norm,
@@ -38,6 +37,7 @@ from burn_remote.functions.matrix_functions import (
     norm,
     pinv,
 )
+from burn_remote.functions.matrix_parts import diagonal, trace
 
 __all__ = [
     "cholesky",

@@ -19,7 +19,7 @@ from burn_remote.optimizers.clipping import (
     clip_grad_value_,
     global_norm,
 )
-from burn_remote.optimizers.optimizer import Optimizer
+from burn_remote.optimizers.optimizer_class import Optimizer
 from burn_remote.optimizers.schedules import Schedule
 
 __all__ = [

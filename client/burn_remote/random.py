@@ -33,7 +33,7 @@ from burn_remote.functions.searching import argsort
 from burn_remote.functions.selection import clip, maximum
 from burn_remote.functions.statistics import cumulative_sum
 from burn_remote.functions.tensor import Tensor
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote_protocol.dtypes import F32, I64, DType
 from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import floats, numeric

@@ -15,12 +15,12 @@ from burn_remote.functions.shared_uploads import MIN_BYTES, send_shared
 from burn_remote.runner.interface import OwningHandle
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.session_runner import SessionRunner
-from burn_remote.sessions.burn.burn_responses import BurnResponses
+from burn_remote.sessions.burn.burn_response_router import BurnResponseRouter
 from burn_remote.sessions.burn.burn_session import BurnSession
 from burn_remote.sessions.burn.outgoing_queue import Outgoing
-from burn_remote.sessions.native.following_session import FollowingSession
+from burn_remote.sessions.native.automatic_graph_session import AutomaticGraphSession
+from burn_remote.sessions.native.native_response_router import ResponseRouter
 from burn_remote.sessions.native.native_session import NativeSession
-from burn_remote.sessions.native.response_router import ResponseRouter
 from burn_remote.sessions.receiver import Receiver
 from support.interrupts import InterruptAfterCall, InterruptAt
 from support.servers import RunningServer
@@ -38,8 +38,8 @@ RECEIVING = frozenset(
         ResponseRouter._take_reply,
         ResponseRouter._take_chunk,
         ResponseRouter._complete,
-        BurnResponses.take,
-        BurnResponses._finish_sync,
+        BurnResponseRouter.take,
+        BurnResponseRouter._finish_sync,
         Pending._finish,
         Pending._call_back,
     )
@@ -181,9 +181,9 @@ ISSUING = (
     NativeSession.upload,
     NativeSession._assign_ids,
     NativeSession._append,
-    FollowingSession.execute,
-    FollowingSession.execute_graph,
-    FollowingSession.reserve,
+    AutomaticGraphSession.execute,
+    AutomaticGraphSession.execute_graph,
+    AutomaticGraphSession.reserve,
     BurnSession.execute,
     BurnSession.reserve,
     BurnSession.upload,

@@ -18,7 +18,7 @@ import burn_remote as br
 from burn_remote import functional as F
 from burn_remote import gradients as G
 from burn_remote.dispatch.operators import Operator
-from burn_remote.dispatch.preferred_rows import CHOICES
+from burn_remote.dispatch.rows_with_fallbacks import CHOICES
 from burn_remote_protocol.operations.families import numeric, search_rows
 from burn_remote_protocol.operations.row import Row
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from burn_remote.autodiff.rules import RULES, JointRule, Never, Rule, Variants
+from burn_remote.autodiff.rule_table import RULES, JointRule, Never, Rule, Variants
 from burn_remote_protocol.operations.families import layers
 from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Row

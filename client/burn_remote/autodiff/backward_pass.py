@@ -18,8 +18,8 @@ from burn_remote.autodiff.nodes import (
     node_of,
 )
 from burn_remote.autodiff.recipes import OperationRecipe
-from burn_remote.autodiff.transposed import Transposed
-from burn_remote.autodiff.uniform import Uniform, tensor_of
+from burn_remote.autodiff.transposed_gradients import Transposed
+from burn_remote.autodiff.uniform_gradients import Uniform, tensor_of
 from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote_protocol.errors import BurnRemoteError, DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import numeric

@@ -8,7 +8,7 @@ from typing import Any, Final, final
 
 from burn_remote.arguments.traced_numbers import TracedScalar
 from burn_remote.autodiff.nodes import TRACKED, Node, Recipe, Visit, saved_handle
-from burn_remote.autodiff.rules import (
+from burn_remote.autodiff.rule_table import (
     GRADIENT,
     GRADIENT_SPEC,
     NUMBER,
@@ -20,7 +20,7 @@ from burn_remote.autodiff.rules import (
     PastCall,
     Rule,
 )
-from burn_remote.autodiff.uniform import Uniform, tensor_of
+from burn_remote.autodiff.uniform_gradients import Uniform, tensor_of
 from burn_remote.dispatch.operators import Operator
 from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.stack import RunnerStack

@@ -9,7 +9,7 @@ from typing import Final
 from burn_remote.devices.automatic_graphs import automatic_graphs_wanted
 from burn_remote.functions.device_class import Device
 from burn_remote.runner.stack import RunnerStack
-from burn_remote.sessions.native.following_session import FollowingSession
+from burn_remote.sessions.native.automatic_graph_session import AutomaticGraphSession
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote_protocol.errors import UsageError
 
@@ -61,7 +61,7 @@ class LocalDevice(Device):
             ) from error
         wanted = {"custom_operations": tuple(custom_operations)} if custom_operations else {}
         session_class = (
-            FollowingSession if automatic_graphs_wanted(automatic_graphs) else NativeSession
+            AutomaticGraphSession if automatic_graphs_wanted(automatic_graphs) else NativeSession
         )
         session = session_class(
             lambda _: open_link(**wanted),

@@ -25,11 +25,11 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.default_device import open_default_with
 from burn_remote.functions.device_class import Device
 from burn_remote.runner.stack import CLOSE_SECONDS, RunnerStack
+from burn_remote.sessions.burn.burn_releases import Burn022
 from burn_remote.sessions.burn.burn_session import BurnSession
-from burn_remote.sessions.burn.releases import Burn022
 from burn_remote.sessions.burn.server_facts import FRAGMENT_BYTES
-from burn_remote.sessions.native.connection import SpeaksBurn
-from burn_remote.sessions.native.following_session import FollowingSession
+from burn_remote.sessions.native.automatic_graph_session import AutomaticGraphSession
+from burn_remote.sessions.native.native_connection import SpeaksBurn
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -200,7 +200,7 @@ def _connect(
             max_message_bytes=MAX_MESSAGE_BYTES,
         )
 
-    session_class = FollowingSession if automatic_graphs else NativeSession
+    session_class = AutomaticGraphSession if automatic_graphs else NativeSession
     for _ in range(NATIVE_ATTEMPTS):
         try:
             return session_class(dial, token=token, timeout_seconds=timeout_seconds)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from burn_remote.diagnostics.foreign_names import DISTRIBUTED, missing_from
 from burn_remote.distributed.batches import SplitBatch
 from burn_remote.distributed.group import Group
-from burn_remote.distributed.reductions import ReduceOperation
-from burn_remote.distributed.reductions import ReduceOperation as ReduceOp
+from burn_remote.distributed.reduce_operations import ReduceOperation
+from burn_remote.distributed.reduce_operations import ReduceOperation as ReduceOp
 from burn_remote.distributed.synchronization import (
     CollectiveTensor,
     DistributedConfig,

@@ -12,7 +12,7 @@ from burn_remote.arguments.containers import named_leaves, rebuilt
 from burn_remote.distributed.packing import part_edges
 from burn_remote.functions.creation import tensor
 from burn_remote.functions.device_class import Device
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch
 
 __all__ = ["SplitBatch", "split_batch"]

@@ -16,13 +16,13 @@ from burn_remote.autodiff.backward_pass import BackwardPass
 from burn_remote.autodiff.grad_mode import enable_grad, no_grad
 from burn_remote.autodiff.nodes import Leaf, TrackedHandle, plain
 from burn_remote.autodiff.tracking import track
-from burn_remote.autodiff.uniform import Uniform
+from burn_remote.autodiff.uniform_gradients import Uniform
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.distributed.batches import SplitBatch, split_batch
-from burn_remote.distributed.engine import Bucket
+from burn_remote.distributed.collective_engine import Bucket
 from burn_remote.distributed.gradient_buckets import GradientExchange, bucket_plans
 from burn_remote.distributed.group import Group
-from burn_remote.distributed.reductions import ReduceOperation
+from burn_remote.distributed.reduce_operations import ReduceOperation
 from burn_remote.distributed.updates import (
     ReplicatedUpdate,
     ShardedUpdate,
@@ -30,13 +30,13 @@ from burn_remote.distributed.updates import (
     gradients_of,
     with_leaves,
 )
-from burn_remote.function_gradients import value_and_grad
+from burn_remote.function_transforms import value_and_grad
 from burn_remote.functions.creation import tensor, zeros
 from burn_remote.functions.device_class import Device
 from burn_remote.functions.tensor import Tensor
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote.graphs.compiled import compile as compiled
-from burn_remote.optimizers.optimizer import Optimizer
+from burn_remote.optimizers.optimizer_class import Optimizer
 from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, UsageError
 
 __all__ = ["DataParallel", "Snapshot"]

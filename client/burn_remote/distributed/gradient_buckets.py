@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, final
 
-from burn_remote.distributed.engine import Bucket, Reduction
+from burn_remote.distributed.collective_engine import Bucket, Reduction
 from burn_remote.distributed.packing import Layout
 from burn_remote.functions.creation import zeros
 from burn_remote.functions.device_class import Device

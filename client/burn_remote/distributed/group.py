@@ -14,13 +14,13 @@ from burn_remote.autodiff.grad_mode import is_recording
 from burn_remote.autodiff.nodes import TrackedHandle, plain
 from burn_remote.diagnostics.foreign_names import group_attribute_advice
 from burn_remote.diagnostics.invalid_calls import explained
-from burn_remote.distributed.engine import Bucket, Engine, Reduction
-from burn_remote.distributed.moves import MovesEngine
-from burn_remote.distributed.reductions import ReduceOperation, checked_operation
-from burn_remote.distributed.ring import RingEngine
+from burn_remote.distributed.collective_engine import Bucket, Engine, Reduction
+from burn_remote.distributed.moves_engine import MovesEngine
+from burn_remote.distributed.reduce_operations import ReduceOperation, checked_operation
+from burn_remote.distributed.server_engines import RingEngine
 from burn_remote.functions.device_class import AnyDevice, Device, checked_device
 from burn_remote.functions.tensor import Tensor
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote.runner.issuing import recording
 from burn_remote_protocol.collectives import ISSUE_SECONDS, EngineKind
 from burn_remote_protocol.dtypes import Category

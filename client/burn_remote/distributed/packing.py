@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from burn_remote.distributed.engine import Bucket
+from burn_remote.distributed.collective_engine import Bucket
 from burn_remote.functions.manipulation import concat
 from burn_remote.functions.tensor import Tensor
 from burn_remote_protocol.dtypes import DType

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from burn_remote.distributed.engine import Reduction
+from burn_remote.distributed.collective_engine import Reduction
 from burn_remote.distributed.group import Group, untracked
-from burn_remote.distributed.reductions import ReduceOperation, checked_operation
+from burn_remote.distributed.reduce_operations import ReduceOperation, checked_operation
 from burn_remote.functions.creation import zeros
 from burn_remote.functions.device_class import Device, checked_device
 from burn_remote.functions.tensor import Tensor
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote_protocol.errors import (
     ArgumentMismatch,
     DTypeMismatch,

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol, final
 
 from burn_remote.arguments.containers import leaves, mapped
-from burn_remote.distributed.engine import Bucket
+from burn_remote.distributed.collective_engine import Bucket
 from burn_remote.distributed.gradient_buckets import BucketPlan
 from burn_remote.distributed.group import Group
 from burn_remote.distributed.packing import part_edges
 from burn_remote.functions.manipulation import concat
 from burn_remote.functions.tensor import Tensor
-from burn_remote.functions.value import is_tensor
-from burn_remote.optimizers.optimizer import Optimizer
+from burn_remote.functions.tensor_value import is_tensor
+from burn_remote.optimizers.optimizer_class import Optimizer
 from burn_remote_protocol.errors import UsageError
 
 __all__ = ["ReplicatedUpdate", "ShardedUpdate", "Update", "with_leaves"]

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 from burn_remote.arguments.axes import normal_axis
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, with_rank
-from burn_remote.dispatch.preferred_rows import preferring
+from burn_remote.dispatch.rows_with_fallbacks import preferring
 from burn_remote.functions.arithmetic import add, divide, multiply, negative, subtract
+from burn_remote.functions.closed_form_gradients import gradient_from_argument, gradient_from_result
 from burn_remote.functions.elementwise import abs, erf, exp, expm1, log, log1p, tanh
 from burn_remote.functions.logic import greater, less, less_equal
-from burn_remote.functions.own_gradients import gradient_from_argument, gradient_from_result
 from burn_remote.functions.selection import clip, mask_fill, where
 from burn_remote.functions.statistics import max, sum
 from burn_remote_protocol.dtypes import F16, F64

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from burn_remote.arguments.numbers import Number, Operand, is_imaginary, number_for, plain_number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, constant
-from burn_remote.dispatch.preferred_rows import preferring
+from burn_remote.dispatch.rows_with_fallbacks import preferring
 from burn_remote.functions.casting import LOW_PRECISION, astype, converted_to
 from burn_remote.functions.logic import equal, greater, less, logical_or, not_equal
 from burn_remote.functions.operands import Pair, alike, operands, refuse_numbers
 from burn_remote.functions.selection import where
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote_protocol.dtypes import F32, Category
 from burn_remote_protocol.errors import DTypeMismatch, UsageError
 from burn_remote_protocol.operations.families import (

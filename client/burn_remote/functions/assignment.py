@@ -13,14 +13,14 @@ from burn_remote.arguments.promotion import promoted
 from burn_remote.diagnostics.tracebacks import shorten
 from burn_remote.dispatch.operators import filled, reshaped, upload
 from burn_remote.functions.casting import converted_to
-from burn_remote.functions.differentiation import is_parameter, updated
 from burn_remote.functions.gathering import take
 from burn_remote.functions.indexing import set_item
 from burn_remote.functions.logic import not_equal
 from burn_remote.functions.manipulation import broadcast_to, concat, flatten
 from burn_remote.functions.selection import where
 from burn_remote.functions.statistics import cumulative_sum
-from burn_remote.functions.value import holds_tensors, is_tensor
+from burn_remote.functions.tensor_value import holds_tensors, is_tensor
+from burn_remote.functions.tracked_tensors import is_parameter, updated
 from burn_remote_protocol.errors import (
     ArgumentMismatch,
     BurnRemoteError,

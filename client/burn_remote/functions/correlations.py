@@ -13,11 +13,11 @@ from burn_remote.functions.complex_numbers import adjoint, complex, imag, real
 from burn_remote.functions.elementwise import sqrt
 from burn_remote.functions.linear_algebra import matmul
 from burn_remote.functions.manipulation import concat, matrix_transpose, squeeze
-from burn_remote.functions.matrices import diagonal
+from burn_remote.functions.matrix_parts import diagonal
 from burn_remote.functions.operands import alike, operands, sent
 from burn_remote.functions.selection import clip
 from burn_remote.functions.statistics import sum
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 

@@ -24,7 +24,7 @@ from burn_remote.functions.selection import clip, where
 from burn_remote.functions.statistics import max as largest
 from burn_remote.functions.statistics import min as smallest
 from burn_remote.functions.statistics import sum
-from burn_remote.functions.value import is_tensor, read_size
+from burn_remote.functions.tensor_value import is_tensor, read_size
 from burn_remote_protocol.dtypes import BOOL, F64, I64, U8
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base, search_rows

@@ -51,7 +51,7 @@ from burn_remote.functions.logic import equal
 from burn_remote.functions.manipulation import broadcast_to, concat, stack
 from burn_remote.functions.shared_uploads import send_shared
 from burn_remote.functions.tensor import Tensor
-from burn_remote.functions.value import holds_tensors, is_tensor
+from burn_remote.functions.tensor_value import holds_tensors, is_tensor
 from burn_remote.runner.interface import DerivedData
 from burn_remote_protocol.dtypes import F32, F64, I64, U64, DType
 from burn_remote_protocol.errors import ShapeMismatch, UsageError

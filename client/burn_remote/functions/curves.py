@@ -25,7 +25,7 @@ from burn_remote.functions.operands import all_alike, sent
 from burn_remote.functions.searching import argsort
 from burn_remote.functions.selection import clip, where
 from burn_remote.functions.statistics import sum
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote_protocol.dtypes import F32, F64, U64
 from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import search_rows

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote.functions.manipulation import flatten
-from burn_remote.functions.value import read_size
+from burn_remote.functions.tensor_value import read_size
 from burn_remote_protocol.operations.families import base, search_rows
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import numpy as np
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.casting import distinct
 from burn_remote.functions.creation import asarray
-from burn_remote.functions.value import DLPACK_CPU, is_tensor
+from burn_remote.functions.tensor_value import DLPACK_CPU, is_tensor
 from burn_remote_protocol.errors import ArgumentMismatch
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 from burn_remote.arguments.arrays import AnyDType, as_dtype, numpy_dtype
 from burn_remote.arguments.numbers import bounds_of, is_number
 from burn_remote.arguments.promotion import promoted, promoted_with_number
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote_protocol.dtypes import REAL_DTYPES, Category, DType
 from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, UsageError
 

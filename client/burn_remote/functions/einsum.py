@@ -16,9 +16,9 @@ from burn_remote.functions.casting import astype
 from burn_remote.functions.einsum_plan import planned
 from burn_remote.functions.linear_algebra import matmul
 from burn_remote.functions.manipulation import permute_dims
-from burn_remote.functions.matrices import diagonal
+from burn_remote.functions.matrix_parts import diagonal
 from burn_remote.functions.statistics import sum
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote_protocol.dtypes import BOOL, I64
 from burn_remote_protocol.errors import ArgumentMismatch, UsageError
 

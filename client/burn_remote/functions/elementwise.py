@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 from burn_remote.arguments.numbers import whole_number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import ONES, ZEROS, Operator, constant
-from burn_remote.dispatch.preferred_rows import preferring
+from burn_remote.dispatch.rows_with_fallbacks import preferring
 from burn_remote.functions.arithmetic import add, copysign, divide, multiply, subtract
 from burn_remote.functions.casting import as_float, astype, at_least_float32, distinct
+from burn_remote.functions.closed_form_gradients import gradient_from_argument, gradient_from_result
 from burn_remote.functions.complex_numbers import complex, conj, imag, real
 from burn_remote.functions.logic import equal, greater, less, logical_and, logical_or
 from burn_remote.functions.operands import Pair
-from burn_remote.functions.own_gradients import gradient_from_argument, gradient_from_result
 from burn_remote.functions.selection import mask_fill, where
 from burn_remote_protocol.dtypes import BOOL, F32, F64, FLEX32, Category
 from burn_remote_protocol.errors import DTypeMismatch

@@ -24,7 +24,7 @@ from burn_remote.functions.index_parser import checked_positions
 from burn_remote.functions.logic import less
 from burn_remote.functions.manipulation import broadcast_to
 from burn_remote.functions.selection import where
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote_protocol.dtypes import I32, I64, Category
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base

@@ -24,7 +24,7 @@ from burn_remote.functions.index_parser import Selection, selection_of
 from burn_remote.functions.manipulation import broadcast_to, concat, moveaxis
 from burn_remote.functions.nonzero_elements import boolean_mask, nonzero
 from burn_remote.functions.selection import mask_fill, maximum, minimum, where
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote_protocol.dtypes import I64
 from burn_remote_protocol.errors import BurnRemoteError, ShapeMismatch
 from burn_remote_protocol.operations.families import base

@@ -16,7 +16,7 @@ from burn_remote.arguments.numbers import whole_number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import reshaped
 from burn_remote.functions.manipulation import concat, flatten, flip, part, split, swapaxes
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.tensors import MAX_ELEMENTS
 

@@ -23,7 +23,7 @@ from burn_remote.functions.manipulation import concat, part, permute_dims
 from burn_remote.functions.operands import alike, operands
 from burn_remote.functions.statistics import count_nonzero, max_abs, sum
 from burn_remote.functions.statistics import min as smallest
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote_protocol.dtypes import F32, Category, DType
 from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch
 from burn_remote_protocol.operations.families import floats, ints

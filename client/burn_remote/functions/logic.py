@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from burn_remote.arguments.numbers import Operand, check_number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator
-from burn_remote.dispatch.preferred_rows import preferring
+from burn_remote.dispatch.rows_with_fallbacks import preferring
 from burn_remote.functions.casting import NOT, as_bool, astype
 from burn_remote.functions.operands import Pair, operands
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote_protocol.dtypes import U64
 from burn_remote_protocol.errors import DTypeMismatch
 from burn_remote_protocol.operations.families import base, bools, ints, numeric

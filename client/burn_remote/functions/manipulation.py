@@ -17,7 +17,7 @@ from burn_remote.diagnostics.invalid_calls import explained, no_tensor
 from burn_remote.dispatch.operators import Operator, reshaped, with_rank
 from burn_remote.functions.casting import distinct
 from burn_remote.functions.operands import all_alike, sent
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base

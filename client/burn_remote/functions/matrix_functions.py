@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from burn_remote.arguments.numbers import Number
-from burn_remote.autodiff.custom import custom_vjp
+from burn_remote.autodiff.custom_vjp import custom_vjp
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import reshaped
 from burn_remote.functions.arithmetic import add, multiply, reciprocal, subtract
@@ -22,13 +22,13 @@ from burn_remote.functions.factorizations import inv, svd, svdvals
 from burn_remote.functions.linear_algebra import matmul, vector_norm
 from burn_remote.functions.logic import greater, less_equal
 from burn_remote.functions.manipulation import matrix_transpose, moveaxis
-from burn_remote.functions.matrices import check_matrix, check_square
+from burn_remote.functions.matrix_parts import check_matrix, check_square
 from burn_remote.functions.repetition import tril, triu
 from burn_remote.functions.selection import mask_fill
 from burn_remote.functions.statistics import max as largest
 from burn_remote.functions.statistics import min as smallest
 from burn_remote.functions.statistics import sum
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote_protocol.dtypes import BF16, C128, F16, F64, I64, DType
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 

@@ -18,7 +18,7 @@ from burn_remote.functions import selection
 from burn_remote.functions.casting import as_bool
 from burn_remote.functions.manipulation import flatten, matrix_transpose, unstack
 from burn_remote.functions.statistics import count_nonzero
-from burn_remote.functions.value import read_size
+from burn_remote.functions.tensor_value import read_size
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base, search_rows
 

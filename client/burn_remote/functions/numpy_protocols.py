@@ -28,7 +28,7 @@ from burn_remote.functions import (
 )
 from burn_remote.functions.casting import distinct
 from burn_remote.functions.gathering import take
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 
 __all__ = ["array_function", "array_ufunc"]
 

@@ -17,7 +17,7 @@ from burn_remote.arguments.promotion import (
 )
 from burn_remote.dispatch.operators import Binary, Operator, constant, operator_method
 from burn_remote.functions.casting import LOW_PRECISION, astype, converted_to
-from burn_remote.functions.value import TensorValue, is_tensor
+from burn_remote.functions.tensor_value import TensorValue, is_tensor
 from burn_remote_protocol.dtypes import F32, DType
 from burn_remote_protocol.errors import ArgumentMismatch
 

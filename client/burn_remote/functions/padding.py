@@ -11,7 +11,7 @@ from burn_remote.arguments.numbers import Number, is_imaginary, number_for, whol
 from burn_remote.arguments.traced_numbers import definite
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import MAX_UPLOADED_RANGE, Operator, counted, filled, upload
-from burn_remote.dispatch.preferred_rows import preferring
+from burn_remote.dispatch.rows_with_fallbacks import preferring
 from burn_remote.functions.arithmetic import remainder, subtract
 from burn_remote.functions.casting import distinct
 from burn_remote.functions.indexing import get_item, set_item

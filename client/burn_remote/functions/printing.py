@@ -16,7 +16,7 @@ from burn_remote.arguments.numbers import whole_number
 from burn_remote.diagnostics.invalid_calls import explained
 
 if TYPE_CHECKING:
-    from burn_remote.functions.value import TensorValue
+    from burn_remote.functions.tensor_value import TensorValue
 
 __all__ = ["html_text", "plain_text", "set_printoptions"]
 

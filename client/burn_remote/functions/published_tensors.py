@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from burn_remote.autodiff.nodes import plain
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote.runner.issuing import recording
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote_protocol.errors import DeviceMismatch, Unsupported, UsageError, shown

@@ -22,7 +22,7 @@ from burn_remote.functions.manipulation import broadcast_to, concat, flatten, pa
 from burn_remote.functions.selection import mask_fill
 from burn_remote.functions.statistics import cumulative_sum
 from burn_remote.functions.statistics import min as smallest
-from burn_remote.functions.value import is_tensor, read
+from burn_remote.functions.tensor_value import is_tensor, read
 from burn_remote_protocol.dtypes import I64
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base, search_rows

@@ -13,7 +13,7 @@ from burn_remote.arguments.axes import normal_axis
 from burn_remote.arguments.numbers import whole_number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, reshaped
-from burn_remote.dispatch.preferred_rows import preferring
+from burn_remote.dispatch.rows_with_fallbacks import preferring
 from burn_remote.functions.arithmetic import negative, subtract
 from burn_remote.functions.logic import bitwise_invert
 from burn_remote.functions.manipulation import flatten, flip

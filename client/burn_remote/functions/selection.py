@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from burn_remote.arguments.arrays import dtype_of_number
 from burn_remote.arguments.numbers import Number, Operand, bounds_of, is_imaginary
-from burn_remote.autodiff.custom import custom_vjp
+from burn_remote.autodiff.custom_vjp import custom_vjp
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, constant, filled, with_rank
-from burn_remote.dispatch.preferred_rows import preferring
+from burn_remote.dispatch.rows_with_fallbacks import preferring
 from burn_remote.functions.casting import NOT, distinct
 from burn_remote.functions.logic import EQUAL, GREATER, LOWER, OR
 from burn_remote.functions.operands import Pair, alike, operands, refuse_numbers
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote_protocol.dtypes import C64, F32, DType
 from burn_remote_protocol.operations.families import base, floats, numeric
 from burn_remote_protocol.tensors import TensorSpec

@@ -15,7 +15,7 @@ from burn_remote.functions.elementwise import abs, isfinite, isnan
 from burn_remote.functions.logic import equal, less_equal, logical_and, logical_or
 from burn_remote.functions.operands import alike, operands, refuse_numbers
 from burn_remote.functions.statistics import all
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote_protocol.dtypes import F64
 
 if TYPE_CHECKING:

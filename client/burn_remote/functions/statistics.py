@@ -17,14 +17,14 @@ from burn_remote.arguments.arrays import AnyDType
 from burn_remote.arguments.axes import Axes, normal_axes, normal_axis
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, filled, reshaped
-from burn_remote.dispatch.preferred_rows import preferring
+from burn_remote.dispatch.rows_with_fallbacks import preferring
 from burn_remote.functions.arithmetic import add, divide, multiply, subtract
 from burn_remote.functions.casting import as_bool, as_float, astype, at_least_float32, distinct
+from burn_remote.functions.closed_form_gradients import gradient_from_argument
 from burn_remote.functions.complex_numbers import imag, real
 from burn_remote.functions.elementwise import norm_of_squares, sqrt
 from burn_remote.functions.logic import equal, greater
 from burn_remote.functions.manipulation import broadcast_to, concat
-from burn_remote.functions.own_gradients import gradient_from_argument
 from burn_remote.functions.selection import mask_fill
 from burn_remote_protocol.dtypes import F32, I32, I64, U64, Category
 from burn_remote_protocol.errors import ShapeMismatch

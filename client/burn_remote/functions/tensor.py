@@ -17,7 +17,6 @@ from burn_remote.functions import (
     assignment,
     casting,
     complex_numbers,
-    differentiation,
     elementwise,
     gathering,
     indexing,
@@ -31,10 +30,11 @@ from burn_remote.functions import (
     searching,
     selection,
     statistics,
+    tracked_tensors,
 )
 from burn_remote.functions.device_class import checked_device
 from burn_remote.functions.iteration import iterated
-from burn_remote.functions.value import TensorValue, is_tensor
+from burn_remote.functions.tensor_value import TensorValue, is_tensor
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 
 if TYPE_CHECKING:
@@ -107,13 +107,13 @@ class Tensor(TensorValue):
     __pos__ = elementwise.positive
     __abs__ = elementwise.abs
 
-    __iadd__ = shortened(differentiation.add_in_place)
-    __isub__ = shortened(differentiation.subtract_in_place)
-    __imul__ = shortened(differentiation.multiply_in_place)
-    __itruediv__ = shortened(differentiation.divide_in_place)
-    __ifloordiv__ = shortened(differentiation.floor_divide_in_place)
-    __imod__ = shortened(differentiation.remainder_in_place)
-    __ipow__ = shortened(differentiation.power_in_place)
+    __iadd__ = shortened(tracked_tensors.add_in_place)
+    __isub__ = shortened(tracked_tensors.subtract_in_place)
+    __imul__ = shortened(tracked_tensors.multiply_in_place)
+    __itruediv__ = shortened(tracked_tensors.divide_in_place)
+    __ifloordiv__ = shortened(tracked_tensors.floor_divide_in_place)
+    __imod__ = shortened(tracked_tensors.remainder_in_place)
+    __ipow__ = shortened(tracked_tensors.power_in_place)
 
     __and__ = shortened(logic.bitwise_and)
     __rand__ = shortened(logic.bitwise_and)
@@ -197,20 +197,20 @@ class Tensor(TensorValue):
     dequantize = casting.dequantize
     quantize = quantization.quantize
 
-    requires_grad = property(differentiation.requires_grad, differentiation.set_requires_grad)
-    is_leaf = property(differentiation.is_leaf)
-    grad = property(differentiation.gradient, differentiation.set_gradient)
-    data = property(differentiation.detached_elements, differentiation.set_elements)
-    requires_grad_ = differentiation.requires_grad_
-    backward = differentiation.backward
-    clone = differentiation.clone
-    detach = differentiation.detach
-    __copy__ = differentiation.copied
-    register_hook = differentiation.register_hook
-    retain_grad = differentiation.retain_grad
+    requires_grad = property(tracked_tensors.requires_grad, tracked_tensors.set_requires_grad)
+    is_leaf = property(tracked_tensors.is_leaf)
+    grad = property(tracked_tensors.gradient, tracked_tensors.set_gradient)
+    data = property(tracked_tensors.detached_elements, tracked_tensors.set_elements)
+    requires_grad_ = tracked_tensors.requires_grad_
+    backward = tracked_tensors.backward
+    clone = tracked_tensors.clone
+    detach = tracked_tensors.detach
+    __copy__ = tracked_tensors.copied
+    register_hook = tracked_tensors.register_hook
+    retain_grad = tracked_tensors.retain_grad
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        return differentiation.copied(self)
+        return tracked_tensors.copied(self)
 
     abs = elementwise.abs
     angle = complex_numbers.angle

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from burn_remote.autodiff.rules import rule
+from burn_remote.autodiff.rule_table import rule
 from burn_remote.dispatch.operators import Operator
 from burn_remote.functions.arithmetic import add, divide, multiply, negative, subtract
 from burn_remote.functions.elementwise import erf, exp

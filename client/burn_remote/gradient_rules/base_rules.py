@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from burn_remote.autodiff.rules import joint, never, rule, uniform
+from burn_remote.autodiff.rule_table import joint, never, rule, uniform
 from burn_remote.dispatch.operators import Operator, reshaped, upload
 from burn_remote.functions.casting import NOT, astype
 from burn_remote.functions.gathering import update_along
@@ -16,7 +16,7 @@ from burn_remote.gradient_rules.spreading import scattered, summed, zeros
 from burn_remote_protocol.operations.families import base, numeric
 
 if TYPE_CHECKING:
-    from burn_remote.autodiff.rules import PastCall
+    from burn_remote.autodiff.rule_table import PastCall
     from burn_remote.functions.tensor import Tensor
     from burn_remote_protocol.tensors import Slice, TensorSpec
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from burn_remote.autodiff.rules import rule
+from burn_remote.autodiff.rule_table import rule
 from burn_remote.dispatch.operators import Operator, upload
 from burn_remote.functions.arithmetic import divide, multiply, negative
 from burn_remote.functions.casting import astype, converted_to

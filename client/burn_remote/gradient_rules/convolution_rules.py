@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from burn_remote.autodiff.rules import joint, never, rule
+from burn_remote.autodiff.rule_table import joint, never, rule
 from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote.functions.manipulation import part
 from burn_remote.gradient_rules.spreading import spread
 from burn_remote_protocol.operations.families import convolution_rows as rows
 
 if TYPE_CHECKING:
-    from burn_remote.autodiff.rules import PastCall
+    from burn_remote.autodiff.rule_table import PastCall
     from burn_remote.functions.tensor import Tensor
     from burn_remote_protocol.operations.row import Row
     from burn_remote_protocol.tensors import TensorSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from burn_remote.autodiff.rules import never, rule
+from burn_remote.autodiff.rule_table import never, rule
 from burn_remote.dispatch.operators import Operator
 from burn_remote.functions.arithmetic import subtract
 from burn_remote.functions.elementwise import exp, sign

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from burn_remote.autodiff.rules import never, rule
+from burn_remote.autodiff.rule_table import never, rule
 from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote.functions.arithmetic import divide, multiply, negative
 from burn_remote.functions.elementwise import cos, cosh, exp, log, sin, sinh, sqrt

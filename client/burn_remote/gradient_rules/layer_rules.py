@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from burn_remote.autodiff.rules import joint, never, rule
-from burn_remote.autodiff.transposed import Transposed
+from burn_remote.autodiff.rule_table import joint, never, rule
+from burn_remote.autodiff.transposed_gradients import Transposed
 from burn_remote.dispatch.operators import Operator, reshaped, upload
 from burn_remote.functions.arithmetic import add, divide, multiply, negative, subtract
 from burn_remote.functions.casting import astype
@@ -22,7 +22,7 @@ from burn_remote_protocol.operations.families import convolution_rows, layers
 from burn_remote_protocol.operations.rules.convolution_rules import window_count
 
 if TYPE_CHECKING:
-    from burn_remote.autodiff.rules import PastCall
+    from burn_remote.autodiff.rule_table import PastCall
     from burn_remote.functions.tensor import Tensor
 
 EMBEDDING: Final = Operator(layers.EMBEDDING)

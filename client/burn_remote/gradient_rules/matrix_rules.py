@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from burn_remote.autodiff.rules import PastCall, joint, rule
+from burn_remote.autodiff.rule_table import PastCall, joint, rule
 from burn_remote.dispatch.operators import Operator, counted, reshaped
 from burn_remote.functions.arithmetic import add, divide, multiply, negative, subtract
 from burn_remote.functions.casting import converted_to

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from burn_remote.autodiff.rules import joint, never, rule, uniform
+from burn_remote.autodiff.rule_table import joint, never, rule, uniform
 from burn_remote.dispatch.operators import Operator, counted, reshaped, upload
 from burn_remote.functions.arithmetic import negative
 from burn_remote.functions.casting import NOT, astype, at_least_float32
@@ -32,7 +32,7 @@ from burn_remote_protocol.operations.families import base, floats, numeric
 from burn_remote_protocol.tensors import TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.autodiff.rules import PastCall
+    from burn_remote.autodiff.rule_table import PastCall
     from burn_remote.functions.tensor import Tensor
 
 ADD: Final = Operator(numeric.ADD)

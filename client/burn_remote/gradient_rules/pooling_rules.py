@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from burn_remote.autodiff.rules import joint
+from burn_remote.autodiff.rule_table import joint
 from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote.functions.gathering import gather
 from burn_remote.functions.logic import less
@@ -12,7 +12,7 @@ from burn_remote.functions.selection import clip, mask_fill
 from burn_remote_protocol.operations.families import pooling_rows as rows
 
 if TYPE_CHECKING:
-    from burn_remote.autodiff.rules import PastCall
+    from burn_remote.autodiff.rule_table import PastCall
     from burn_remote.functions.tensor import Tensor
     from burn_remote_protocol.operations.row import Row
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from burn_remote.autodiff.rules import joint
+from burn_remote.autodiff.rule_table import joint
 from burn_remote.dispatch.operators import Operator, reshaped, upload
 from burn_remote.functions.arithmetic import add, divide, multiply, negative, subtract
 from burn_remote.functions.casting import NOT, astype
@@ -22,7 +22,7 @@ from burn_remote_protocol.operations.families import floats, sampling
 from burn_remote_protocol.tensors import TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.autodiff.rules import PastCall
+    from burn_remote.autodiff.rule_table import PastCall
     from burn_remote.functions.tensor import Tensor
     from burn_remote_protocol.dtypes import DType
 

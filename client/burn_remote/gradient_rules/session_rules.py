@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from burn_remote.autodiff.rules import never
+from burn_remote.autodiff.rule_table import never
 from burn_remote_protocol.operations.families import bools, ints, session
 
 never("it acts on a handle, not on elements", session.INIT, session.DROP)

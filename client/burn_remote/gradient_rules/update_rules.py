@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from burn_remote.autodiff.custom import custom_vjp
-from burn_remote.autodiff.rules import joint
+from burn_remote.autodiff.custom_vjp import custom_vjp
+from burn_remote.autodiff.rule_table import joint
 from burn_remote.dispatch.operators import Operator, counted, reshaped
 from burn_remote.functions.arithmetic import divide, multiply
 from burn_remote.functions.logic import equal, greater, logical_or, not_equal
@@ -23,7 +23,7 @@ from burn_remote_protocol.operations.families import base, floats
 from burn_remote_protocol.tensors import TensorSpec
 
 if TYPE_CHECKING:
-    from burn_remote.autodiff.rules import PastCall
+    from burn_remote.autodiff.rule_table import PastCall
     from burn_remote.functions.tensor import Tensor
     from burn_remote_protocol.operations.row import Row
 

@@ -21,8 +21,8 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.diagnostics.tracebacks import shorten
 from burn_remote.functions.default_device import default_device
 from burn_remote.functions.device_class import Device
-from burn_remote.functions.differentiation import is_tracked_leaf, update_all
 from burn_remote.functions.tensor import Tensor
+from burn_remote.functions.tracked_tensors import is_tracked_leaf, update_all
 from burn_remote.graphs.guards import guards_of
 from burn_remote.graphs.recorded_call import RecordedCall, record_call, run_updating, untracked
 from burn_remote.graphs.structures import is_compared_by_identity, take_apart

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from burn_remote.functions.value import TensorValue
+from burn_remote.functions.tensor_value import TensorValue
 
 __all__ = ["Guard", "guards_of", "stored"]
 

@@ -11,7 +11,7 @@ from burn_remote.runner.forwarding import ForwardingRunner
 from burn_remote.runner.interface import DerivedData, RunnerClient, TensorHandle
 from burn_remote.runner.operation_graph import Graph, GraphStep
 from burn_remote.runner.pending import Pending
-from burn_remote.sessions.locations import caller, line_of
+from burn_remote.sessions.source_locations import caller, line_of
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.operations.families import floats, numeric

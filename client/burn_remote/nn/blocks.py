@@ -9,7 +9,7 @@ import numpy as np
 
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, counted, reshaped
-from burn_remote.dispatch.preferred_rows import preferring
+from burn_remote.dispatch.rows_with_fallbacks import preferring
 from burn_remote.functions.casting import astype
 from burn_remote.functions.logic import equal
 from burn_remote.functions.manipulation import permute_dims, stack

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from burn_remote.arguments.numbers import bounds_of
-from burn_remote.autodiff.custom import custom_vjp
+from burn_remote.autodiff.custom_vjp import custom_vjp
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, reshaped, upload
 from burn_remote.functions.activations import log_softmax, softplus
@@ -27,8 +27,8 @@ from burn_remote.functions.gathering import gather, scatter, take
 from burn_remote.functions.logic import equal, less, less_equal
 from burn_remote.functions.selection import clip, mask_fill, where
 from burn_remote.functions.statistics import max, mean, sum
-from burn_remote.functions.value import is_tensor
-from burn_remote.sessions.locations import caller_and_depth
+from burn_remote.functions.tensor_value import is_tensor
+from burn_remote.sessions.source_locations import caller_and_depth
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import layers
 

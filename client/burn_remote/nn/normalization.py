@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from burn_remote.arguments.axes import Axes, normal_axes, normal_shape
-from burn_remote.autodiff.custom import custom_vjp
+from burn_remote.autodiff.custom_vjp import custom_vjp
 from burn_remote.autodiff.grad_mode import no_grad
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, reshaped
-from burn_remote.dispatch.preferred_rows import preferring
+from burn_remote.dispatch.rows_with_fallbacks import preferring
 from burn_remote.functions.arithmetic import add, divide, multiply, pow, subtract
 from burn_remote.functions.casting import astype, at_least_float32
 from burn_remote.functions.elementwise import abs, rsqrt, square

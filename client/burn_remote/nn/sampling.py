@@ -11,7 +11,7 @@ import numpy as np
 from burn_remote.arguments.axes import normal_axis
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, reshaped, upload
-from burn_remote.dispatch.preferred_rows import preferring
+from burn_remote.dispatch.rows_with_fallbacks import preferring
 from burn_remote.nn.convolution import per_axis
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base, floats, layers, sampling

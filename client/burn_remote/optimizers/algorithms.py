@@ -11,7 +11,7 @@ from burn_remote.optimizers.formulas import (
     RMSpropFormula,
     SGDFormula,
 )
-from burn_remote.optimizers.optimizer import Optimizer
+from burn_remote.optimizers.optimizer_class import Optimizer
 from burn_remote.optimizers.schedules import Schedule
 
 __all__ = ["SGD", "Adagrad", "Adam", "AdamW", "RMSprop"]

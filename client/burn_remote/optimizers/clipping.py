@@ -14,11 +14,11 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import with_rank
 from burn_remote.functions.arithmetic import divide, multiply
 from burn_remote.functions.casting import astype, at_least_float32
-from burn_remote.functions.differentiation import assign_gradients
 from burn_remote.functions.elementwise import abs, isfinite
 from burn_remote.functions.selection import clip, maximum
 from burn_remote.functions.statistics import max, sum
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
+from burn_remote.functions.tracked_tensors import assign_gradients
 from burn_remote.graphs.compiled import compile
 from burn_remote_protocol.dtypes import F32, F64
 from burn_remote_protocol.errors import ArgumentMismatch, UsageError

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 from burn_remote.diagnostics.foreign_names import missing_from
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.optimizers import schedules
-from burn_remote.optimizers.optimizer import Optimizer
+from burn_remote.optimizers.optimizer_class import Optimizer
 from burn_remote_protocol.errors import ArgumentMismatch, UsageError
 
 __all__ = [

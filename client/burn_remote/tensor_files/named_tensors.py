@@ -17,7 +17,7 @@ from burn_remote.arguments.arrays import AnyDType, Array, as_array, as_dtype, nu
 from burn_remote.arguments.containers import MAX_DEPTH, named_leaves
 from burn_remote.functions.casting import astype
 from burn_remote.functions.creation import tensor
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote.tensor_files.safetensors_header import InvalidCheckpoint, StoredTensor
 from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, shown
 

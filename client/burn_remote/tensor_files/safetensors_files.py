@@ -24,7 +24,7 @@ from burn_remote.functions.default_device import default_device
 from burn_remote.functions.device_class import checked_device
 from burn_remote.functions.shared_uploads import send_shared
 from burn_remote.functions.tensor import Tensor
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote.tensor_files.named_tensors import (
     arrays_of,
     by_name,

@@ -18,7 +18,7 @@ from burn_remote.functions.default_device import default_device
 from burn_remote.functions.device_class import checked_device
 from burn_remote.functions.manipulation import permute_dims
 from burn_remote.functions.tensor import Tensor
-from burn_remote.functions.value import read
+from burn_remote.functions.tensor_value import read
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote.tensor_files.named_tensors import in_dtype, nested_by_dots, selected
 from burn_remote.tensor_files.numpy_files import MAX_HEADER_BYTES as MAX_NPY_BYTES

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch.nn import functional
 
-from burn_remote.torch.calls import Handler
+from burn_remote.torch.value_conversion import Handler
 
 __all__ = ["COMPOSITIONS", "FUNCTIONAL_COMPOSITIONS"]
 

@@ -8,11 +8,7 @@ import torch
 
 import burn_remote as br
 from burn_remote.torch.aten.table import TABLE
-from burn_remote.torch.calls import Handler
-from burn_remote.torch.device_registry import index_of, wire_device
-from burn_remote.torch.dtypes import dtype_from_torch
-from burn_remote.torch.geometry import row_major
-from burn_remote.torch.tensors import (
+from burn_remote.torch.burn_tensor import (
     BurnTensor,
     to_cpu,
     unset,
@@ -23,6 +19,10 @@ from burn_remote.torch.tensors import (
     wrap_strided,
     write,
 )
+from burn_remote.torch.device_registry import index_of, wire_device
+from burn_remote.torch.dtypes import dtype_from_torch
+from burn_remote.torch.geometry import row_major
+from burn_remote.torch.value_conversion import Handler
 
 __all__ = ["COPIES"]
 

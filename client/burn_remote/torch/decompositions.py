@@ -11,10 +11,10 @@ from typing import Any, Final
 import torch
 from torch._decomp import core_aten_decompositions, decomposition_table
 
-from burn_remote.torch.calls import Handler
+from burn_remote.torch.burn_tensor import BurnTensor, to_cpu, upload, wrap
 from burn_remote.torch.device_registry import index_of
 from burn_remote.torch.errors import UnsupportedOperation
-from burn_remote.torch.tensors import BurnTensor, to_cpu, upload, wrap
+from burn_remote.torch.value_conversion import Handler
 
 __all__ = ["allow_fallback", "decomposed", "refusal"]
 

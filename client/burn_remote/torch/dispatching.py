@@ -34,16 +34,16 @@ from burn_remote.torch.aten import (  # noqa: F401 - these fill the table
     signals,
 )
 from burn_remote.torch.aten.table import TABLE
-from burn_remote.torch.calls import Handler, functional, laid_out, name_of
+from burn_remote.torch.burn_tensor import BurnTensor, alias_as
 from burn_remote.torch.compositions import COMPOSITIONS
 from burn_remote.torch.copies import COPIES
 from burn_remote.torch.decompositions import decomposed, refusal
-from burn_remote.torch.factorizations import FACTORIZATIONS
 from burn_remote.torch.foreach import foreach
 from burn_remote.torch.geometry import VIEWS, metadata_of
 from burn_remote.torch.in_place import functional_overload, writing
+from burn_remote.torch.linear_solves import FACTORIZATIONS
 from burn_remote.torch.reinterpreting import REINTERPRETATIONS
-from burn_remote.torch.tensors import BurnTensor, alias_as
+from burn_remote.torch.value_conversion import Handler, functional, laid_out, name_of
 
 __all__ = ["HANDLERS", "allow_fallback", "resolve"]
 

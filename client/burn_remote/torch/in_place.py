@@ -13,11 +13,7 @@ from typing import Any, Final
 import torch
 
 from burn_remote.torch.aten.table import TABLE, overload
-from burn_remote.torch.calls import Handler, Values, name_of
-from burn_remote.torch.decompositions import decomposed, refusal
-from burn_remote.torch.layouts import strides_of_results
-from burn_remote.torch.plans import Planner
-from burn_remote.torch.tensors import (
+from burn_remote.torch.burn_tensor import (
     BurnTensor,
     check_cast,
     unset,
@@ -25,6 +21,10 @@ from burn_remote.torch.tensors import (
     without_repetition,
     write,
 )
+from burn_remote.torch.decompositions import decomposed, refusal
+from burn_remote.torch.plans import Planner
+from burn_remote.torch.result_strides import strides_of_results
+from burn_remote.torch.value_conversion import Handler, Values, name_of
 
 __all__ = ["functional_overload", "writing"]
 

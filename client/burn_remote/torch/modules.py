@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from burn_remote.torch.tensors import BurnTensor
+from burn_remote.torch.burn_tensor import BurnTensor
 
 __all__ = ["keep_identity"]
 

@@ -21,10 +21,10 @@ from burn_remote.graphs.recorded_call import RecordedCall, record_call
 from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.issuing import issue_each, recording
 from burn_remote.runner.stack import RunnerStack
-from burn_remote.sessions.locations import PACKAGES
+from burn_remote.sessions.source_locations import PACKAGES
+from burn_remote.torch.burn_tensor import BurnTensor, contiguous_metadata, value_of
 from burn_remote.torch.device_registry import torch_device
 from burn_remote.torch.storages import read
-from burn_remote.torch.tensors import BurnTensor, contiguous_metadata, value_of
 from burn_remote_protocol.errors import BurnRemoteError
 
 __all__ = ["Plan", "Planner", "common_client"]

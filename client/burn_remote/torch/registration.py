@@ -21,14 +21,14 @@ import torch
 from torch.optim import optimizer
 from torch.utils import backend_registration
 
-from burn_remote.sessions.locations import pass_over
+from burn_remote.sessions.source_locations import pass_over
 from burn_remote.torch import device_registry
 from burn_remote.torch.aten.table import TABLE
 from burn_remote.torch.autocasting import register_autocast
+from burn_remote.torch.burn_tensor import BurnTensor, set_dispatcher
 from burn_remote.torch.dispatching import HANDLERS, resolve
 from burn_remote.torch.loading import load_to_devices
 from burn_remote.torch.modules import keep_identity
-from burn_remote.torch.tensors import BurnTensor, set_dispatcher
 from burn_remote_protocol.errors import ConnectionLost, UsageError
 
 __all__ = ["TESTED", "check_version", "register", "warn_of_cuda"]

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import burn_remote as br
 from burn_remote.torch.aten.shapes import view_as_complex, view_as_real
-from burn_remote.torch.calls import Handler
+from burn_remote.torch.burn_tensor import alias, geometry_of, value_of, view_of_storage
 from burn_remote.torch.dtypes import dtype_to_torch
 from burn_remote.torch.errors import UnsupportedOperation
 from burn_remote.torch.geometry import Geometry
 from burn_remote.torch.storages import ReinterpretedStorage
-from burn_remote.torch.tensors import alias, geometry_of, value_of, view_of_storage
+from burn_remote.torch.value_conversion import Handler
 
 __all__ = ["REINTERPRETATIONS"]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
-from burn_remote.functions import differentiation
+from burn_remote.functions import tracked_tensors
 from support.runners import RecordingDevice
 
 POINTS = np.array([1.0, 2.0, 3.0])
@@ -574,7 +574,7 @@ def test_a_backward_pass_that_fails_at_its_end_changes_no_gradient(
         return total.sum()
 
     loss().backward()
-    known: Any = vars(differentiation)["add"]
+    known: Any = vars(tracked_tensors)["add"]
     places = iter(range(3))
 
     def interrupted(left: Any, right: Any) -> Any:
@@ -582,7 +582,7 @@ def test_a_backward_pass_that_fails_at_its_end_changes_no_gradient(
             raise KeyboardInterrupt
         return known(left, right)
 
-    monkeypatch.setattr(differentiation, "add", interrupted)
+    monkeypatch.setattr(tracked_tensors, "add", interrupted)
     with pytest.raises(KeyboardInterrupt):
         loss().backward()
     assert [w.grad.item() for w in leaves] == [2.0, 2.0, 2.0]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
-from burn_remote.autodiff.rules import RULES, Never
+from burn_remote.autodiff.rule_table import RULES, Never
 from burn_remote_protocol.operations.table import TABLE
 from support.differences import numeric_gradients
 from support.gradient_cases import CASES, Case

@@ -16,7 +16,7 @@ import pytest
 import burn_remote as br
 from burn_remote import optim
 from burn_remote.optim import lr_scheduler
-from burn_remote.optimizers import optimizer as optimizer_module
+from burn_remote.optimizers import optimizer_class as optimizer_module
 from support.runners import RecordingDevice
 
 KINDS: list[Callable[..., optim.Optimizer]] = [

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from burn_remote.sessions.burn.burn_releases import Burn021
 from burn_remote.sessions.burn.flush_policy import FlushPolicy
 from burn_remote.sessions.burn.outgoing_queue import Outgoing
-from burn_remote.sessions.burn.releases import Burn021
 from burn_remote.sessions.lifetime import BATCH_TASKS, DROP_BYTES
 from burn_remote_protocol.errors import BurnRemoteError, ConnectionLost, SessionLost
 from burn_remote_protocol.messages import Seed

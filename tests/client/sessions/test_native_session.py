@@ -15,7 +15,12 @@ from burn_remote.runner.interface import OwningHandle, TensorHandle
 from burn_remote.runner.stack import RunnerStack
 from burn_remote.sessions import lifetime
 from burn_remote.sessions.lifetime import BATCH_TASKS, DROP_BYTES
-from burn_remote.sessions.native import connection, native_session, response_router, signature_table
+from burn_remote.sessions.native import (
+    native_connection,
+    native_response_router,
+    native_session,
+    signature_table,
+)
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote_protocol import session_states
 from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, GroupSpec
@@ -397,14 +402,14 @@ def codes_of(*owners: Any) -> frozenset[CodeType]:
 
 SENDING = codes_of(
     NativeSession,
-    connection.Connection,
+    native_connection.Connection,
     signature_table.SignatureTable,
     session_states.ReplayWindow,
     session_states.SessionEnd,
     lifetime.Flusher,
     checksummed_links.CheckedLink,
     checksummed_links.Checks,
-    response_router.ResponseRouter,
+    native_response_router.ResponseRouter,
 )
 
 FINALIZING = frozenset(

@@ -16,13 +16,13 @@ from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.operation_graph import CodePosition, Graph
 from burn_remote.runner.pending import Pending, completed
 from burn_remote.sessions.burn.burn_connection import BurnConnection, DialRoute
-from burn_remote.sessions.burn.burn_responses import BurnResponses
+from burn_remote.sessions.burn.burn_releases import Burn021, BurnRelease
+from burn_remote.sessions.burn.burn_response_router import BurnResponseRouter
 from burn_remote.sessions.burn.flush_policy import FlushPolicy
 from burn_remote.sessions.burn.outgoing_queue import Outgoing
-from burn_remote.sessions.burn.releases import Burn021, BurnRelease
 from burn_remote.sessions.burn.server_facts import facts, find_bool_store
 from burn_remote.sessions.lifetime import Flusher, fence_in_thread, watch, weakly
-from burn_remote.sessions.locations import Locations
+from burn_remote.sessions.source_locations import Locations
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.dtypes import F32, DType, DTypeUsage
@@ -83,7 +83,7 @@ class BurnSession:
         self._next_tensor = secrets.randbits(62)
         self._current_frame = b""  # the last frame that was received
         self._last_operation: tuple[Signature, int] | None = None
-        self._replies: Final = BurnResponses(self._locations)
+        self._replies: Final = BurnResponseRouter(self._locations)
         self._connection: Final = BurnConnection(
             dial,
             weakly(self._handle),

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgpack
 
 from burn_remote.arguments.arrays import array_from, data_from
-from burn_remote.sessions.burn.releases import BurnRelease
+from burn_remote.sessions.burn.burn_releases import BurnRelease
 from burn_remote_protocol.dialects.burn_0_21_recognition import OperationTemplate
 from burn_remote_protocol.dtypes import BOOL, DType
 from burn_remote_protocol.errors import UsageError

@@ -29,11 +29,11 @@ from burn_remote.sessions.lifetime import (
     watch,
     weakly,
 )
-from burn_remote.sessions.locations import PACKAGES, RING_LENGTH, Locations
-from burn_remote.sessions.native.connection import Connection, Dial
 from burn_remote.sessions.native.graph_table import GraphTable
-from burn_remote.sessions.native.response_router import ResponseRouter
+from burn_remote.sessions.native.native_connection import Connection, Dial
+from burn_remote.sessions.native.native_response_router import ResponseRouter
 from burn_remote.sessions.native.signature_table import IN_FULL, Numbered, SignatureTable
+from burn_remote.sessions.source_locations import PACKAGES, RING_LENGTH, Locations
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.dialects.native import (

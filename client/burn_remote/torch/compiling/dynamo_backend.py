@@ -22,10 +22,10 @@ from torch._dynamo.variables.builder import VariableBuilder
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from burn_remote.torch.aten.table import TABLE, overload
+from burn_remote.torch.burn_tensor import BurnTensor
 from burn_remote.torch.compiling.lowering import is_on_device, lower
 from burn_remote.torch.compositions import FUNCTIONAL_COMPOSITIONS
 from burn_remote.torch.registration import _factory
-from burn_remote.torch.tensors import BurnTensor
 
 __all__ = ["NAME", "burn_remote", "register"]
 

@@ -28,11 +28,11 @@ import burn_remote as br
 from burn_remote.arguments.traced_numbers import definite
 from burn_remote.torch.aten.shapes import strided_positions
 from burn_remote.torch.aten.table import TABLE, overload
+from burn_remote.torch.burn_tensor import alias, upload, value_of, wrap, wrap_strided, write
 from burn_remote.torch.compiling.output_layouts import Layout, roots_of
 from burn_remote.torch.device_registry import BACKEND, wire_device
 from burn_remote.torch.dtypes import dtype_from_torch
 from burn_remote.torch.errors import UnsupportedOperation
-from burn_remote.torch.tensors import alias, upload, value_of, wrap, wrap_strided, write
 
 __all__ = ["is_on_device", "lower"]
 

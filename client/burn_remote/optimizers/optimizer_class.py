@@ -18,7 +18,7 @@ from burn_remote.autodiff.grad_mode import enable_grad
 from burn_remote.autodiff.nodes import TrackedHandle, plain, tracked
 from burn_remote.functions.creation import tensor, zeros_like
 from burn_remote.functions.tensor import Tensor
-from burn_remote.functions.value import is_tensor, read
+from burn_remote.functions.tensor_value import is_tensor, read
 from burn_remote.graphs.compiled import compile
 from burn_remote.optimizers.formulas import STEP, Counters, Formula, Options
 from burn_remote.runner.interface import TensorHandle

@@ -10,7 +10,7 @@ import pytest
 
 import burn_remote as br
 import burn_remote.functional as F
-from burn_remote.dispatch.preferred_rows import CHOICES
+from burn_remote.dispatch.rows_with_fallbacks import CHOICES
 from burn_remote_protocol.operations.releases import Vocabulary
 from burn_remote_protocol.operations.row import Row
 from support.runners import RecordingDevice

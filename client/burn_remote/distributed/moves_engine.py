@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, final
 
-from burn_remote.distributed.engine import Bucket
+from burn_remote.distributed.collective_engine import Bucket
 from burn_remote.distributed.packing import Layout, part_edges
-from burn_remote.distributed.reductions import ReduceOperation, reduced
+from burn_remote.distributed.reduce_operations import ReduceOperation, reduced
 from burn_remote.functions.creation import ones
 from burn_remote.functions.device_class import Device
 from burn_remote.functions.manipulation import concat

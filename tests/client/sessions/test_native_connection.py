@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from burn_remote.sessions.native import connection as module
-from burn_remote.sessions.native.connection import Connection
+from burn_remote.sessions.native import native_connection as module
+from burn_remote.sessions.native.native_connection import Connection
 from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_frame
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -43,7 +43,7 @@ def test_pauses_between_resumes_are_random_up_to_a_bound_that_doubles(
         bounds.append(high)
         return 0.0
 
-    monkeypatch.setattr("burn_remote.sessions.native.connection.random.uniform", drawn)
+    monkeypatch.setattr("burn_remote.sessions.native.native_connection.random.uniform", drawn)
     client, server = memory_pair()
     welcome = Welcome(VERSIONS[0], 1, b"secret", 60.0, {}, {}, "")
     server.send(encode_frame(welcome))

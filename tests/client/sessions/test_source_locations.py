@@ -10,7 +10,7 @@ import pytest
 
 import burn_remote
 import burn_remote as br
-from burn_remote.sessions import locations
+from burn_remote.sessions import source_locations
 
 
 def test_the_list_of_our_packages_has_every_package_of_the_client() -> None:
@@ -20,19 +20,19 @@ def test_the_list_of_our_packages_has_every_package_of_the_client() -> None:
         ".".join(file.parent.relative_to(Path(root).parent).parts)
         for file in Path(root).rglob("__init__.py")
     }
-    assert packages == locations.PACKAGES
+    assert packages == source_locations.PACKAGES
 
 
 def test_only_the_latest_tensors_are_recorded() -> None:
-    recorded = locations.Locations()
+    recorded = source_locations.Locations()
     for tensor in (1, 2):
         recorded.note(tensor)
-    recorded.note(1 + locations.RING_LENGTH)
+    recorded.note(1 + source_locations.RING_LENGTH)
     assert recorded.find(1) == recorded.find(3) == recorded.find(None) == ""
     assert recorded.find(2)
     assert recorded.position(1) is recorded.position(3) is None
     assert recorded.position(2)
-    assert recorded.find(1 + locations.RING_LENGTH)
+    assert recorded.find(1 + source_locations.RING_LENGTH)
 
 
 def line_of(fail: Callable[[br.Device], br.Tensor]) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from burn_remote.arguments.arrays import array_from, data_from, numpy_dtype
 from burn_remote.runner.pending import Pending
-from burn_remote.sessions.locations import Locations
+from burn_remote.sessions.source_locations import Locations
 from burn_remote_protocol.dialects.burn_0_21_responses import BurnReply
 from burn_remote_protocol.dtypes import DTypeUsage
 from burn_remote_protocol.errors import (
@@ -18,7 +18,7 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
-__all__ = ["BurnResponses"]
+__all__ = ["BurnResponseRouter"]
 
 
 class _Request:
@@ -37,7 +37,7 @@ class _Request:
         self.reports_failures = reports_failures
 
 
-class BurnResponses:
+class BurnResponseRouter:
     """Requests without a reply, by id."""
 
     def __init__(self, locations: Locations) -> None:

@@ -13,7 +13,7 @@ from burn_remote.autodiff.grad_mode import is_recording
 from burn_remote.autodiff.nodes import Branch, Leaf, Node, TrackedHandle, node_of, plain, tracked
 from burn_remote.autodiff.recipes import RetainingRecipe
 from burn_remote.autodiff.tracking import relabeled, track
-from burn_remote.autodiff.uniform import one_for
+from burn_remote.autodiff.uniform_gradients import one_for
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.arithmetic import (
     add,
@@ -24,7 +24,7 @@ from burn_remote.functions.arithmetic import (
     remainder,
     subtract,
 )
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote_protocol.errors import (
     ArgumentMismatch,
     DeviceMismatch,

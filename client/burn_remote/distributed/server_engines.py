@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, final
 from weakref import WeakKeyDictionary
 
-from burn_remote.distributed import engine
-from burn_remote.distributed.engine import Bucket
-from burn_remote.distributed.moves import MovesEngine
-from burn_remote.distributed.reductions import ReduceOperation
+from burn_remote.distributed import collective_engine
+from burn_remote.distributed.collective_engine import Bucket
+from burn_remote.distributed.moves_engine import MovesEngine
+from burn_remote.distributed.reduce_operations import ReduceOperation
 from burn_remote.functions.creation import zeros
 from burn_remote.functions.device_class import Device
 from burn_remote.functions.tensor import Tensor
@@ -105,11 +105,11 @@ class RingEngine:
         """The name of the servers' engine."""
         return str(self._kind)
 
-    def all_reduce(self, operation: ReduceOperation) -> engine.Reduction:
+    def all_reduce(self, operation: ReduceOperation) -> collective_engine.Reduction:
         """Begin a reduction whose results go to all members."""
         return RingReduction(self, CollectiveKind.ALL_REDUCE, operation)
 
-    def reduce_scatter(self, operation: ReduceOperation) -> engine.Reduction:
+    def reduce_scatter(self, operation: ReduceOperation) -> collective_engine.Reduction:
         """Begin a reduction that gives each member one part along axis 0 of each tensor."""
         return RingReduction(
             self,
@@ -118,7 +118,7 @@ class RingEngine:
             by_moves=lambda: self._moves.reduce_scatter(operation),
         )
 
-    def reduce(self, operation: ReduceOperation, root: int) -> engine.Reduction:
+    def reduce(self, operation: ReduceOperation, root: int) -> collective_engine.Reduction:
         """Begin a reduction whose results go to one member; the others get empty buckets."""
         return RingReduction(self, CollectiveKind.REDUCE, operation, root=root)
 
@@ -253,14 +253,14 @@ class RingReduction:
         operation: ReduceOperation,
         *,
         root: int = 0,
-        by_moves: Callable[[], engine.Reduction] | None = None,
+        by_moves: Callable[[], collective_engine.Reduction] | None = None,
     ) -> None:
         self._ring: Final = ring
         self._kind: Final = kind
         self._operation: Final = operation
         self._root: Final = root
         self._by_moves: Final = by_moves
-        self._moves: engine.Reduction | None = None
+        self._moves: collective_engine.Reduction | None = None
         self._specs: list[TensorSpec] = []
         self._outputs: dict[int, Bucket] = {}
 

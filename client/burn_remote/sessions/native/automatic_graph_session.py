@@ -27,7 +27,6 @@ from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.lifetime import BATCH_BYTES, BATCH_TASKS, DROP_BYTES, DROP_TENSORS
-from burn_remote.sessions.locations import caller_and_depth
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote.sessions.native.patterns import (
     LOOP_STEPS,
@@ -41,13 +40,14 @@ from burn_remote.sessions.native.patterns import (
     are_consecutive,
     pattern_of,
 )
+from burn_remote.sessions.source_locations import caller_and_depth
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.messages import Task
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec
 
-__all__ = ["FollowingSession"]
+__all__ = ["AutomaticGraphSession"]
 
 _frame: Final = sys._getframe
 _NONE: Final[frozenset[int]] = frozenset()
@@ -72,7 +72,7 @@ NEXT_BALANCE: Final = 5_000
 REMEMBERED_DROPS: Final = 512
 
 
-class FollowingSession(NativeSession):
+class AutomaticGraphSession(NativeSession):
     """A ``NativeSession`` that follows repeated operations. See the module's docstring."""
 
     # CPython 3.11 looks up attributes faster while an object has at most 30 outside of slots; with

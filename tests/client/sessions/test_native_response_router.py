@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from burn_remote.runner.pending import Pending
-from burn_remote.sessions.locations import RING_LENGTH, Locations
-from burn_remote.sessions.native.response_router import UNREPORTED_LENGTH, ResponseRouter
+from burn_remote.sessions.native.native_response_router import UNREPORTED_LENGTH, ResponseRouter
+from burn_remote.sessions.source_locations import RING_LENGTH, Locations
 from burn_remote_protocol.dialects.native import Batch
 from burn_remote_protocol.dtypes import F32, U8, DTypeUsage
 from burn_remote_protocol.errors import (
@@ -84,7 +84,7 @@ def test_a_failure_names_its_line_however_many_operations_follow() -> None:
         note(locations, tensor)
     sync = asked(answers, 1)
     answers.take(Reply(1, None))
-    with pytest.raises(OperationFailed, match="test_response_router"):
+    with pytest.raises(OperationFailed, match="test_native_response_router"):
         sync.result(0)
 
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.failures import together
-from burn_remote.sessions.locations import Locations
 from burn_remote.sessions.native.result_memory import ResultMemory
+from burn_remote.sessions.source_locations import Locations
 from burn_remote_protocol.dtypes import DTypeUsage
 from burn_remote_protocol.errors import (
     BurnRemoteError,

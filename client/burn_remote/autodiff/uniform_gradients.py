@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, final
 
-from burn_remote.autodiff.transposed import Transposed
+from burn_remote.autodiff.transposed_gradients import Transposed
 from burn_remote.dispatch.operators import filled
 from burn_remote_protocol.errors import UsageError
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from burn_remote.autodiff.custom import custom_vjp
+from burn_remote.autodiff.custom_vjp import custom_vjp
 from burn_remote.functions.complex_numbers import adjoint
 
 if TYPE_CHECKING:

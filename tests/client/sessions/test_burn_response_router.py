@@ -9,8 +9,8 @@ import pytest
 
 from burn_remote.runner.interface import OwningHandle, TensorHandle
 from burn_remote.runner.pending import Pending
-from burn_remote.sessions.burn.burn_responses import BurnResponses
-from burn_remote.sessions.locations import Locations
+from burn_remote.sessions.burn.burn_response_router import BurnResponseRouter
+from burn_remote.sessions.source_locations import Locations
 from burn_remote_protocol.dialects.burn_0_21_responses import BurnReply
 from burn_remote_protocol.dtypes import BOOL, BOOL_U8, F32, I32, I64, U8, DType, DTypeUsage
 from burn_remote_protocol.errors import ConnectionLost, OperationFailed, ProtocolViolation
@@ -30,17 +30,19 @@ def handle(dtype: DType, shape: tuple[int, ...] = (2,), identifier: int = 9) -> 
 
 
 @pytest.fixture
-def replies() -> BurnResponses:
-    return BurnResponses(Locations())
+def replies() -> BurnResponseRouter:
+    return BurnResponseRouter(Locations())
 
 
-def asked(replies: BurnResponses, request: int, read: TensorHandle | None = None) -> Pending[Any]:
+def asked(
+    replies: BurnResponseRouter, request: int, read: TensorHandle | None = None
+) -> Pending[Any]:
     pending: Pending[Any] = Pending()
     replies.expect(request, pending, None if read is None else (read.id, read.spec))
     return pending
 
 
-def test_responses_complete_their_requests_in_any_order(replies: BurnResponses) -> None:
+def test_responses_complete_their_requests_in_any_order(replies: BurnResponseRouter) -> None:
     sync, usage, read = asked(replies, 1), asked(replies, 2), asked(replies, 3, handle(F32))
     data = TensorData(bytes(8), (2,), F32)
     for answer in (BurnReply(3, data), BurnReply(1, None), BurnReply(2, 3)):
@@ -57,7 +59,7 @@ def test_responses_complete_their_requests_in_any_order(replies: BurnResponses) 
     ],
 )
 def test_a_read_returns_the_dtype_that_the_program_declared(
-    replies: BurnResponses, declared: DType, answered: DType, elements: Any, expected: Any
+    replies: BurnResponseRouter, declared: DType, answered: DType, elements: Any, expected: Any
 ) -> None:
     stored = np.array(elements, np.int64 if answered is I64 else np.uint8)
     pending = asked(replies, 1, handle(declared))
@@ -70,24 +72,24 @@ def test_a_read_returns_the_dtype_that_the_program_declared(
 
 @pytest.mark.parametrize("answer", [None, 3, TensorData(bytes(12), (3,), F32)])
 def test_a_response_to_a_read_without_a_tensor_of_its_shape_is_a_violation(
-    answer: Any, replies: BurnResponses
+    answer: Any, replies: BurnResponseRouter
 ) -> None:
     asked(replies, 1, handle(F32))
     with pytest.raises(ProtocolViolation, match="read of float32"):
         replies.take(BurnReply(1, answer))
 
 
-def test_a_response_to_an_unknown_request_is_a_violation(replies: BurnResponses) -> None:
+def test_a_response_to_an_unknown_request_is_a_violation(replies: BurnResponseRouter) -> None:
     asked(replies, 1)
     replies.take(BurnReply(1, None))
     with pytest.raises(ProtocolViolation, match=r"a reply to request .*, which is not open"):
         replies.take(BurnReply(1, None))
 
 
-def test_a_failure_fails_its_read_alone_and_names_the_line(replies: BurnResponses) -> None:
+def test_a_failure_fails_its_read_alone_and_names_the_line(replies: BurnResponseRouter) -> None:
     locations = Locations()
     locations.note(9)
-    replies = BurnResponses(locations)
+    replies = BurnResponseRouter(locations)
     failed, other = asked(replies, 1, handle(F32)), asked(replies, 2)
     replies.take(BurnReply(1, OperationFailed("too small")))
     with pytest.raises(OperationFailed, match="too small") as caught:
@@ -96,7 +98,7 @@ def test_a_failure_fails_its_read_alone_and_names_the_line(replies: BurnResponse
     assert not other.done()
 
 
-def test_each_pending_request_fails_with_its_own_error_object(replies: BurnResponses) -> None:
+def test_each_pending_request_fails_with_its_own_error_object(replies: BurnResponseRouter) -> None:
     waiting = [asked(replies, number) for number in range(3)]
     replies.fail(ConnectionLost("gone"))
     errors = []
@@ -108,7 +110,7 @@ def test_each_pending_request_fails_with_its_own_error_object(replies: BurnRespo
     replies.fail(ConnectionLost("again"))  # no request is pending any more
 
 
-def test_a_pending_request_does_not_keep_the_tensor_alive(replies: BurnResponses) -> None:
+def test_a_pending_request_does_not_keep_the_tensor_alive(replies: BurnResponseRouter) -> None:
     dropped: list[int] = []
 
     class Noting(Holder):

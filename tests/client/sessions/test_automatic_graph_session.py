@@ -17,8 +17,8 @@ import burn_remote as br
 from burn_remote import functional
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.lifetime import Flusher
-from burn_remote.sessions.native import following_session, patterns
-from burn_remote.sessions.native.following_session import FollowingSession
+from burn_remote.sessions.native import automatic_graph_session, patterns
+from burn_remote.sessions.native.automatic_graph_session import AutomaticGraphSession
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote.sessions.native.patterns import (
     MAX_DEFINED_STEPS,
@@ -129,7 +129,7 @@ def test_nothing_is_followed_without_the_setting() -> None:
         for _ in range(10):
             x = step(x, x)
             x.numpy()
-        assert not isinstance(device.session, FollowingSession)
+        assert not isinstance(device.session, AutomaticGraphSession)
         assert followed(device) == 0
 
 
@@ -137,9 +137,9 @@ def test_the_environment_turns_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
     for value in ("1", "True"):
         monkeypatch.setenv("BURN_REMOTE_AUTOMATIC_GRAPHS", value)
         with br.LocalDevice() as device:
-            assert isinstance(device.session, FollowingSession)
+            assert isinstance(device.session, AutomaticGraphSession)
     with br.LocalDevice(automatic_graphs=False) as device:
-        assert not isinstance(device.session, FollowingSession)
+        assert not isinstance(device.session, AutomaticGraphSession)
     monkeypatch.setenv("BURN_REMOTE_AUTOMATIC_GRAPHS", "perhaps")
     with pytest.raises(br.UsageError, match="must be 1 or 0, not 'perhaps'"):
         br.LocalDevice()
@@ -308,7 +308,7 @@ def _compiled(x: br.Tensor, y: br.Tensor) -> br.Tensor:
 def test_a_deviation_at_any_place_changes_nothing(
     kind: str, no_timer: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following_session, "START_BALANCE", 10**9)
+    monkeypatch.setattr(automatic_graph_session, "START_BALANCE", 10**9)
     total = 0
     for seed in range(2):
         length = len(Program(seed, Deviation(-1, 0, "none")).choices)
@@ -351,7 +351,7 @@ def test_a_failure_at_any_place_names_its_line_and_poisons_the_same(
         good, bad = (plain.tensor(np.array([index])) for index in (1, 9))
         expected = run(plain.tensor(np.ones((2, 3), np.float32)), bad)
         assert seen == [outcome(tensor.numpy) for tensor in expected]
-        assert [one for one in seen if "test_following_session.py" in str(one)]
+        assert [one for one in seen if "test_automatic_graph_session.py" in str(one)]
 
 
 def test_failures_that_nobody_read_are_all_reported(device: br.Device) -> None:
@@ -423,7 +423,7 @@ def test_operations_that_are_followed_count_at_once(device: br.Device) -> None:
 def test_calls_of_graphs_fill_batches_as_operations_do(
     device: br.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following_session, "BATCH_TASKS", 8)
+    monkeypatch.setattr(automatic_graph_session, "BATCH_TASKS", 8)
     x, weight = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
     for _ in range(3):
         step(x, weight).numpy()
@@ -435,7 +435,7 @@ def test_calls_of_graphs_fill_batches_as_operations_do(
 def test_a_server_whose_graphs_are_too_short_gets_single_operations(
     no_timer: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following_session, "MAX_STEPS", 10**9)
+    monkeypatch.setattr(automatic_graph_session, "MAX_STEPS", 10**9)
     with br.LocalDevice(automatic_graphs=True) as device:
         x, weight = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
         for _ in range(10):
@@ -548,7 +548,7 @@ def test_memory_is_bounded_for_ever_new_sequences(device: br.Device) -> None:
     assert len(store) <= MAX_PATTERNS
     assert len(store._seen) <= MAX_SEEN
     assert len(session._segment) <= MAX_STEPS
-    assert len(session._recent_drops) <= following_session.REMEMBERED_DROPS
+    assert len(session._recent_drops) <= automatic_graph_session.REMEMBERED_DROPS
     assert interpreter_of(device).counts.graphs * MIN_STEPS <= MAX_DEFINED_STEPS
     alike = sum(map(len, store._by_start.values()))
     assert alike == len(store)
@@ -559,7 +559,7 @@ def test_a_session_that_gains_nothing_stops_looking(
 ) -> None:
     session: Any = device.session
     session._balance = 200
-    monkeypatch.setattr(following_session, "NEXT_BALANCE", 5_000)
+    monkeypatch.setattr(automatic_graph_session, "NEXT_BALANCE", 5_000)
     session._pause = 400
     x = device.tensor([1.0, 2.0])
     for number in range(300):
@@ -612,14 +612,14 @@ def test_a_pattern_whose_results_are_kept_gets_more_outputs(device: br.Device) -
 
 # -- Ctrl-C and broken connections ----------------------------------------------------------------
 
-FOLLOWING = codes_of(FollowingSession, NativeSession, patterns.PatternStore, Flusher)
+FOLLOWING = codes_of(AutomaticGraphSession, NativeSession, patterns.PatternStore, Flusher)
 
 
 def test_ctrl_c_at_any_line_neither_loses_nor_repeats_nor_leaks_operations(
     device: br.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following_session, "MIN_STEPS", 3)
-    monkeypatch.setattr(following_session, "LOOP_STEPS", 4)
+    monkeypatch.setattr(automatic_graph_session, "MIN_STEPS", 3)
+    monkeypatch.setattr(automatic_graph_session, "LOOP_STEPS", 4)
     values = [device.tensor(np.zeros(2, np.float32))]
 
     def issue(rounds: int) -> None:

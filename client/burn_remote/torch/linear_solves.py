@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 import burn_remote as br
-from burn_remote.torch.calls import Handler
+from burn_remote.torch.burn_tensor import BurnTensor, value_of, wrap, wrap_strided
 from burn_remote.torch.errors import UnsupportedOperation
-from burn_remote.torch.layouts import strides_of_results
-from burn_remote.torch.tensors import BurnTensor, value_of, wrap, wrap_strided
+from burn_remote.torch.result_strides import strides_of_results
+from burn_remote.torch.value_conversion import Handler
 
 __all__ = ["FACTORIZATIONS"]
 

@@ -90,7 +90,7 @@ def test_arguments_of_floats_are_differentiated(device: br.Device) -> None:
 def test_a_float_alone_is_differentiated_on_the_default_device(
     device: br.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("burn_remote.function_gradients.default_device", lambda: device)
+    monkeypatch.setattr("burn_remote.function_transforms.default_device", lambda: device)
     assert br.grad(lambda x: x * x)(3.0).item() == 6.0
     assert br.grad(br.grad(lambda x: x**3))(2.0).item() == 12.0
     with pytest.raises(br.ArgumentMismatch, match=r"tensor or number: it is 3;"):

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from burn_remote.diagnostics.invalid_calls import explained
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote.tensor_files.numpy_files import load_npy, load_npz, save_npy, save_npz
 from burn_remote.tensor_files.safetensors_files import load_safetensors, save_safetensors
 from burn_remote.tensor_files.server_files import (

@@ -14,13 +14,13 @@ from burn_remote.autodiff.grad_mode import enable_grad, is_recording
 from burn_remote.autodiff.nodes import TrackedHandle
 from burn_remote.autodiff.saved_containers import tensors_in
 from burn_remote.autodiff.tracking import relabeled, track
-from burn_remote.autodiff.uniform import Uniform, one_for
+from burn_remote.autodiff.uniform_gradients import Uniform, one_for
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import filled
 from burn_remote.functions.default_device import default_device
-from burn_remote.functions.differentiation import checked_seed
 from burn_remote.functions.tensor import Tensor
-from burn_remote.functions.value import is_tensor
+from burn_remote.functions.tensor_value import is_tensor
+from burn_remote.functions.tracked_tensors import checked_seed
 from burn_remote.runner.interface import RunnerClient
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import ArgumentMismatch, UsageError

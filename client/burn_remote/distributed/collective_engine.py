@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from burn_remote.distributed.reductions import ReduceOperation
+from burn_remote.distributed.reduce_operations import ReduceOperation
 from burn_remote.functions.tensor import Tensor
 from burn_remote_protocol.errors import CollectiveFailed
 
