@@ -7,8 +7,6 @@ import subprocess
 import sys
 import time
 
-from burn_remote_protocol.links.transport_registry import connect
-
 __all__ = ["echo_round_trip_seconds"]
 
 # Sizes of one operation with its read, and of the response: see docs/wire-native.md.
@@ -30,6 +28,9 @@ async def _echo() -> None:
 
 def echo_round_trip_seconds(count: int = 3000) -> float:
     """Return the median round-trip time to a server process with uvloop."""
+    # Not at the top: the server also runs with the packages of other commits, and needs no client.
+    from burn_remote_protocol.links.transport_registry import connect
+
     process = subprocess.Popen([sys.executable, __file__], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None  # started with a pipe

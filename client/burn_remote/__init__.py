@@ -165,6 +165,7 @@ from burn_remote.functions.joining import (
 )
 from burn_remote.functions.linear_algebra import (
     cross,
+    kron,
     matmul,
     outer,
     tensordot,
@@ -211,7 +212,7 @@ from burn_remote.functions.manipulation import (
 from burn_remote.functions.manipulation import concat as cat
 from burn_remote.functions.manipulation import expand_dims as unsqueeze
 from burn_remote.functions.manipulation import permute_dims as permute
-from burn_remote.functions.matrix_parts import diag, kron
+from burn_remote.functions.matrix_parts import diag, tril, triu
 from burn_remote.functions.namespace_information import API_VERSION
 from burn_remote.functions.namespace_information import namespace_info as __array_namespace_info__
 from burn_remote.functions.nan_statistics import (
@@ -242,8 +243,6 @@ from burn_remote.functions.repetition import (
     repeat,
     roll,
     tile,
-    tril,
-    triu,
 )
 from burn_remote.functions.searching import (
     argmax,

@@ -24,7 +24,7 @@ from burn_remote.functions.elementwise import log, sign, sqrt
 from burn_remote.functions.linear_algebra import matmul, vector_norm
 from burn_remote.functions.logic import less
 from burn_remote.functions.manipulation import matrix_transpose
-from burn_remote.functions.repetition import triu
+from burn_remote.functions.matrix_parts import triu
 from burn_remote.functions.selection import clip, where
 from burn_remote.functions.statistics import sum
 from burn_remote.functions.tensor import Tensor

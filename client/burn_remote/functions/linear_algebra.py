@@ -1,6 +1,7 @@
 """Products and norms of vectors and matrices.
 
-Both operands and the result have the same dtype. All raise ``ShapeMismatch`` and ``DTypeMismatch``.
+Both operands and the result have the same dtype, except those of ``kron``. All raise
+``ShapeMismatch`` and ``DTypeMismatch``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,16 @@ if TYPE_CHECKING:
     from burn_remote.arguments.axes import Axes
     from burn_remote.functions.tensor import Tensor
 
-__all__ = ["cross", "matmul", "outer", "reflected_matmul", "tensordot", "vecdot", "vector_norm"]
+__all__ = [
+    "cross",
+    "kron",
+    "matmul",
+    "outer",
+    "reflected_matmul",
+    "tensordot",
+    "vecdot",
+    "vector_norm",
+]
 
 MATMUL: Final = Operator(floats.MATMUL)
 INT_MATMUL: Final = Operator(ints.MATMUL)
@@ -121,6 +131,22 @@ def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     """
     product = multiply(adjoint(x1), x2)
     return sum(product, axis=axis, dtype=product.dtype)
+
+
+@explained
+def kron(x1: Tensor, x2: Tensor, /) -> Tensor:
+    """Return the Kronecker product: each element of ``x1`` times the whole ``x2``.
+
+    Shapes ``[n…]`` and ``[m…]`` give ``[n * m…]``; axes of size 1 are prepended to the shorter one.
+    The dtype is that of ``multiply``.
+    """
+    rank = max(x1.ndim, x2.ndim)
+    x1, x2 = with_rank(x1, rank), with_rank(x2, rank)
+    first = tuple([size for one in x1.shape for size in (one, 1)])
+    second = tuple([size for one in x2.shape for size in (1, one)])
+    product = multiply(reshaped(x1, first), reshaped(x2, second))
+    shape = tuple([one * other for one, other in zip(x1.shape, x2.shape, strict=True)])
+    return reshaped(product, shape)
 
 
 @explained

@@ -22,8 +22,7 @@ from burn_remote.functions.factorizations import inv, svd, svdvals
 from burn_remote.functions.linear_algebra import matmul, vector_norm
 from burn_remote.functions.logic import greater, less_equal
 from burn_remote.functions.manipulation import matrix_transpose, moveaxis
-from burn_remote.functions.matrix_parts import check_matrix, check_square
-from burn_remote.functions.repetition import tril, triu
+from burn_remote.functions.matrix_parts import check_matrix, check_square, tril, triu
 from burn_remote.functions.selection import mask_fill
 from burn_remote.functions.statistics import max as largest
 from burn_remote.functions.statistics import min as smallest

@@ -1,7 +1,7 @@
-"""Diagonals and traces of matrices, and Kronecker products.
+"""Parts of matrices: diagonals and triangles; traces.
 
 A matrix is the last two axes ``[…, rows, columns]``; leading axes are a batch of matrices.
-Diagonals and traces raise ``ShapeMismatch`` for a tensor of fewer than two axes.
+All raise ``ShapeMismatch`` for a tensor of fewer than two axes.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from burn_remote.arguments.arrays import AnyDType
 from burn_remote.diagnostics.invalid_calls import explained
-from burn_remote.dispatch.operators import Operator, reshaped, with_rank
-from burn_remote.functions.arithmetic import multiply
+from burn_remote.dispatch.operators import Operator, counted, reshaped
+from burn_remote.functions.arithmetic import add
+from burn_remote.functions.logic import greater, less
 from burn_remote.functions.manipulation import part
 from burn_remote.functions.padding import pad
+from burn_remote.functions.selection import mask_fill
 from burn_remote.functions.statistics import sum
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.operations.families import base
@@ -22,7 +24,7 @@ from burn_remote_protocol.tensors import Slice
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
 
-__all__ = ["check_matrix", "check_square", "diag", "diagonal", "kron", "trace"]
+__all__ = ["check_matrix", "check_square", "diag", "diagonal", "trace", "tril", "triu"]
 
 SLICE: Final = Operator(base.SLICE)
 
@@ -74,18 +76,27 @@ def trace(x: Tensor, /, *, offset: int = 0, dtype: AnyDType | None = None) -> Te
 
 
 @explained
-def kron(x1: Tensor, x2: Tensor, /) -> Tensor:
-    """Return the Kronecker product: each element of ``x1`` times the whole ``x2``.
+def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
+    """Replace elements above the ``k``-th diagonal by 0: ``[…, rows, columns]``."""
+    rows, columns = _places(x)
+    return _zeroed(x, greater(columns, add(rows, k)))
 
-    Shapes ``[n…]`` and ``[m…]`` give ``[n * m…]``; axes of size 1 are prepended to the shorter one.
-    """
-    rank = max(x1.ndim, x2.ndim)
-    x1, x2 = with_rank(x1, rank), with_rank(x2, rank)
-    first = tuple([size for one in x1.shape for size in (one, 1)])
-    second = tuple([size for one in x2.shape for size in (1, one)])
-    product = multiply(reshaped(x1, first), reshaped(x2, second))
-    shape = tuple([one * other for one, other in zip(x1.shape, x2.shape, strict=True)])
-    return reshaped(product, shape)
+
+@explained
+def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
+    """Replace elements below the ``k``-th diagonal by 0: ``[…, rows, columns]``."""
+    rows, columns = _places(x)
+    return _zeroed(x, less(columns, add(rows, k)))
+
+
+def _places(x: Tensor) -> tuple[Tensor, Tensor]:
+    check_matrix(x)
+    rows, columns = (counted(x.__class__, x.handle.client, size) for size in x.shape[-2:])
+    return reshaped(rows, (x.shape[-2], 1)), reshaped(columns, (1, x.shape[-1]))
+
+
+def _zeroed(x: Tensor, mask: Tensor) -> Tensor:
+    return mask_fill(x, mask, False if x.dtype.is_bool else 0)
 
 
 def check_matrix(x: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Repetition, rotation, differences and triangular matrices.
+"""Repetition, rotation and differences along axes.
 
 The dtype does not change. Negative axes count from the end. All raise ``ShapeMismatch``.
 """
@@ -15,11 +15,9 @@ from burn_remote.arguments.axes import Axes, normal_axes, normal_axis, normal_sh
 from burn_remote.arguments.numbers import whole_number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, counted, reshaped, upload, with_rank
-from burn_remote.functions.arithmetic import add, subtract
+from burn_remote.functions.arithmetic import subtract
 from burn_remote.functions.casting import astype, distinct
-from burn_remote.functions.logic import greater, less
 from burn_remote.functions.manipulation import broadcast_to, concat, flatten, part
-from burn_remote.functions.selection import mask_fill
 from burn_remote.functions.statistics import cumulative_sum
 from burn_remote.functions.statistics import min as smallest
 from burn_remote.functions.tensor_value import is_tensor, read
@@ -31,7 +29,7 @@ from burn_remote_protocol.tensors import MAX_ELEMENTS
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
 
-__all__ = ["diff", "repeat", "roll", "tile", "tril", "triu"]
+__all__ = ["diff", "repeat", "roll", "tile"]
 
 REPEAT_DIM: Final = Operator(base.REPEAT_DIM)
 SELECT: Final = Operator(base.SELECT)
@@ -146,28 +144,3 @@ def diff(
         size = x.shape[place]
         x = subtract(part(x, place, 1, size), part(x, place, 0, max(size - 1, 0)))
     return distinct(given, x)
-
-
-@explained
-def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
-    """Replace elements above the ``k``-th diagonal by 0: ``[…, rows, columns]``."""
-    rows, columns = _places(x)
-    return _zeroed(x, greater(columns, add(rows, k)))
-
-
-@explained
-def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
-    """Replace elements below the ``k``-th diagonal by 0: ``[…, rows, columns]``."""
-    rows, columns = _places(x)
-    return _zeroed(x, less(columns, add(rows, k)))
-
-
-def _places(x: Tensor) -> tuple[Tensor, Tensor]:
-    if x.ndim < 2:
-        raise ShapeMismatch(f"{x.handle.spec} is not a matrix; at least 2 axes are required")
-    rows, columns = (counted(x.__class__, x.handle.client, size) for size in x.shape[-2:])
-    return reshaped(rows, (x.shape[-2], 1)), reshaped(columns, (1, x.shape[-1]))
-
-
-def _zeroed(x: Tensor, mask: Tensor) -> Tensor:
-    return mask_fill(x, mask, False if x.dtype.is_bool else 0)

@@ -20,7 +20,7 @@ from burn_remote.functions.complex_numbers import adjoint, complex, imag, real
 from burn_remote.functions.factorizations import eig, eigh, inv, solve, svd
 from burn_remote.functions.logic import logical_not, not_equal
 from burn_remote.functions.manipulation import broadcast_to, concat, matrix_transpose, part
-from burn_remote.functions.repetition import tril, triu
+from burn_remote.functions.matrix_parts import tril, triu
 from burn_remote.functions.selection import mask_fill
 from burn_remote.gradient_rules.spreading import zeros
 from burn_remote_protocol.errors import UsageError
