@@ -11,6 +11,6 @@ never(
     "calls it a gradient with burn_remote.custom_vjp",
     session.CUSTOM,
 )
-never("no server implements it", session.ALL_REDUCE)
+never("collectives have no gradients", session.ALL_REDUCE)
 never("its input is a tensor of integers", *ints.ROWS)
 never("its input is a tensor of bools", *bools.ROWS)
