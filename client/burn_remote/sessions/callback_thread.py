@@ -1,4 +1,4 @@
-"""A thread that calls a program's callbacks, apart from the threads that receive."""
+"""A thread that calls a program's callbacks, separate from the threads that receive."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _logger: Final = logging.getLogger("burn_remote")
 class CallbackThread:
     """Calls callbacks one at a time, in the order in which their values arrived.
 
-    A callback may wait for other values, close the device, or block: the values that others wait
-    for arrive all the same. The thread starts with the first callback.
+    A callback may wait for other values, close the device, or block: values continue to arrive
+    meanwhile. The thread starts with the first callback.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class CallbackThread:
         self._is_closed = False
 
     def deferred(self, callback: Callback) -> Callback:
-        """Return a function that never blocks and has ``callback`` called in the thread."""
+        """Return a function that never blocks: it queues ``callback`` for the thread."""
         with self._starting:
             if not self._is_started:
                 threading.Thread(
@@ -52,14 +52,15 @@ class CallbackThread:
         return defer
 
     def close(self) -> None:
-        """End the thread once it has called what was deferred. Does not wait."""
+        """End the thread once it has made all queued calls. Does not wait."""
         self._is_closed = True
         self._calls.put(None)
 
 
 def _call_until_closed(calls: Calls) -> None:
     while (call := calls.get()) is not None:
-        # SystemExit and asyncio's CancelledError too: the callbacks behind it belong to others.
+        # SystemExit and CancelledError must not end the thread, because callbacks that are queued
+        # behind this one wait for it.
         _call(call, BaseException)
         call = None  # frees the elements while the thread waits
 
@@ -70,7 +71,7 @@ def _call_remaining(calls: Calls) -> None:
             call = calls.get_nowait()
             if call is not None:
                 _call(call, Exception)
-    calls.put(None)  # the thread may not have seen it yet
+    calls.put(None)  # this loop may have removed the end mark before the thread saw it
 
 
 def _call(call: tuple[Callback, Pending[Any]], caught: type[BaseException]) -> None:

@@ -9,15 +9,15 @@ from burn_remote_protocol.errors import OperationFailed, fresh
 
 __all__ = ["together"]
 
-# Further failures whose text is shown with the first one; mostly they follow from it.
+# How many further failures are shown with the first one. Mostly they follow from it.
 SHOWN_FAILURES: Final = 3
 
 
 def together(failures: Sequence[OperationFailed], count: int) -> OperationFailed:
-    """Return the first of ``count`` failures that no read raised, with those after it.
+    """Combine ``count`` failures that no read has raised into one error: the first of them.
 
-    ``failures`` are the first ones of them. The result has the others in ``others``, and a note
-    that lists a few.
+    ``failures`` holds at least the first failure and as many of the next ones as were kept. The
+    result has these in ``others``, and a note that lists a few.
     """
     first = fresh(failures[0])
     first.others = tuple(failures[1:])

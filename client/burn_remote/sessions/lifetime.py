@@ -91,9 +91,9 @@ class Flusher:
     A session calls ``schedule`` with the first task of a batch, and ``disarm`` when it sends the
     batch itself: because it is full or because the program waits for a reply. The thread then
     needs no lock of the session. In a program that goes on issuing operations, the thread wakes
-    once per ``FLUSH_SECONDS``, sees that the current batch is younger, and sleeps until that one is
-    due. It waits without a timeout only after a period without a ``schedule``. So ``schedule``
-    rarely has to wake it, which would take more time than a small operation.
+    once per ``FLUSH_SECONDS``, finds a newer batch, and sleeps until that one is due. It waits
+    without a timeout only after a period without a ``schedule``. So ``schedule`` rarely has to wake
+    the thread, which would take more time than a small operation.
 
     Each session has its own flusher: a flush may block on a socket that nobody reads, and on a
     local device it executes the operations. While nothing is queued, the thread does not keep the
@@ -190,7 +190,7 @@ def _nothing() -> None:
 
 
 def fence_in_thread(flusher: Flusher, fence: Callable[[], Pending[None]]) -> Pending[None]:
-    """Call a session's ``fence`` in its flusher's thread; return what its reply completes.
+    """Call a session's ``fence`` in its flusher's thread; return a ``Pending`` for its reply.
 
     The caller does not block. ``fence`` itself blocks while the server reads nothing.
     """

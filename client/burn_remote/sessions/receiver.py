@@ -94,7 +94,7 @@ class Receiver:
     def poll(self) -> None:
         """Read what has arrived, so that a broken link is noticed; do not wait for more.
 
-        If another thread is reading, it notices.
+        If another thread is reading, that thread notices the break.
         """
         self._read_alone(self._read_waiting)
 
@@ -127,7 +127,7 @@ class Receiver:
             read(*arguments)
             return True
         finally:
-            # Without a call, because Ctrl-C may come after one.
+            # Without function calls, because Ctrl-C may be raised when a call returns.
             try:
                 if self._reader[READER] is this_call:
                     del self._reader[READER]

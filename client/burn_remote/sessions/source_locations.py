@@ -98,7 +98,7 @@ class Locations:
     def note(self, tensor: int, depth: int = 1) -> None:
         """Record the caller outside this package as the creator of ``tensor``.
 
-        ``depth`` is the number of frames that are known to be inside it, with this one.
+        ``depth`` is the number of frames that are known to be inside it, including this one.
         """
         # Python creates an object for each frame that is looked at, which takes 0.1 µs.
         frame = sys._getframe(depth)
@@ -111,7 +111,7 @@ class Locations:
         self.ring[tensor % RING_LENGTH] = (tensor, code, instruction)
 
     def position(self, tensor: int) -> CodePosition | None:
-        """Return the position that created ``tensor``, if it is recorded and no graph."""
+        """Return the position that created ``tensor``; ``None`` if not recorded, or for a graph."""
         entry = self.ring[tensor % RING_LENGTH]
         return entry[1:] if entry is not None and len(entry) == 3 and entry[0] == tensor else None
 

@@ -1,4 +1,4 @@
-"""What differs between sessions with servers of Burn 0.21 and of Burn 0.22."""
+"""The differences between sessions with servers of Burn 0.21 and of Burn 0.22."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class BurnRelease(Protocol):
         ...
 
     def end_of_operation(self, position: int) -> bytes:
-        """Return the bytes behind an operation."""
+        """Return the bytes that follow an operation in its message."""
         ...
 
     def encode_task(self, tasks: Sequence[Task], request: int) -> bytes:
@@ -162,13 +162,14 @@ class Burn021:
 
 
 class Burn022:
-    """Burn 0.22: one socket, whose frames hold several messages; the server says its settings."""
+    """Burn 0.22: one socket, whose frames hold several messages; the server sends its settings."""
 
     dialect: ClassVar[str] = "burn-0.22"
     vocabulary: ClassVar[Vocabulary] = Vocabulary.BURN_0_22
     max_message_bytes: ClassVar[int] = 2**30
     collapse: ClassVar[str] = (
-        "Burn 0.22 closes the connection without a reason when an operation panics; its log has it"
+        "Burn 0.22 closes the connection without a reason when an operation panics; the server's "
+        "log has the reason"
     )
 
     def __init__(self, address: str, device_index: int, token: str | None) -> None:
@@ -209,7 +210,9 @@ class Burn022:
                 f"{self._address} speaks version {reply.server_version} of Burn's protocol; this "
                 f"client speaks {burn_0_22.VERSION}, that of Burn 0.22"
             )
-        raise HandshakeRefused(f"{self._address} refuses the token; pass its own with token=")
+        raise HandshakeRefused(
+            f"{self._address} refuses the token; pass the server's token with token="
+        )
 
     def request(self, position: int) -> int:
         """Return the position."""

@@ -99,7 +99,7 @@ class BurnResponseRouter:
     def take_failures(self) -> OperationFailed | None:
         """Return and forget a failure that no read and no sync has raised."""
         failure, self._unreported = self._unreported, None
-        # A lost device fails every sync with one text, also that of the end of the session.
+        # A lost device fails every sync with one text, also the sync that ends the session.
         return None if failure is None or failure.reason in self._last_reason else failure
 
     def fail(self, error: BurnRemoteError) -> None:

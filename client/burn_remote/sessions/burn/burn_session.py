@@ -57,7 +57,7 @@ class BurnSession:
 
     transfer_domain: Final = "servers"
     has_secret_transfers: Final = False
-    number: Final = None  # its transfer ids are numbers themselves
+    number: Final = None  # transfer ids of these dialects do not contain a session's number
     graph_steps: Final = 0  # Burn's protocol has no graphs
 
     def __init__(
@@ -100,7 +100,7 @@ class BurnSession:
         self._policy: Final = FlushPolicy(self, self._outgoing, self._connection, self._flusher)
         self._connection.start()
         try:
-            # Since 0.22, the server says its settings when the session opens.
+            # A Burn 0.22 server sends its settings when the session opens. Others are asked.
             store = self._connection.bool_store
             if store is None:
                 store = find_bool_store(self.dtype_usage, self._connection.address, timeout_seconds)
@@ -261,11 +261,11 @@ class BurnSession:
             self._policy.added()
 
     def memory_cleanup(self) -> None:
-        """Do nothing: Burn 0.21 has no message for it."""
+        """Do nothing: Burn's dialects have no message for it."""
 
     @property
     def peer_address(self) -> str:
-        """Where other servers find this session's server."""
+        """The address at which other servers reach this session's server."""
         return self.welcome.peer_address
 
     def expose(
@@ -282,11 +282,12 @@ class BurnSession:
             self._connection.raise_error()
             expose = Expose(tensor, stored, 1, transfer, expires_seconds)
             self._outgoing.add_request(lambda _: expose)
-        # Its reply follows the expose. So does a sync's, but a sync would consume a failure.
+        # The reply to this query comes after the expose. That to a sync would, too, but a sync
+        # would also take a failure that the program has not seen.
         self.dtype_usage(F32).result()
 
     def join_group(self, spec: GroupSpec) -> int:
-        """Raise ``Unsupported``: Burn's ``AllReduce`` names neither members nor a reduction."""
+        """Raise ``Unsupported``: Burn's dialects have no groups of servers."""
         raise Unsupported(
             "Burn's protocol has no groups of servers; connect with the native dialect"
         )

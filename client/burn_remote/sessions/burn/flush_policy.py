@@ -71,7 +71,7 @@ class FlushPolicy:
         except BurnRemoteError:
             pass  # the connection keeps the error; the next use of the session raises it
         except Exception as error:
-            # Without its flush thread, the session would keep tasks that other devices wait for.
+            # If the flush thread ended, the session would keep tasks that other devices wait for.
             _logger.exception("sending queued tasks failed unexpectedly")
             self._connection.end(
                 SessionLost(f"sending queued tasks failed with {type(error).__name__}: {error}")

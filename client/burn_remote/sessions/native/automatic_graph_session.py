@@ -5,13 +5,13 @@ expected one: its signature, its inputs and the line that issued it. Nothing is 
 sequence is complete, one task with the number of its graph takes the place of its operations.
 
 Correctness rests on one rule: **operations that were followed are handed over before anything else
-is queued**. ``execute``, ``_append``, ``_append_drops`` and ``_flush``, through which everything
-passes that a session sends, call ``_hand_over`` first. It hands over one graph if the pattern is
-complete and the program has dropped every tensor that the graph does not return. In all other cases
-it hands over the same tasks that the operations would have been one by one. So a pattern is never
-trusted: it only decides which operations are compared.
+is queued**. Everything that a session sends passes through ``execute``, ``_append``,
+``_append_drops`` or ``_flush``, and these call ``_hand_over`` first. It queues one graph if the
+pattern is complete and the program has dropped every tensor that the graph does not return. In all
+other cases it queues one task for each operation, as a session without patterns does. So a pattern
+is never trusted: it only decides which operations are compared.
 
-Tensor ids are given out as without patterns. All state is guarded by the session's lock, so
+Tensor ids are assigned as without patterns. All state is guarded by the session's lock, so
 operations of several threads are one sequence in the order in which they take the lock.
 """
 
@@ -60,15 +60,15 @@ DEFINING_COST: Final = 8  # for each step
 MISSING_COST: Final = 6  # for each operation that was followed in vain
 FOLLOWING_GAIN: Final = 5
 
-# The number of operations without learning then: in the first pause, and at most. Each pause is
-# twice as long as the one before.
+# How many operations such a pause lasts: the first pause, and the longest one. Each pause is twice
+# as long as the one before.
 FIRST_PAUSE: Final = 50_000
 LONGEST_PAUSE: Final = 5_000_000
 # The balance after a pause.
 NEXT_BALANCE: Final = 5_000
 
-# How many of the last drops are remembered, to learn which results of a sequence have died. A
-# sequence has at most 64 operations, but the program drops other tensors between them.
+# How many of the last drops are remembered, to learn which results of a sequence the program has
+# dropped. A sequence has at most 64 operations, but the program drops other tensors between them.
 REMEMBERED_DROPS: Final = 512
 
 
@@ -92,12 +92,12 @@ class AutomaticGraphSession(NativeSession):
         # The expected operation while a pattern is followed: every step before it was followed.
         self._expected: PatternStep | None = None
         self._pattern: Pattern | None = None
-        # The ids in the pattern's slots, counted from ``_base``, the id of its first output. So
+        # The ids in the pattern's slots, relative to ``_base``, the id of its first output. So
         # those of outputs are the same each time. ``None`` for an input that was not used yet.
         self._slots: list[Any] = []
         self._base = 0
-        # The number of drops at the front of the queue that are no outputs of the present pattern.
-        # If an interrupt leaves it wrong, the next pattern is sent one by one.
+        # The number of drops at the front of the queue that are not outputs of the present pattern.
+        # If an interrupt leaves it wrong, the next pattern's operations are sent one by one.
         self._earlier_count = 0
         self._counted = 0  # followed operations that ``traffic`` counts already
         # The step that would be next if the flush timer had not sent those before it.
@@ -119,7 +119,7 @@ class AutomaticGraphSession(NativeSession):
 
     @property
     def traffic(self) -> Traffic:
-        """The session's traffic so far, with the operations that were followed."""
+        """The session's traffic so far, including the operations that were followed."""
         with self._lock:
             if self._expected is not None:
                 self._count(self._expected.place)
@@ -156,11 +156,11 @@ class AutomaticGraphSession(NativeSession):
                         if (
                             frame.f_lasti != step.instruction or frame.f_code is not step.code
                         ) and not self._is_at(step, 2):
-                            step = self._turn(signature, inputs)
+                            step = self._take_unexpected(signature, inputs)
                     else:
-                        step = self._turn(signature, inputs)
+                        step = self._take_unexpected(signature, inputs)
                 elif step is not None or not self._is_paused:
-                    step = self._turn(signature, inputs)
+                    step = self._take_unexpected(signature, inputs)
                 if step is not None:
                     if self._connection.error is not None:
                         self.check_open()
@@ -200,7 +200,7 @@ class AutomaticGraphSession(NativeSession):
         step.depth = found - depth
         return True
 
-    def _turn(self, signature: Signature, inputs: list[int]) -> PatternStep | None:
+    def _take_unexpected(self, signature: Signature, inputs: list[int]) -> PatternStep | None:
         """Learn an operation that was not expected, or begin a pattern with it.
 
         Returns the first step of the pattern, if it begins one.
@@ -268,7 +268,10 @@ class AutomaticGraphSession(NativeSession):
     def _alternative(
         self, place: int, signature: Signature, inputs: list[int]
     ) -> PatternStep | None:
-        """Return the step of another pattern that begins like the present one and continues so."""
+        """Find another pattern that begins like the present one and continues with an operation.
+
+        Returns its step for the operation, or ``None``.
+        """
         present = self._pattern
         if present is None or place == len(present.steps):
             return None
@@ -317,7 +320,10 @@ class AutomaticGraphSession(NativeSession):
         return True
 
     def _is_defined(self, pattern: Pattern) -> bool:
-        """Have the server know a pattern's signatures and graph; return ``False`` if it cannot."""
+        """Return whether the server knows a pattern's signatures and graph; define missing ones.
+
+        Returns ``False`` after signatures got new numbers, which the graph does not have.
+        """
         graph, table = pattern.graph, self._signature_table
         number = self._graphs.known.get(id(graph))
         if number is not None and pattern.checked_at == table.defined:
@@ -380,7 +386,8 @@ class AutomaticGraphSession(NativeSession):
         self._tasks, self._expected = [*self._tasks, *tasks], None
         if is_call:
             self._connection.traffic.followed += place
-            # The server does not know the outputs that died.
+            # The server never had those outputs that the graph does not return, so their drops are
+            # removed from the queue.
             start = self._earlier_count
             self._dropped[start : start + len(dropped)] = [base + tensor for tensor in earlier]
             self._earlier_count = start + len(earlier)
@@ -483,7 +490,7 @@ class AutomaticGraphSession(NativeSession):
         if (
             not are_consecutive(segment)
             or not self._store.is_repeated(segment)
-            # Sequences with signatures that have no number are not worth it.
+            # Only long signatures have no number. A graph would have to define them.
             or any(id(issued.signature) not in self._numbered for issued in segment)
         ):
             return

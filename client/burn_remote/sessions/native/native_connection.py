@@ -2,7 +2,7 @@
 
 ``protocol/…/session_states.py`` decides what happens; this module performs it. When the link
 breaks, a thread dials again within the session's lease and tells the server which frames arrived.
-Then it sends the frames that the server lacks once more. The program notices only a delay.
+Then it sends the frames again that the server did not receive. The program notices only a delay.
 
 Two locks: ``_sending`` keeps the order of what is sent and may be held while a send blocks.
 ``_changed`` guards the state and is never held across I/O, so receiving never waits for sending.
@@ -56,8 +56,8 @@ Parts = tuple[bytes, bytes | None]
 
 CLIENT_NAME: Final = "burn_remote (Python)"
 
-# Pauses between attempts to resume are drawn at random up to a bound that doubles, so that the
-# clients of a restarted server do not all come at once.
+# Pauses between attempts to resume are drawn at random up to a bound that doubles, so that many
+# clients of a server do not reconnect at the same time.
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 2.0
 # If a port refuses connections for this long, its server has ended. Sessions live in the server's
@@ -65,7 +65,7 @@ LONGEST_PAUSE_SECONDS: Final = 2.0
 REFUSED_SECONDS: Final = 0.5
 ATTEMPT_SECONDS: Final = 10.0
 # The last attempt begins this long before the end of the lease, enough for a handshake over a slow
-# network. Without it, the last of the pauses could be the one in which the server comes back.
+# network. Otherwise, a server that comes back during the last pause would find no further attempt.
 LAST_ATTEMPT_SECONDS: Final = 0.5
 # How long closing tries to tell a busy server to skip its work. A server that it does not reach
 # skips the work when the lease expires.
@@ -179,10 +179,12 @@ class Connection:
         """Send a session frame, or keep it until the connection is back.
 
         Blocks while the replay window is full, which gives the program backpressure. After an
-        interrupt, ``handover`` tells whether the frame counts as sent. If it does, it arrives once,
-        otherwise never.
-        Raises the session's error once it has ended. A frame that the server does not accept ends
-        it with ``LimitExceeded``: the server would close the connection each time it is sent.
+        interrupt, ``handover.is_done`` is true if the frame counts as sent: then it arrives exactly
+        once, otherwise never.
+
+        Raises the session's error once it has ended. A frame longer than the server accepts ends
+        the session with ``LimitExceeded``: the server would close the connection each time the
+        frame is sent.
         """
         size = len(frame) if payload is None else len(frame) + len(payload)
         allowed = self.welcome.limits.get("message_bytes")
@@ -267,9 +269,9 @@ class Connection:
         return True
 
     def _beat(self) -> None:
-        """Have another thread send a frame, because the receiving threads that call this must not.
+        """Have another thread send a frame, whose checksum reveals frames lost before it.
 
-        Called after each keepalive interval. The frame's checksum reveals frames lost before it.
+        Receiving threads call this after each keepalive interval. They must not send themselves.
         """
         self._beat_due = True
         self._due()
@@ -283,9 +285,9 @@ class Connection:
     def settle(self, timeout_seconds: float) -> None:
         """Wait until the session is connected or has ended, at most ``timeout_seconds``.
 
-        It notices a break that the operating system has reported. One that it has not reported, as
-        of a cable, the keepalive pings reveal later: only a round trip could reveal it here, and a
-        new session could not be opened either.
+        This notices a break that the operating system has reported. Other breaks, such as a pulled
+        cable, are noticed later by the keepalive pings. Only a round trip could reveal them here,
+        and then a new session could not be opened either.
         """
         self.receiver.poll()
         with self._changed:
@@ -301,7 +303,8 @@ class Connection:
                 return
             if is_break and not isinstance(error, SessionLost) and self._is_resumable:
                 if Action.RESUME in self._end.broke(self._end.link):
-                    # The text, not the error, whose frames keep the program's tensors alive.
+                    # The text, not the error, whose traceback would keep the program's tensors
+                    # alive.
                     threading.Thread(
                         target=self._resume_in_thread,
                         args=(str(error),),
@@ -332,7 +335,7 @@ class Connection:
         while self.error is None:
             began = time.monotonic()
             try:
-                # An attempt into a network that swallows packets ends in time for the last one.
+                # An attempt that gets no answer ends in time for the last attempt.
                 self._resume(_end_of_attempt(began, deadline) - began)
                 return
             except BurnRemoteError as error:
@@ -365,7 +368,7 @@ class Connection:
             return ConnectionLost(f"{cause}; nothing listens there any more; {OPEN_AGAIN}")
         if now >= deadline:
             return SessionLost(
-                f"{cause}; it did not come back within its lease of "
+                f"{cause}; the client could not resume the session within its lease of "
                 f"{self.welcome.lease_seconds:g} seconds; {OPEN_AGAIN}"
             )
         return None
@@ -462,8 +465,8 @@ class Connection:
     def discard(self) -> None:
         """End the session at once, although the server may be busy and read no frames.
 
-        A session is resumed over a new link, whose first frame is ``Closing``: the server then
-        skips the work that is queued.
+        The client resumes the session over a new link and sends ``Closing`` as the first frame. The
+        server then skips the work that is queued.
         """
         with self._changed:
             is_open = self.error is None

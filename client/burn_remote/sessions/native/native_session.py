@@ -226,7 +226,8 @@ class NativeSession:
                 self._flusher.schedule(self)
 
     def _assign_ids(self, outputs: Sequence[TensorHandle]) -> range:
-        """Assign new ids to the handles of outputs. The ids first: none is given out twice."""
+        """Assign new ids to the handles of outputs."""
+        # Advanced first, so that no id is assigned twice after an interrupt.
         first = self._next_tensor
         self._next_tensor = end = first + len(outputs)
         for tensor, out in enumerate(outputs, first):
@@ -390,8 +391,8 @@ class NativeSession:
             self._traffic.requests += 1
             self._router.expect(request, pending, read, reports_failures=reports_failures)
             if self._undropped_bytes >= DROP_BYTES or (read is None and self._dropped):
-                # Before the request: tensors that were just used for the last time are free then.
-                # After a sync, the memory of everything that was dropped before it is free.
+                # Queued before the request, so that the server frees large tensors before a read,
+                # and everything that was dropped before a sync.
                 self._append_drops()
             self._append(encoded(request))
         if connection.error is not None:
@@ -415,13 +416,13 @@ class NativeSession:
 
     @property
     def peer_address(self) -> str:
-        """Where other servers find this session's server."""
+        """The address at which other servers reach this session's server."""
         return self.welcome.peer_address
 
     def expose(
         self, tensor: int, spec: TensorSpec, transfer: bytes | int, expires_seconds: float
     ) -> None:
-        """Permit anyone who knows ``transfer`` to fetch a tensor once. Sent now: a peer waits."""
+        """Permit anyone who knows ``transfer`` to fetch a tensor once. Sent at once."""
         with self._lock:
             self._append(encode_task(Expose(tensor, spec, 1, transfer, expires_seconds)))
             self._flush()
@@ -434,16 +435,16 @@ class NativeSession:
     # -- files of the server ------------------------------------------------------------------
 
     def check_files(self) -> None:
-        """Raise ``Unsupported`` unless the server gives files of its own."""
+        """Raise ``Unsupported`` unless clients may load files of the server."""
         allowed = self.welcome.limits.get("files")
         if allowed is None:
             raise Unsupported(
-                f"{self._connection.address} is too old to load files of its own: update the server"
+                f"{self._connection.address} cannot load files from its disk: update the server"
             )
         if not allowed:
             raise Unsupported(
-                f"{self._connection.address} allows no files of its own: its operator must start "
-                "it with --data-dir PATH"
+                f"{self._connection.address} does not let clients load files from its disk: its "
+                "operator must start it with --data-dir PATH"
             )
 
     def find_file(self, name: str) -> Pending[TensorData]:
@@ -467,7 +468,10 @@ class NativeSession:
         return self.welcome.limits.get("content_bytes", 0)
 
     def open_content(self, digest: bytes, first: int, count: int) -> Pending[bool]:
-        """Ask the server to make ``count`` tensors, from id ``first`` on, of a content it kept."""
+        """Ask the server to make tensors of a content that it keeps; the reply is whether it does.
+
+        The ``count`` tensors get the ids from ``first`` on.
+        """
         return self._ask(lambda request: encode_task(OpenContent(request, digest, first, count)))
 
     def keep_content(self, digest: bytes, first: int, specs: Sequence[TensorSpec]) -> None:
@@ -511,7 +515,9 @@ class NativeSession:
             self.check_open()
             number = next((one for one in range(allowed) if one not in self._groups), None)
             if number is None:
-                raise UsageError(f"this session is a member of {allowed} groups; leave one")
+                raise UsageError(
+                    f"this session is a member of {allowed} groups, the server's limit; leave one"
+                )
             self._groups[number] = spec
             self._sequences[number] = 0
             self._append(encode_task(JoinGroup(number, spec)))
@@ -628,7 +634,7 @@ class NativeSession:
         except BurnRemoteError:
             pass  # the connection keeps the error; the next use of the session raises it
         except Exception as error:
-            # Without its flush thread, the session would keep tasks that other devices wait for.
+            # If the flush thread ended, the session would keep tasks that other devices wait for.
             _logger.exception("sending queued tasks failed unexpectedly")
             self._connection.end(
                 SessionLost(f"sending queued tasks failed with {type(error).__name__}: {error}")
@@ -709,8 +715,8 @@ class NativeSession:
     def close(self, *, discards: bool = False) -> None:
         """Send queued tasks and end the session. A second call does nothing.
 
-        ``discards``: the server skips what it has not executed, and this does not wait until it has
-        read it.
+        ``discards``: the server skips the tasks that it has not executed, and this call does not
+        wait until the server has read the queued ones.
         """
         if discards:
             self._connection.discard()

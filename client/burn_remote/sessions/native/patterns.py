@@ -30,15 +30,15 @@ MAX_STEPS: Final = 64
 # loop's body.
 LOOP_STEPS: Final = 24
 
-# Most patterns of one session. A server keeps 256 graphs of a session, and compiled functions need
-# some of them.
+# The largest number of patterns of one session. A server keeps 256 graphs of a session, and
+# compiled functions need some of them.
 MAX_PATTERNS: Final = 64
-# Most sequences that are remembered after they were seen once.
+# The largest number of sequences that are remembered after they were seen once.
 MAX_SEEN: Final = 512
-# Most patterns that begin with the same operation.
+# The largest number of patterns that begin with the same operation.
 MAX_ALIKE: Final = 4
-# Most steps of all definitions of one session together. The server counts 650 bytes for each in the
-# quota.
+# The largest number of steps in all definitions of one session together. The server counts 650
+# bytes for each step in the quota.
 MAX_DEFINED_STEPS: Final = 4096
 # After this many calls in a row in which the program kept tensors that the pattern counts as dead,
 # they become outputs of the pattern.
@@ -235,8 +235,8 @@ class PatternStore:
 
     def is_repeated(self, issued: Sequence[Issued]) -> bool:
         """Return whether this sequence of signatures was seen before, and remember it."""
-        # By identity. An id may be that of another signature that died meanwhile; then a sequence
-        # becomes a pattern at its first sighting, which is harmless.
+        # By identity. An id may have belonged to another signature, which was freed. Then a
+        # sequence becomes a pattern when it is seen for the first time, which is harmless.
         key = tuple([id(operation.signature) for operation in issued])
         if key in self._seen:
             self._seen.move_to_end(key)

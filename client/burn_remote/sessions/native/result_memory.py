@@ -16,7 +16,7 @@ MAX_BYTES: Final = 256 * 2**20
 
 
 class _Loan(np.ndarray[Any, Any]):
-    """A view of a whole block, which returns it when nothing refers to its elements any more."""
+    """A view of a whole block; returns the block to ``memory`` once nothing refers to the view."""
 
     memory: ResultMemory | None = None
 
@@ -26,7 +26,7 @@ class _Loan(np.ndarray[Any, Any]):
 
 
 class ResultMemory:
-    """Memory for results; keeps the last block that the program freed, for the next of its size.
+    """Memory for results; keeps the last block that the program freed, for a result of its size.
 
     The operating system clears new memory page by page, which takes a third of the client's time
     for a large read. Programs read results of the same size again and again.
@@ -41,7 +41,7 @@ class ResultMemory:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that wait for the next result."""
+        """The size of the block that is kept, in bytes; 0 if there is none."""
         return sum(block.nbytes for block in [*self._kept])
 
     def allocate(self, size: int) -> memoryview:
@@ -67,7 +67,7 @@ class ResultMemory:
         self._was_idle = True
 
     def close(self) -> None:
-        """Free the block that is kept, and keep none any more."""
+        """Free the block that is kept, and keep no other."""
         self._kept = deque(maxlen=0)
 
     def _take_back(self, block: np.ndarray[Any, Any]) -> None:
