@@ -29,7 +29,7 @@ __all__ = [
 DEFAULT_ADDRESS: Final = f"ws://127.0.0.1:{DEFAULT_PORT}"
 ADDRESS_VARIABLE: Final = "BURN_REMOTE_ADDRESS"
 
-# The path of a server's first device, which may also be omitted, behind a token or not.
+# The path of a server's first device, with or without a token before it. ``/0`` may be omitted.
 _FIRST_DEVICE: Final = re.compile(r"^(/token/[^/]+)?/0$")
 
 
@@ -58,7 +58,8 @@ def normal_address(address: str) -> str:
     """Return an address with its port and without a trailing slash: ``ws://gpu-box:3000/1``.
 
     The first device of a server is named without ``/0``. Without a scheme, ``ws://`` is assumed.
-    Raises ``ConnectionFailed`` with what to write instead if it is not an address.
+    Raises ``UsageError`` if ``address`` is not text, and ``ConnectionFailed``, which says what to
+    write instead, for text that is not an address.
     """
     if not isinstance(address, str):
         raise UsageError(f"an address is text such as {DEFAULT_ADDRESS}, not {address!r}")

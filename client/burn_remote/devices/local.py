@@ -34,8 +34,8 @@ class LocalDevice(Device):
 
     distinction = "each LocalDevice() is a device of its own"
     elsewhere = (
-        "make another burn_remote.LocalDevice() over there, and send the elements of tensors, "
-        "x.numpy()"
+        "make another burn_remote.LocalDevice() in the other process, and send it the elements of "
+        "tensors, x.numpy()"
     )
 
     def __init__(

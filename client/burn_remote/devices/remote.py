@@ -158,7 +158,7 @@ class RemoteDevice(Device):
 
     @staticmethod
     def from_id(identifier: DeviceId | int) -> RemoteDevice:
-        """Return the device whose ``to_id()`` gave this id in this process.
+        """Return the device whose ``to_id()`` returned this id in this process.
 
         Opens it with ``RemoteDevice(address)``, without ``token`` and ``tls``.
         """

@@ -68,9 +68,9 @@ class Use(Generic[S]):
         return self.shared.opening.result(0)
 
     def end(self, close: Callable[[S], None] | None = None) -> None:
-        """Close the session if no other use remains, by ``close`` or its method of that name.
+        """End this use. If it is the last one, close the session by ``close``.
 
-        A second call does nothing.
+        Without ``close``, this calls the session's ``close`` method. A second call does nothing.
         """
         if not self._sessions.give_back(self):
             return
@@ -116,7 +116,7 @@ class SharedSessions(Generic[S]):
             try:
                 failure = use.shared.opening.exception(timeout_seconds)
             except concurrent.futures.CancelledError:
-                continue  # the other thread was interrupted: the server may accept this one
+                continue  # the thread that opened it was interrupted, so open it here
             except TimeoutError:
                 raise ConnectionFailed(
                     f"another thread has been opening this device for {timeout_seconds:g} seconds"
@@ -131,7 +131,7 @@ class SharedSessions(Generic[S]):
             return use
 
     def use_again(self, shared: _Shared[S]) -> Use[S]:
-        """Return a use of a session that is open, or was."""
+        """Return another use of a session, which may have ended."""
         use = Use(self, shared)
         with self._lock:
             shared.uses.add(use)
