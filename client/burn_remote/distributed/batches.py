@@ -35,7 +35,8 @@ def split_batch(batch: Sequence[Any], devices: Sequence[Device]) -> SplitBatch:
 
     Arrays and tensors with at least one axis are split along axis 0 as ``numpy.array_split`` does.
     Those without an axis are copied to each device, and all other values are passed as they are.
-    Raises ``ShapeMismatch`` if the numbers of rows differ, or if there are none.
+    Raises ``ArgumentMismatch`` if nothing in the batch has an axis, and ``ShapeMismatch`` if the
+    numbers of rows differ or are 0.
     """
     rows = _row_count(batch)
     edges = part_edges(rows, len(devices))
@@ -56,15 +57,16 @@ def _row_count(batch: Sequence[Any]) -> int:
     if not found:
         seen = ", ".join(type(one).__name__ for one in batch) or "nothing"
         raise ArgumentMismatch(
-            f"a batch has at least one array or tensor with rows along axis 0, but {seen} was given"
+            "a batch must have at least one array or tensor with rows along axis 0, but "
+            f"{seen} was given"
         )
     (first, rows), *others = found.items()
     for name, count in others:
         if count != rows:
             raise ShapeMismatch(
-                f"all arrays of a batch have as many rows, but argument {first} has {rows} and "
-                f"argument {name} has {count}; arrays without rows are passed as numbers, or used "
-                "by the loss function from outside"
+                f"all arrays of a batch must have the same number of rows, but argument {first} "
+                f"has {rows} and argument {name} has {count}; let the loss function use an array "
+                "without rows as a variable from outside"
             )
     if not rows:
         raise ShapeMismatch("the batch has no rows")

@@ -11,7 +11,7 @@ from burn_remote_protocol.errors import CollectiveFailed
 
 __all__ = ["Bucket", "Engine", "Reduction"]
 
-# The tensors that one member gives to a collective, and that it gets.
+# The tensors that one member contributes to a collective, or receives from it.
 Bucket = list[Tensor]
 
 
@@ -30,7 +30,7 @@ class Reduction(Protocol):
         ...
 
     def abandon(self) -> None:
-        """End the reduction, to which not all members have given. Has no effect after results."""
+        """End the reduction although some members gave nothing. No effect after ``results``."""
         ...
 
 

@@ -43,7 +43,7 @@ __all__ = ["DataParallel", "Snapshot"]
 
 SUM: Final = ReduceOperation.SUM
 
-# Larger: fewer moves. Smaller: the first bucket leaves earlier in the backward pass.
+# Larger: fewer reductions. Smaller: the first bucket is sent earlier in the backward pass.
 BUCKET_BYTES: Final = 4 * 1024 * 1024
 
 Gradients = dict[int, Tensor]
@@ -77,8 +77,8 @@ class DataParallel:
 
     The gradients of the last parameters are reduced while the backward pass goes on, in buckets of
     up to ``bucket_bytes``. ``compiles`` records loss and gradients and issues them as one task for
-    each member; then buckets leave after the backward pass. ``shards_state`` has each member keep
-    and update one part of the optimizer's state only (ZeRO, stage 1). No call waits.
+    each member; then buckets are sent after the backward pass. With ``shards_state``, each member
+    keeps and updates only one part of the optimizer's state (ZeRO, stage 1). No call waits.
 
     ``state`` is a state of the optimizer, such as ``trainer.state`` of an earlier training. A
     ``with`` block, or ``close()``, ends the group that was made of ``devices``.
@@ -131,7 +131,8 @@ class DataParallel:
             self._update = kind(self.group, self._plans, optimizer, self._replicas, state)
         self._value_and_grad = compiled(value_and_grad(self._weighted_loss)) if compiles else None
         self._is_exchanging = True
-        # The sums of gradients since the last update: reduced ones, and those of each member.
+        # The sums of gradients since the last update: those that were reduced over the members, and
+        # those of each member that were not.
         self._reduced: list[list[Bucket]] | None = None
         self._waiting: list[Gradients] = [{} for _ in self.group.devices]
 
@@ -229,7 +230,7 @@ class DataParallel:
         """Send the rows of a batch to the members; pass the result to ``step`` or ``backward``.
 
         Batches may be split ahead, while the members compute. Arrays and tensors are split along
-        axis 0, those without axes are copied; other values are passed as they are.
+        axis 0; those without axes are copied to each member. Other values are passed as they are.
         """
         return split_batch(batch, self.group.devices)
 
@@ -268,13 +269,14 @@ class DataParallel:
                 waiting = {**self._waiting[member]}
                 if exchange is not None:
                     exchange.start(member)
-                if rows:  # the first member has some
+                if rows:  # true for the first member, so ``found`` exists in the ``else`` branch
                     found = self._member_backward(member, part, weights[member], waiting, exchange)
                 else:
                     found = zeros((), dtype=found.dtype, device=self.group.devices[member])
                 if exchange is not None:
                     exchange.finish_all(waiting)
-                # Given after the gradients: ``abandon`` below issues what is missing in this order.
+                # Given after the gradients, because ``abandon`` below issues missing inputs in this
+                # order.
                 losses.give(member, [found])
                 own.append(waiting)
             reduced = None if exchange is None else exchange.results()
@@ -337,7 +339,9 @@ class DataParallel:
         kept = [one for rank, one in enumerate(self.group.devices) if rank not in lost]
         missing = [one for one in kept if one not in snapshot.devices]
         if missing:
-            raise UsageError(f"the snapshot has nothing of {missing[0]}; take one of this trainer")
+            raise UsageError(
+                f"the snapshot has no parameters on {missing[0]}; take a snapshot of this trainer"
+            )
         self.group = self.group.without(lost)
         self._owns_group = True
         fences = [device.session.fence() for device in kept]
@@ -446,7 +450,9 @@ class DataParallel:
                 "has one part of them only"
             )
         if self._reduced is None:
-            advice = "; no_sync() accumulated some, which the next one sends"
+            advice = (
+                "; the next backward() outside no_sync() sends those that no_sync() accumulated"
+            )
             raise UsageError(
                 f"{what} needs gradients, and there are none since the last update; call "
                 f"backward(*batch) before{advice if any(self._waiting) else ''}"

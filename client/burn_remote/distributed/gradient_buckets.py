@@ -79,9 +79,9 @@ def bucket_plans(
 class GradientExchange:
     """The reductions of the gradients of one backward pass on each member.
 
-    A bucket leaves a member as soon as all its gradients, and those of the buckets before it, are
-    finished. So all members issue the same collectives in the same order, even if the loss reaches
-    different parameters on each. A parameter without a gradient counts as zeros.
+    A member sends a bucket as soon as all gradients of this bucket, and of the buckets before it,
+    are finished. So all members issue the same collectives in the same order, even if the loss
+    reaches different parameters on each. A parameter without a gradient counts as zeros.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class GradientExchange:
             place: number for number, plan in enumerate(plans) for place in plan.places
         }
         self._member = -1
-        self._sent = 0  # buckets that have left the member
+        self._sent = 0  # the number of buckets that the member has sent
         self._finished: list[dict[int, Tensor]] = []
 
     def start(self, member: int) -> None:
@@ -118,7 +118,7 @@ class GradientExchange:
     def finish_all(self, waiting: dict[int, Tensor]) -> None:
         """Send all buckets that the member has not sent.
 
-        ``waiting`` has gradients of earlier passes, of parameters that this pass did not reach.
+        ``waiting`` has gradients of earlier passes for parameters that this pass did not reach.
         """
         for place in [*waiting]:
             self.finish(place, waiting[place])

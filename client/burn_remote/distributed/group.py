@@ -53,7 +53,8 @@ class Group:
 
     A collective takes a list with one value for each member, in the order of ``devices``, and
     returns such a list. A value is a tensor on the member's device, or nested containers of such
-    tensors (a *bucket*), which travel together; the values of all members have the same containers.
+    tensors (a *bucket*), which are sent together; the values of all members have the same
+    containers.
     One call issues the operations of all members, so members cannot disagree. No call waits, except
     for tensors on devices of different kinds, which pass through this process.
 
@@ -234,8 +235,8 @@ class Group:
     def broadcast(self, value: Any, *, root: int | Device | None = None) -> list[Any]:
         """Return a value of one member for each member.
 
-        The value may be of any dtype. ``root``, a member or its position, is checked if it is
-        given; it is the device of the tensors.
+        The value may be of any dtype. The root is the member whose device has the tensors. It may
+        be given, as a member or its position, to be checked.
         """
         self._check_usable("broadcast")
         tensors = leaves(value)
@@ -272,9 +273,9 @@ class Group:
     # -- reductions that the members join one after the other ----------------------------------
 
     def reduce_buckets(self, op: ReduceOperation = SUM, *, root: int | None = None) -> Reduction:
-        """Begin an ``all_reduce`` to which the members give their buckets when they have them.
+        """Begin an ``all_reduce``, to which each member gives its bucket when it has it.
 
-        With a root, it is a ``reduce``.
+        With ``root``, begin a ``reduce``.
         """
         self._check_usable("all_reduce")
         if self.size == 1:
@@ -282,7 +283,7 @@ class Group:
         return self._engine.all_reduce(op) if root is None else self._engine.reduce(op, root)
 
     def reduce_scatter_buckets(self, op: ReduceOperation = SUM) -> Reduction:
-        """Begin a ``reduce_scatter`` to which the members give when they have their buckets."""
+        """Begin a ``reduce_scatter``, to which each member gives its bucket when it has it."""
         self._check_usable("reduce_scatter")
         return LoneReduction() if self.size == 1 else self._engine.reduce_scatter(op)
 
@@ -508,7 +509,7 @@ def _check_tensor(name: str, what: str, x: Any) -> None:
 
 
 def untracked(name: str, x: Tensor) -> Tensor:
-    """Return a tensor as it is outside of gradients. Raises ``UsageError`` if it is recorded."""
+    """Return a tensor detached. Raises ``UsageError`` if a collective of it would be recorded."""
     if isinstance(x.handle, TrackedHandle) and is_recording():
         raise UsageError(
             f"{name}: {x.handle.spec} is tracked, and gradients do not pass collectives; pass "

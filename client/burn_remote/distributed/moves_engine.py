@@ -99,12 +99,13 @@ class AllReduce:
         self._devices = devices
         self._operation = operation
         self._layout = Layout(())
-        # What member ``t`` got of member ``s`` is ``_arrived[t][s]``: whole tensors, or its part.
+        # ``_arrived[t][s]`` is the bucket that member ``t`` received from member ``s``, or the part
+        # of it that ``t`` reduces.
         self._arrived: list[list[Bucket]] = [[[] for _ in devices] for _ in devices]
         self._is_whole = True
 
     def give(self, member: int, bucket: Bucket) -> None:
-        """Send a member's bucket, or the part that another member reduces, to each other."""
+        """Send a member's bucket to each other member, or only the part that this one reduces."""
         count = len(self._devices)
         self._layout = Layout([x.handle.spec for x in bucket])
         packed = self._layout.packed(bucket)

@@ -161,7 +161,7 @@ class RingEngine:
         return self._devices[rank].runners.collective(self._numbers[rank], call, ())
 
     def failure(self) -> CollectiveFailed | None:
-        """Return the failure that the first member reports, or ``None`` if there is none."""
+        """Return the first failure that a member reports, or ``None`` if there is none."""
         arrived: queue.SimpleQueue[Pending[TensorData]] = queue.SimpleQueue()
         other: BurnRemoteError | None = None
         tokens: list[tuple[Device, TensorHandle]] = []
@@ -219,8 +219,8 @@ class RingEngine:
     ) -> Bucket:
         """Issue a member's part of a collective, one for each dtype; return its outputs.
 
-        ``bucket`` has the shapes and dtypes of the member's inputs, which a broadcast has at its
-        root only.
+        ``bucket`` has the member's inputs. For a broadcast, only the root has inputs; for the
+        other members, only the shapes and dtypes in ``bucket`` count.
         """
         runners, number = self._devices[member].runners, self._numbers[member]
         places: dict[DType, list[int]] = {}
@@ -283,7 +283,7 @@ class RingReduction:
         return [self._outputs[member] for member in range(len(self._ring.devices))]
 
     def abandon(self) -> None:
-        """Give zeros for the members that have not given: those that have given wait for them."""
+        """Give zeros for the missing members, because the others wait for their parts."""
         if self._moves is not None:
             self._moves.abandon()
             return

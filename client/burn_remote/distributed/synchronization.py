@@ -161,7 +161,7 @@ class DistributedSyncClient:
     def register_sync_parameters(
         self, device: Device, params: Iterable[DistributedParams] = ()
     ) -> None:
-        """Say which parameters get a gradient on a device in its next backward pass.
+        """Declare which parameters get a gradient on a device in its next backward pass.
 
         A device may register none. A parameter that a device did not register counts as zeros.
         """
@@ -253,7 +253,7 @@ class DistributedSyncClient:
     def all_reduce(
         self, tensor: Tensor, op: ReduceOperation | str = ReduceOperation.SUM
     ) -> CollectiveTensor:
-        """Give a device's tensor to the next reduction; the n-th calls of all members meet."""
+        """Give a device's tensor to a reduction; the n-th calls of all members form one."""
         member = self._member_of(tensor)
         operation = checked_operation(op, [tensor.dtype])
         own = untracked("all_reduce", tensor)
@@ -270,7 +270,7 @@ class DistributedSyncClient:
                 raise UsageError(
                     f"all_reduce number {number + 1} of {self._named(member)} is a "
                     f"{operation.value}, but another member's is a {call.operation.value}; all "
-                    "members issue the same collectives in one order"
+                    "members must issue the same collectives in the same order"
                 )
             call.reduction.give(member, [own])
             self._call_number[member] += 1
@@ -371,8 +371,8 @@ def start_communication_server(
 ) -> DistributedSyncClient:
     """Start to synchronize gradients of devices, under a name; return the client.
 
-    Started again with the same devices and configuration, it returns the running client. Raises
-    ``UsageError`` if the name is in use for others.
+    If it is started again with the same devices and configuration, this returns the running client.
+    Raises ``UsageError`` if the name is in use for other devices or another configuration.
     """
     made = DistributedSyncClient(devices, config or DistributedConfig(), name)
     with _clients_lock:
@@ -520,7 +520,7 @@ def _client_of(device: Device, name: str | None) -> DistributedSyncClient:
         raise KeyError(device)
     if len(found) > 1:
         names = ", ".join(repr(one.group.name) for one in found)
-        raise UsageError(f"{device} takes part in {names}; write name=")
+        raise UsageError(f"{device} takes part in {names}; choose one with name=")
     return found[0]
 
 

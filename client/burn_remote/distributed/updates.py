@@ -44,7 +44,7 @@ class Update(Protocol):
         ...
 
     def states(self) -> Sequence[State]:
-        """Return what each member has of the state."""
+        """Return the state that each member has."""
         ...
 
     def restore(self, states: Sequence[State]) -> None:
@@ -139,7 +139,8 @@ class ShardedUpdate:
             self._optimizer.update(shards, [shard for (shard,) in buckets], state, lr=rate)
             for shards, buckets, state in zip(self._shards, reduced, self._states, strict=True)
         ]
-        # Each bucket on its own: the parameters of the first one are ready first.
+        # One collective for each bucket, so that the parameters of the first bucket are ready
+        # early.
         gathered = [
             self._group.all_gather([[shards[number]] for shards, _ in made])
             for number in range(len(self._plans))

@@ -435,7 +435,7 @@ def test_a_step_inside_no_sync_is_refused(devices: Devices) -> None:
         trainer.step(X, Y)
     with trainer.no_sync():
         trainer.backward(X, Y)
-    with pytest.raises(br.UsageError, match=r"no_sync\(\) accumulated some"):
+    with pytest.raises(br.UsageError, match=r"sends those that no_sync\(\) accumulated"):
         trainer.update()
 
 

@@ -194,7 +194,7 @@ def test_a_conflicting_second_start_is_refused(pair: Devices, devices: Devices) 
         ds.start_distributed_sync_server(pair)
     other = ds.start_distributed_sync_server(devices[1:3], name="other")
     assert {*ds.get_backend_client_map()} == {"default", "other"}
-    with pytest.raises(br.UsageError, match="takes part in 'default', 'other'; write name="):
+    with pytest.raises(br.UsageError, match="takes part in 'default', 'other'; choose one"):
         ds.register_sync_parameters(devices[1])
     ds.register_sync_parameters(devices[1], name="other")
     assert other.group.name == "other"
