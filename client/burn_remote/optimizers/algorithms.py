@@ -22,9 +22,10 @@ class SGD(Optimizer):
     """Stochastic gradient descent, with momentum, Nesterov's momentum and weight decay.
 
     Formulas and defaults are those of ``torch.optim.SGD``. ``params`` are containers of tracked
-    tensors, or PyTorch's groups; without, the optimizer has only ``init`` and ``update``.
-    ``dampening`` reduces the share of each gradient but the first in the momentum. ``maximize``
-    ascends. 2 operations for each parameter; 4 with momentum, 6 with Nesterov's.
+    tensors, or PyTorch's groups; without ``params``, the optimizer has only ``init`` and
+    ``update``. Each gradient after the first enters the momentum with the factor
+    ``1 - dampening``. With ``maximize``, steps increase the loss. A step takes 2 operations for
+    each parameter; 4 with momentum, 6 with Nesterov's.
     """
 
     _formula = SGDFormula()

@@ -71,7 +71,10 @@ def clip_by_norm(grads: Any, max_norm: float, norm_type: float = 2.0) -> tuple[A
 
 @explained
 def clip_by_value(grads: Any, clip_value: float) -> Any:
-    """Return gradients in nested containers clipped to -``clip_value`` to ``clip_value``."""
+    """Return gradients in nested containers with elements from -``clip_value`` to ``clip_value``.
+
+    ``None`` stays ``None``.
+    """
     _check_bound("clip_value", clip_value)
     return mapped(lambda grad: clip(grad, -clip_value, clip_value), grads)
 
@@ -87,8 +90,8 @@ def clip_grad_norm_(
     """Scale the ``grad`` of all parameters so that their common norm is at most ``max_norm``.
 
     Arguments and formula are those of ``torch.nn.utils.clip_grad_norm_``; ``foreach`` is ignored,
-    because all gradients are scaled in one task. Returns the norm ``[]`` before. Waits only if
-    ``error_if_nonfinite`` is true: then it reads whether the norm is finite, and raises
+    because all gradients are scaled in one task. Returns the norm ``[]`` before scaling. Waits only
+    if ``error_if_nonfinite`` is true: then it reads whether the norm is finite, and raises
     ``UsageError`` if not. Raises ``UsageError`` also if no parameter has a gradient.
     """
     owners = [one for one in _parameters(parameters) if one.grad is not None]
@@ -104,7 +107,7 @@ def clip_grad_norm_(
 
 @explained
 def clip_grad_value_(parameters: Any, clip_value: float, foreach: bool | None = None) -> None:
-    """Clip the ``grad`` of each parameter to -``clip_value`` to ``clip_value``.
+    """Clip the elements of each parameter's ``grad`` to -``clip_value`` and ``clip_value``.
 
     Arguments are those of ``torch.nn.utils.clip_grad_value_``; ``foreach`` is ignored.
     """
@@ -167,7 +170,7 @@ _compiled_scaling = compile(_scaled)
 
 
 def _common_norm(parts: Mapping[int, Sequence[Tensor]], norm_type: float) -> Tensor:
-    """Return the norm of the gradients of each device, on the first one."""
+    """Return the common norm of the gradients of all devices, on the first device."""
     norms = [_compiled_norm(part, norm_type) for part in parts.values()]
     if len(norms) == 1:
         return norms[0]

@@ -71,11 +71,11 @@ class LRScheduler(ABC):
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what ``load_state_dict`` takes."""
+        """Return the state, for ``load_state_dict``."""
         return {"last_epoch": self.last_epoch, "base_lrs": [*self.base_lrs]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue where another scheduler was, and set its rates."""
+        """Continue from the state of another scheduler, and set its rates."""
         self.last_epoch = state_dict["last_epoch"]
         self.base_lrs = [*state_dict["base_lrs"]]
         self._apply()
@@ -217,8 +217,8 @@ class OneCycleLR(LRScheduler):
     """Let the rate rise and fall once, and the momentum in the opposite direction.
 
     Arguments and defaults are PyTorch's; see ``schedules.one_cycle``. With ``cycle_momentum``,
-    ``momentum`` or the first of ``betas`` falls to ``base_momentum`` and rises again. Raises
-    ``UsageError`` if it is called more often than the cycle has steps.
+    ``momentum`` or the first of ``betas`` falls to ``base_momentum`` and rises again. ``step``
+    raises ``UsageError`` if it is called more often than the cycle has steps.
     """
 
     is_factor = False
@@ -300,7 +300,7 @@ class SequentialLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def rate(self, first: float, epoch: int) -> float:
-        """Return the rate of the scheduler whose turn it is, which counts from 0."""
+        """Return the rate of the current scheduler, for the calls since it became the current."""
         parts = [functools.partial(one.rate, first) for one in self._schedulers]
         return schedules.sequential(parts, self._milestones)(epoch)
 

@@ -37,7 +37,7 @@ __all__ = ["Optimizer"]
 PARAMS: Final = "params"
 RATE: Final = "lr"
 
-# Options that are numbers, with the least value and the first one that is too large.
+# Options that are numbers, with the least value and an upper bound, which is excluded.
 _BOUNDS: Final = {
     RATE: (0, math.inf),
     "alpha": (0, 1),
@@ -69,7 +69,7 @@ class Optimizer:
         state = optimizer.init(params)
         params, state = optimizer.update(params, grads, state)
 
-    As in PyTorch, ``step`` replaces the elements of tracked parameters, by their ``grad``::
+    As in PyTorch, ``step`` reads the ``grad`` of tracked parameters and replaces their elements::
 
         optimizer = br.optim.Adam(params, lr=1e-3)
         optimizer.zero_grad()
@@ -110,7 +110,7 @@ class Optimizer:
 
     @property
     def defaults(self) -> Options:
-        """The options; read-only, because a compiled function that calls ``update`` has them."""
+        """The options; read-only, because the graphs of compiled functions contain them."""
         return self._defaults
 
     # -- the form with functions --------------------------------------------------------------
@@ -191,9 +191,9 @@ class Optimizer:
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update each parameter that has a gradient; return what ``closure`` returns.
 
-        ``closure``, if it is given, is called first, and computes the gradients anew. A tensor that
-        was computed from the parameters before keeps their former elements. Raises ``UsageError``
-        if no parameter is tracked, and inside a compiled function.
+        ``closure``, if it is given, is called first, and computes the gradients anew. Tensors that
+        were computed from the parameters before the step, such as ``w.T``, do not change. Raises
+        ``UsageError`` if no parameter is tracked, and inside a compiled function.
         """
         if recording.runner is not None:
             raise UsageError(
@@ -261,7 +261,8 @@ class Optimizer:
         """Continue from what ``state_dict`` returned, also of an optimizer of PyTorch.
 
         Arrays are converted to the dtype of their parameter. Raises ``ArgumentMismatch`` for other
-        groups or parameters, and ``ShapeMismatch``. On an error, nothing changes.
+        groups or parameters, and ``ShapeMismatch`` for an array that has not the shape of its
+        parameter. On an error, nothing changes.
         """
         groups, states = _entry(state_dict, "param_groups"), _entry(state_dict, "state")
         seen = [len(group[PARAMS]) for group in groups]
@@ -449,7 +450,10 @@ def _groups(params: Any) -> Sequence[Mapping[str, Any]]:
         if all(are_groups):
             return params
         if any(are_groups):
-            raise ArgumentMismatch("the parameters are partly groups with 'params', partly not")
+            raise ArgumentMismatch(
+                "some parameters are groups with 'params' and some are not; pass only groups, or "
+                "only parameters"
+            )
     return [{PARAMS: params}]
 
 
@@ -463,8 +467,8 @@ def _named(params: Any) -> dict[str, Tensor]:
     found = dict(named_leaves(params))
     if not found:
         raise UsageError(
-            "there are no parameters; pass containers of tensors (an iterator gives its members "
-            "only once)"
+            "there are no parameters; pass containers of tensors (an iterator that was used before "
+            "has none left)"
         )
     return found
 

@@ -66,7 +66,8 @@ def linear(lr: float, steps: int, start: float = 1.0, end: float = 1.0) -> Sched
 def cosine(lr: float, steps: int, end: float = 0.0) -> Schedule:
     """Let the rate fall from ``lr`` to ``end`` along half a cosine in ``steps`` steps.
 
-    Loshchilov and Hutter (2017), equation 5, without restarts. It stays at ``end``.
+    Loshchilov and Hutter (2017), equation 5, without restarts. After these steps, the rate stays at
+    ``end``.
     """
     _check_count("steps", steps)
     return lambda count: end + (lr - end) * half_cosine(min(count, steps) / steps)
@@ -139,7 +140,7 @@ def half_cosine(share: float) -> float:
 
 
 def annealing(strategy: str) -> Callable[[float, float, float], float]:
-    """Return the function from two values and a share to a value between them."""
+    """Return a function that interpolates between two values, given a share from 0 to 1."""
     if strategy == "cos":
         return lambda first, last, share: last + (first - last) * half_cosine(share)
     if strategy == "linear":

@@ -296,7 +296,7 @@ def compiled_step() -> None:
 
 REFUSED: dict[str, tuple[type[Exception], Callable[[], object]]] = {
     "there are no parameters; pass containers": (br.UsageError, lambda: optim.SGD([])),
-    "an iterator gives its members only once": (
+    "an iterator that was used before has none left": (
         br.UsageError, lambda: optim.SGD(itertools.islice(iter([W]), 1, None))),
     "the parameter 1 is the same tensor as 0": (br.UsageError, lambda: optim.SGD([W, W])),
     "the parameter 0 is the same tensor as w": (
@@ -314,7 +314,7 @@ REFUSED: dict[str, tuple[type[Exception], Callable[[], object]]] = {
         br.UsageError, lambda: optim.SGD([{"params": [W], "lrr": 1}])),
     "a group of parameters has no entry 'params'": (
         br.UsageError, lambda: optim.SGD([W]).add_param_group({"lr": 1})),
-    "partly groups with 'params', partly not": (
+    "some parameters are groups with 'params' and some are not": (
         br.ArgumentMismatch, lambda: optim.SGD([{"params": [W]}, f(3)])),
     "cannot change parameters in place with optimizer.step": (br.UsageError, compiled_step),
     "groups of .1. parameters, but the optimizer has groups of .2.": (
