@@ -38,21 +38,21 @@ __all__ = [
 _IMMUTABLE: Final = "tensors are immutable; use the tensor itself"
 _NUMPY: Final = "numpy's function on x.numpy()"
 _NUMPY_PAIR: Final = "numpy's function on x.numpy() and y.numpy()"
-_LAYOUT: Final = "nothing; the memory layout of a device is not exposed"
+_LAYOUT: Final = "no equivalent; the memory layout of a device is not exposed"
 _REDUCTION: Final = "reduction='mean', 'sum' or 'none', where the function has it"
-_STATIC: Final = "nothing; a number that decides something makes another graph by itself"
+_STATIC: Final = "not needed; a number that decides something makes another graph by itself"
 _MATMUL: Final = "burn_remote.matmul(x, y)"
 _FILES: Final = "burn_remote.save(path, tree), burn_remote.load(path)"
 
 _CONNECT: Final = "burn_remote.RemoteDevice('ws://host:3000'), burn_remote.device('ws://host:3000')"
 
-_ONE_TASK: Final = "nothing; a step is one task, whatever the number of parameters"
+_ONE_TASK: Final = "not needed; a step is one task, whatever the number of parameters"
 _JACOBIAN: Final = (
     "burn_remote.vjp(f, x) for one row at a time, burn_remote.jvp(f, (x,), (v,)) for one column"
 )
 _MODULES: Final = (
     "a function of nested containers of weights; burn_remote.functional has the layers, "
-    "burn_remote.init the first weights (docs/training.md)"
+    "burn_remote.init the initial weights (docs/training.md)"
 )
 _NANS: Final = "x.isnan().any() of the loss and the gradients"
 _PRECISION: Final = "x.astype(burn_remote.float16)"
@@ -64,9 +64,9 @@ _NO_OPTIMIZER: Final = "burn_remote.optim.Adam, AdamW, RMSprop, Adagrad or SGD"
 # Namespaces of torch.nn -> our namespace.
 NAMESPACES: Final = {"functional": "burn_remote.functional", "init": "burn_remote.init"}
 
-# Functions and attributes of modules: foreign name -> what to write instead.
 _ELEMENTS: Final = "numpy.set_printoptions, which formats the elements that are shown"
 
+# Functions and attributes of modules: foreign name -> what to write instead.
 FUNCTIONS: Final = {
     "append": "burn_remote.concat([x, y])",
     "apply_along_axis": "the function itself with axis=; functions accept any other axes",
@@ -255,7 +255,7 @@ FUNCTIONS: Final = {
     "kaiming": "burn_remote.init.kaiming_uniform, burn_remote.init.kaiming_normal",
     "utils": "burn_remote.optim.clip_grad_norm_(params, max_norm), burn_remote.checkpoint(f)",
     "xavier": "burn_remote.init.xavier_uniform, burn_remote.init.xavier_normal",
-    "vmap": "nothing; functions broadcast and accept any leading axes",
+    "vmap": "not needed; functions broadcast and accept any leading axes",
 }
 
 # Attributes of devices: foreign name -> what to write instead.
@@ -301,7 +301,7 @@ RANDOM: Final = {
 _GROUP: Final = "burn_remote.distributed.Group(devices), whose methods are the collectives"
 _ALL_REDUCE: Final = "group.all_reduce([x, y]), with one tensor for each member"
 _NO_PROCESSES: Final = (
-    "nothing; one program issues the operations of all members, so there are no ranks of processes"
+    "not needed; one program issues the operations of all members, so processes have no ranks"
 )
 _ONE_PROGRAM: Final = "group.barrier(), or group.sync() to wait"
 
@@ -502,8 +502,9 @@ METHODS: Final = {
     "zero_grad": "x.grad = None, or zero_grad() of the optimizer",
 }
 
-# Keyword arguments: the foreign name, our parameter if the function has it, and the text after it.
-# Those without a text mean the same, and are accepted.
+# Keyword arguments: the foreign name, our parameter, and a remark that follows it in the message. A
+# row applies if the function has our parameter. Keywords without a remark mean the same, and are
+# accepted.
 RENAMED_KEYWORDS: Final = (
     ("a", "x", ""),
     ("a_max", "max", ""),
@@ -553,24 +554,24 @@ KEYWORDS: Final = {
     "edgeitems": _ELEMENTS,
     "capturable": _ONE_TASK,
     "copy": _IMMUTABLE,
-    "donate_argnums": "nothing; a tensor is freed when the program drops it",
+    "donate_argnums": "not needed; a tensor is freed when the program drops it",
     "differentiable": "optimizer.update(params, grads, state), through which gradients pass",
     "dtype": "x.astype(dtype)",
-    "dynamic": "nothing; other shapes make another graph",
+    "dynamic": "not needed; other shapes make another graph",
     "end_dim": "x.reshape(shape)",
     "foreach": _ONE_TASK,
-    "fullgraph": "nothing; a function is recorded completely, or refused",
+    "fullgraph": "not needed; a function is recorded completely, or refused",
     "fused": _ONE_TASK,
     "initial": "burn_remote.maximum(result, number)",
     "inplace": _IMMUTABLE,
     "learning_rate": "lr=",
     "memory_format": _LAYOUT,
-    "mode": "nothing; a function is computed, and compiled, in one way",
-    "non_blocking": "nothing; no call blocks",
-    "only_inputs": "nothing; only inputs get gradients",
-    "order": "nothing; elements are always in C order",
+    "mode": "not needed; there is only one way in which a function is computed and compiled",
+    "non_blocking": "not needed; no call blocks",
+    "only_inputs": "not needed; only inputs get gradients",
+    "order": "no equivalent; elements are always in C order",
     "out": _IMMUTABLE,
-    "pin_memory": "nothing; the server pins memory itself",
+    "pin_memory": "not needed; the server pins memory itself",
     "reduce": _REDUCTION,
     "requires_grad": "x.requires_grad_()",
     "size_average": _REDUCTION,
@@ -676,7 +677,7 @@ def missing_from(
 ) -> Callable[[str], NoReturn]:
     """Return a module's ``__getattr__``, which raises ``AttributeError`` with advice.
 
-    ``own_names`` has foreign names of this module, which come before those of all modules.
+    ``own_names`` has foreign names of this module, which take precedence over the common tables.
     """
 
     def missing(name: str) -> NoReturn:

@@ -68,7 +68,7 @@ def explained(function: Function) -> Function:
             shorten(error)
             raise
         except ConnectionFailed as error:
-            # The text says what to check. The frames would bury it: those of opening a device.
+            # The error's text says what to check. The frames of opening a device would bury it.
             raise error.with_traceback(None) from None
         except (AttributeError, TypeError) as error:
             # Only a call that Python could not bind is made again, so nothing is issued twice.
@@ -212,7 +212,7 @@ def _positions(call: _Call, signature: inspect.Signature) -> str | None:
 
 
 def _listed(parameter: inspect.Parameter, value: Any) -> list[tuple[str, Any]]:
-    """Return name and value of each argument that the parameter's annotation calls a tensor."""
+    """Return name and value of each argument that, by its annotation, must be a tensor."""
     name, annotation = parameter.name, parameter.annotation
     several = annotation in _TENSORS or parameter.kind is parameter.VAR_POSITIONAL
     if annotation not in _TENSORS | _TENSOR or (value is None and annotation == "Tensor | None"):

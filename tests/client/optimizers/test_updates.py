@@ -321,7 +321,7 @@ REFUSED: dict[str, tuple[type[Exception], Callable[[], object]]] = {
     "betas must be at least 0 and below 1, not 1.0": (
         br.UsageError, lambda: optim.Adam(betas=(0.9, 1.0))),
     "nesterov=True needs a momentum above 0": (br.UsageError, lambda: optim.SGD(nesterov=True)),
-    "no argument foreach=; in burn_remote: nothing": (
+    "no argument foreach=; in burn_remote: not needed": (
         br.ArgumentMismatch, lambda: optim.Adam(foreach=True)),  # type: ignore[call-arg]
     "no argument fused=": (br.ArgumentMismatch, lambda: optim.SGD(fused=True)),  # type: ignore[call-arg]
     "no argument weight_decai=; did you mean weight_decay=": (
