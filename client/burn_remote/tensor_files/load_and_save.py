@@ -60,25 +60,25 @@ def load(
 ) -> Any:
     """Send the tensors of a file to a device: ``.safetensors``, ``.npy`` or ``.npz``.
 
-    Returns the tensor of a ``.npy`` file, and a dictionary by name for the others. The client holds
-    one tensor at a time. ``options`` are those of ``load_safetensors`` (``names``, ``dtype``,
+    Returns the tensor of a ``.npy`` file, and a dictionary by name for other files. The client
+    holds one tensor at a time. ``options`` are those of ``load_safetensors`` (``names``, ``dtype``,
     ``nested``, ``like``), for such files only. ``progress`` is a function that gets a name, the
     bytes done and all bytes, or a bool: whether to show a bar. By default, a bar is shown after a
     second, in a terminal or a notebook, if rich is installed.
 
-    ``share=True`` sends no elements if the server has the same tensors from a session with the same
-    token, which costs about 100 bytes for the whole file; else the server keeps them for the next
-    session, for a while (``max_content_bytes`` and ``content_seconds`` of the server). The file is
-    read once to hash it and, if its elements must be sent, again. Servers that keep no contents
-    just get the elements.
+    With ``share=True``, the client first sends a hash of all tensors, about 100 bytes. If the
+    server has the same tensors from an earlier session with the same token, no elements are sent.
+    Otherwise the client sends them, and the server keeps them for later sessions, within its
+    settings ``max_content_bytes`` and ``content_seconds``. The client reads the file once to hash
+    it and, if its elements must be sent, again. Servers that keep nothing for other sessions just
+    get the elements.
 
     ``"server:/models/x.safetensors"`` names a file of the server, below a directory that its
-    operator allows (``--data-dir``); ``.npy`` is read there too, and ``.npz`` that is not
-    compressed. The server reads the elements, so only the headers cross the network, in two to six
-    round trips; ``like`` is not available. A
-    load that fails on the server is the failure of its tensor: reading it raises
-    ``FileUnavailable`` or ``QuotaExceeded``. If the server has no such file or allows none, this
-    raises ``FileUnavailable`` or ``Unsupported``.
+    operator allows (``--data-dir``). It may be a ``.safetensors`` or ``.npy`` file, or a ``.npz``
+    file that is not compressed. The server reads the elements, so only the headers cross the
+    network, in two to six round trips; ``like`` is not available. If the server has no such file or
+    allows none, this raises ``FileUnavailable`` or ``Unsupported``. If it fails to load a tensor
+    later, reading the tensor raises ``FileUnavailable`` or ``QuotaExceeded``.
 
     Raises ``InvalidCheckpoint`` for a file that is not valid, ``ArgumentMismatch`` for another
     suffix, and ``OSError``.

@@ -1,4 +1,4 @@
-"""Tensors of files, by their dotted names: what all formats of files have in common."""
+"""Tensors of files by their dotted names: the functions that all file formats share."""
 
 from __future__ import annotations
 
@@ -44,6 +44,10 @@ WINDOW_BYTES: Final = 64 * 1024 * 1024
 
 
 def by_name(tree: Any) -> dict[str, Any]:
+    """Return the leaves of containers by their dotted names.
+
+    Raises ``ArgumentMismatch`` for a leaf in no container, and for two leaves with the same name.
+    """
     found: dict[str, Any] = {}
     for name, leaf in named_leaves(tree):
         if not name:
@@ -55,6 +59,11 @@ def by_name(tree: Any) -> dict[str, Any]:
 
 
 def writable(name: str, leaf: Any) -> Any:
+    """Return a leaf as a tensor or an array that a file can hold.
+
+    Raises ``DTypeMismatch`` for quantized tensors, and ``ArgumentMismatch`` for anything but
+    tensors, arrays and numbers.
+    """
     if is_tensor(leaf):
         try:
             numpy_dtype(leaf.dtype)
@@ -120,6 +129,7 @@ def selected(
 
 
 def check_like(one: StoredTensor, model: Any) -> None:
+    """Raise ``InvalidCheckpoint`` if a tensor of a file cannot replace a leaf of ``like=``."""
     if is_tensor(model):
         is_integer = not model.dtype.is_floating
         if model.shape != one.spec.shape or (is_integer and one.spec.dtype.is_floating):
@@ -139,6 +149,11 @@ def check_like(one: StoredTensor, model: Any) -> None:
 def sent_to_device(
     name: str, array: Array, model: Any, device: AnyDevice | None, dtype: AnyDType | None
 ) -> Any:
+    """Send an array of a file to a device; return its tensor, in ``dtype`` if it has floats.
+
+    If ``model``, a leaf of ``like=``, is given, it determines the dtype and the default device. For
+    a number, return a number of its type.
+    """
     if model is not None and not is_tensor(model):
         return _number_like(model, array, name)
     place = model.device if model is not None and device is None else device
@@ -157,7 +172,10 @@ def in_dtype(made: Tensor, dtype: AnyDType | None) -> Tensor:
 
 
 def _number_like(model: bool | int | float, array: Array, name: str) -> bool | int | float:
-    """Return a number of a file as the type of ``model``, if that is the same number."""
+    """Convert a number of a file to the type of ``model``.
+
+    Raises ``InvalidCheckpoint`` if that would change its value.
+    """
     found = array.item()
     if not isinstance(model, float) and not (math.isfinite(found) and type(model)(found) == found):
         raise InvalidCheckpoint(
@@ -180,6 +198,10 @@ def _check_range(name: str, array: Array, wanted: DType) -> None:
 
 
 def nested_by_dots(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested dictionaries, whose keys are the parts of dotted names.
+
+    Raises ``InvalidCheckpoint`` if one name is the beginning of another, or has too many dots.
+    """
     root: dict[str, Any] = {}
     for name, one in found.items():
         *parents, last = name.split(".")
@@ -203,8 +225,8 @@ def nested_by_dots(found: Mapping[str, Any]) -> dict[str, Any]:
 @contextlib.contextmanager
 def replaced_file(target: Path) -> Iterator[Any]:
     """Yield a new file, which takes the place of ``target`` at the end."""
-    # Not a file of tempfile: it has the rights of an ordinary new file, by the umask, which cannot
-    # be read without changing it for all threads.
+    # Not opened by ``tempfile``, so that the file has the permissions of an ordinary new file. They
+    # follow from the umask, which cannot be read without changing it for all threads.
     name = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
         opened = name.open("xb")

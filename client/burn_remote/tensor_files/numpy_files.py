@@ -86,7 +86,7 @@ _INVALID_HEADER: Final = (
 
 
 class NpyHeader(NamedTuple):
-    """What the header of a ``.npy`` file says."""
+    """The contents of the header of a ``.npy`` file."""
 
     shape: tuple[int, ...]
     is_fortran: bool
@@ -99,7 +99,7 @@ class NpyHeader(NamedTuple):
 
     @property
     def is_possible(self) -> bool:
-        """Whether an array can be so large; NumPy limits the other axes of an empty one too."""
+        """Whether an array can have this shape. Axes of size 0 count as 1, as NumPy counts them."""
         return self.dtype.itemsize * math.prod([one or 1 for one in self.shape]) <= MAX_ELEMENTS
 
 
@@ -160,11 +160,17 @@ def load_npz(
 def members_by_name(
     archive: zipfile.ZipFile, file_bytes: int, where: str
 ) -> dict[str, zipfile.ZipInfo]:
-    """Return the arrays of an archive of ``file_bytes``. Raises ``InvalidCheckpoint``."""
+    """Return the members of an archive by the names of their arrays.
+
+    ``file_bytes`` is the size of the archive. Raises ``InvalidCheckpoint`` for members that NumPy
+    could not have written.
+    """
     listed = archive.infolist()
     members = {member.filename.removesuffix(".npy"): member for member in listed}
     if len(listed) > MAX_MEMBERS or len(members) != len(listed):
-        raise InvalidCheckpoint(f"{where} has too many arrays, or two of one name")
+        raise InvalidCheckpoint(
+            f"{where} has more than {MAX_MEMBERS:,} arrays, or two with the same name"
+        )
     for member in listed:
         _check_member(member, file_bytes, f"{where}: {shown(member.filename)}")
     return members
@@ -330,7 +336,7 @@ _INVALID_ARCHIVE: Final = (
 def open_archive(
     path: str | os.PathLike[str], file: IO[bytes] | None = None
 ) -> Iterator[zipfile.ZipFile]:
-    """Open an archive by its path, or ``file``, whose errors then name the path.
+    """Open the archive at ``path`` or, if it is given, in ``file``. Errors name ``path``.
 
     Errors of ``zipfile``, also inside the ``with`` statement, become ``InvalidCheckpoint``.
     """

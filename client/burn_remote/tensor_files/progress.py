@@ -27,7 +27,10 @@ DELAY_SECONDS: Final = 1.0
 def reported(
     progress: Progress, title: str, total: int, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Report]:
-    """Yield the function to call with progress. Raises ``UsageError`` if a bar needs rich."""
+    """Yield the function to call with progress.
+
+    Raises ``UsageError`` if ``progress`` is true and rich is not installed.
+    """
     if callable(progress):
         yield progress
         return
@@ -55,7 +58,7 @@ def reported(
 
 
 def _is_notebook() -> bool:
-    """Whether the program runs in a notebook that shows bars, which rich does by ipywidgets."""
+    """Return whether the program runs in a notebook, and ipywidgets, which rich needs, is there."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     is_kernel = shell is not None and hasattr(shell, "kernel")

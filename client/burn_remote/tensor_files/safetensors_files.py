@@ -83,7 +83,7 @@ def load_safetensors(
     show a bar. By default, a bar is shown after a second, in a terminal or a notebook, if rich is
     installed.
 
-    ``share`` is that of ``burn_remote.load``; not with ``like``.
+    ``share`` is that of ``burn_remote.load``. It cannot be used together with ``like``.
 
     Raises ``InvalidCheckpoint`` if the file is not valid, which is checked before anything is
     allocated, or lacks a tensor; and ``OSError``.
@@ -182,8 +182,8 @@ def _opened(
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
         start = LENGTH_BYTES + length
         try:
-            # The size of the file does not bound ``length``: a sparse file takes no room on the
-            # disk and can have any size.
+            # The size of the file does not bound ``length``: a sparse file can have any size
+            # without taking space on the disk.
             is_readable = start <= size and length <= MAX_HEADER_BYTES
             header = file.read(length) if is_readable else b""
             stored, metadata = parsed_header(length, header, size - start)
@@ -198,7 +198,7 @@ def _check_options(
     if like is not None and (names is not None or nested or dtype is not None):
         raise ArgumentMismatch("like= determines the names, the containers and the dtypes")
     if share and like is not None:
-        raise ArgumentMismatch("share=True needs a load without like=, and like= one without it")
+        raise ArgumentMismatch("share=True and like= cannot be used together; omit one of them")
     if isinstance(names, str):
         raise ArgumentMismatch(f"names must list names; write [{names!r}]")
 

@@ -4,11 +4,11 @@ A file is 8 bytes with the length of the header (little-endian), the header in J
 elements of all tensors one after the other, little-endian and in C order. The header maps each name
 to ``dtype``, ``shape`` and ``data_offsets``; ``"__metadata__"`` maps texts to texts.
 
-The package ``safetensors`` is not used, because it does not give bfloat16 as NumPy arrays. A file
+The package ``safetensors`` is not used, because it does not return bfloat16 as NumPy arrays. A file
 is sent tensor by tensor, so the client holds one tensor at a time. A file may come from anywhere,
 so the header is checked completely before memory is allocated for any tensor. It is parsed entry by
-entry: a JSON parser would build the whole header first, in up to 27 times its size, even where its
-first entry is invalid.
+entry: a JSON parser would first build objects for the whole header, in up to 27 times its size,
+even if the first entry is invalid.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ LENGTH_BYTES: Final = 8
 
 MAX_HEADER_BYTES: Final = 16 * 1024 * 1024
 
-# As many as a header of typical names holds. A parsed tensor takes about 500 bytes.
+# As many as fit into a header of ``MAX_HEADER_BYTES`` if their names have typical lengths. A parsed
+# tensor takes about 500 bytes.
 MAX_TENSORS: Final = 2**17
 MAX_METADATA: Final = 2**14
 
@@ -94,8 +95,8 @@ def parsed_header(
     """Return the tensors in a header, in the order of their elements, and the metadata.
 
     ``length`` is the length that the file claims, ``header`` the bytes that could be read of it,
-    and ``data_bytes`` the size of what follows. Raises ``InvalidCheckpoint`` for anything that the
-    format forbids: among others overlaps, gaps, and sizes that contradict the shapes.
+    and ``data_bytes`` the number of bytes after the header. Raises ``InvalidCheckpoint`` for
+    anything that the format forbids, such as overlaps, gaps, and sizes that contradict the shapes.
     """
     if length > MAX_HEADER_BYTES:
         raise InvalidCheckpoint(
@@ -120,7 +121,7 @@ def parsed_header(
 class _Parser:
     """A parser of the JSON that a header may have. ``parse`` raises ``ValueError`` for other JSON.
 
-    Its memory is that of what it returns.
+    Besides the header, it keeps only its results in memory.
     """
 
     def __init__(self, header: bytes) -> None:
@@ -199,7 +200,7 @@ class _Parser:
         return match is not None
 
     def _shown(self) -> str:
-        """Show what follows, for an error."""
+        """Return the next bytes as text, for an error message."""
         following = self._header[self._place : self._place + 40].decode(errors="replace")
         return following or "the end of the header"
 
@@ -207,11 +208,11 @@ class _Parser:
 def header_of(
     specs: Mapping[str, TensorSpec], metadata: Mapping[str, str]
 ) -> tuple[bytes, list[StoredTensor]]:
-    """Return the header for tensors, with its length before it, and where their elements go.
+    """Return the header for tensors, with its length before it, and the tensors with their offsets.
 
     Larger dtypes come first, so that the elements of each tensor are aligned. Raises
     ``InvalidCheckpoint`` for metadata that are not texts, for names and dtypes that no file can
-    have, and for more tensors or texts than are read.
+    have, and for more tensors or texts than ``parsed_header`` accepts.
     """
     _check_count("the header", len(specs), MAX_TENSORS, "tensors")
     _check_count(METADATA, len(metadata), MAX_METADATA, "texts")
@@ -308,7 +309,7 @@ def _are_counts(value: Any) -> bool:
 
 
 def _is_possible(shape: Sequence[int]) -> bool:
-    """Whether an array can have this shape; NumPy limits the other axes of an empty one too."""
+    """Return whether an array can have this shape. Axes of size 0 count as 1, as in NumPy."""
     return len(shape) <= MAX_RANK and math.prod([one or 1 for one in shape]) <= MAX_ELEMENTS
 
 

@@ -39,12 +39,14 @@ if TYPE_CHECKING:
 
 __all__ = ["load_server_npy", "load_server_npz", "load_server_safetensors"]
 
-# The first read: the headers of most models, so that one round trip suffices. Its bytes take room
-# in the session's quota until they have been read.
+# The size of the first read, in which the headers of most models fit, so that one round trip
+# suffices. Its bytes count in the session's quota until they have been read.
 FIRST_BYTES: Final = 64 * 1024
 
+# The size and the version of a file.
 _FACTS: Final = struct.Struct("<QQ")
-# The header before each member of an archive: its signature, and the lengths of what follows.
+# The header before each member of an archive: its signature, and the lengths of the name and of the
+# extra field that follow it.
 _LOCAL: Final = struct.Struct("<4s22xHH")
 
 
@@ -156,7 +158,7 @@ def load_server_npz(name: str, *, device: AnyDevice | None = None) -> dict[str, 
 
 
 class _Bytes(io.RawIOBase):
-    """The bytes of a server's file, of which each read waits for a round trip."""
+    """A server's file as a stream of bytes, whose every read waits for a round trip."""
 
     def __init__(self, file: _ServerFile) -> None:
         self._file = file
@@ -171,7 +173,7 @@ class _Bytes(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._file.size}[whence]
         if begin + offset < 0:
-            raise ValueError("a place before the file")
+            raise ValueError("a position before the start of the file")
         self._place = begin + offset
         return self._place
 
