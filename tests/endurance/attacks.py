@@ -25,6 +25,10 @@ import msgpack
 
 from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks
 from burn_remote_protocol.dialects.burn_0_21_responses import encode_data_request
+from burn_remote_protocol.dialects.burn_0_22 import SessionInit
+from burn_remote_protocol.dialects.burn_0_22 import encode_init as encode_init_0_22
+from burn_remote_protocol.dialects.burn_0_22_tasks import encode_task as encode_task_0_22
+from burn_remote_protocol.dialects.burn_0_22_tasks import joined
 from burn_remote_protocol.dialects.native import (
     VERSIONS,
     chunk_head,
@@ -77,6 +81,8 @@ LIMITS: Final = (
     "--max-session-bytes", "1GiB", "--fetch-timeout-seconds", "2",
     "--max-connections", "10000", "--max-connections-per-address", "10000",
 )  # fmt: skip
+# Larger than any message of these attacks.
+MESSAGE_BYTES: Final = 2**30
 SPEC: Final = TensorSpec((1,), F32)
 USE: Final = TensorUse(SPEC, TensorStatus.READ_ONLY)
 
@@ -590,9 +596,52 @@ def _burn_upload(client: Client) -> Iterator[None]:
     _burn_sync(links)
 
 
+def _burn_read(client: Client) -> Iterator[None]:
+    """reading 128 MiB twice in one message of Burn's dialect, of which one is transposed"""
+    links = _burn_session(client.address)
+    spec = TensorSpec((2**12, 2**13), F32)
+    links[0].send(encode_tasks([Execute(Operation(signature("Base.Ones", out=spec), (5,)))], 1))
+    turned = signature("Base.SwapDims", spec, dim1=0, dim2=1)
+    links[0].send(encode_tasks([Execute(Operation(turned, (5, 6)))], 2))
+    yield
+    for request, (tensor, use) in enumerate([(5, spec), (6, turned.outputs[0])], 3):
+        links[0].send(encode_tasks([Read(request, tensor, use)], request))
+        assert links[1].receive(WAIT_SECONDS) is not None
+    _burn_sync(links)
+
+
+def _burn_0_22_upload(client: Client) -> Iterator[None]:
+    """uploading 128 MiB in one message of Burn 0.22"""
+    link = blocking_link.connect(parse_address(client.address + "/session"))
+    link.send(encode_init_0_22(SessionInit(2, secrets.randbits(63), 0, b"")))
+    assert link.receive(WAIT_SECONDS) is not None
+    data = TensorData(bytes(2**27), (2**25,), F32)
+    uploads, syncs = (
+        [*joined([encode_task_0_22([task], "")])] for task in (Upload(1, data), Sync(9))
+    )
+    yield
+    link.send_together([*uploads, *syncs])
+    assert link.receive(WAIT_SECONDS) is not None
+    link.close()
+
+
+def _native_reads(client: Client) -> Iterator[None]:
+    """reading 256 MiB in the native dialect, half of it transposed"""
+    spec = TensorSpec((2**12, 2**13), F32)
+    client.send(Define(0, signature("Base.Ones", out=spec)), [0, 1])
+    turned = signature("Base.SwapDims", spec, dim1=0, dim2=1)
+    client.send(Define(1, turned), [1, 1, 2])
+    client.sync()
+    yield
+    client.send(Read(1, 1, spec), Read(2, 2, turned.outputs[0]))
+    client.sync()
+
+
 def _burn_session(address: str, identifier: int = 7) -> tuple[BlockingLink, BlockingLink]:
     target = [parse_address(address + route) for route in ("/request", "/response")]
-    requests, responses = map(blocking_link.connect, target)
+    requests, responses = (
+        blocking_link.connect(each, max_message_bytes=MESSAGE_BYTES) for each in target
+    )
     for each in (requests, responses):
         each.send(encode_init(identifier))
     return requests, responses
@@ -650,6 +699,7 @@ LOOP_ATTACKS: Final[tuple[Attack, ...]] = (
     _fetches_closed, _dead_peer, _exposes, _bools, _reads, _replay, _tiny, _failures, _connections,
     _metrics, _many_large_frames, _large_shapes, _nested, _strings, _custom, _sessions,
     _peer_requests, _peer_handshakes, _burn_requests, _burn_lists, _burn_operations, _burn_upload,
+    _burn_0_22_upload, _burn_read, _native_reads,
     _burn_reads, _burn_nested, _many_burn_operations, _pings, _fragments, _graphs, _graphs_closed,
     _graphs_called,
 )  # fmt: skip

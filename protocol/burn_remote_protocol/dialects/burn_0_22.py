@@ -293,6 +293,9 @@ _EMPTY_BUFFER: Final = b"\xc4\x00"
 # The bytes that the unpacker gets first: more than most messages have.
 FIRST_FED_BYTES: Final = 2048
 
+# Elements of at most this many bytes are copied out of their frame.
+_COPIED_BYTES: Final = 64 * 1024
+
 # Enough for the shape and dtype after the elements of an upload.
 _AFTER_ELEMENTS_BYTES: Final = 1024
 
@@ -334,7 +337,7 @@ def _messages(frame: bytes | memoryview) -> Iterator[tuple[Any, memoryview | Non
             body = bytes(frame[place:end])
         else:
             start, stop = found
-            elements = frame[start:stop]
+            elements = _copied_if_short(frame[start:stop])
             end = stop + _length(frame[stop : stop + _AFTER_ELEMENTS_BYTES], 2)
             body = b"".join((frame[place : match.end()], _EMPTY_BUFFER, frame[stop:end]))
         left_bytes -= len(body)
@@ -342,6 +345,11 @@ def _messages(frame: bytes | memoryview) -> Iterator[tuple[Any, memoryview | Non
         place = end
     if place != len(frame):
         raise ProtocolViolation(f"{len(frame) - place:,} bytes follow the messages of a frame")
+
+
+def _copied_if_short(elements: memoryview) -> memoryview:
+    # A server may give a frame's memory to a long tensor in it, if nothing refers to the rest.
+    return memoryview(bytes(elements)) if len(elements) <= _COPIED_BYTES else elements
 
 
 def _buffer(frame: memoryview, place: int) -> tuple[int, int] | None:

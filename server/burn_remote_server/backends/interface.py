@@ -11,13 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-import numpy as np
-
 from burn_remote_protocol.collectives import CollectiveCall, Reduction
 from burn_remote_protocol.dtypes import DType, DTypeUsage
 from burn_remote_protocol.errors import BurnRemoteError, DeviceLost, TransferFailed, Unsupported
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import Shape, TensorData, TensorSpec
+from burn_remote_server.backends.byte_buffers import empty_bytes
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 
 __all__ = [
@@ -315,6 +314,8 @@ class Backend(ABC):
     def to_device(self, data: TensorData) -> Any:
         """Copy ``data`` to the device and return a shared array.
 
+        The array may take over memory from ``arriving_memory``: its message must not be used again.
+
         Raises ``MemoryError``, and ``Unsupported`` for a dtype that cannot be stored.
         """
 
@@ -345,11 +346,11 @@ class Backend(ABC):
         return None
 
     def arriving_memory(self, size: int) -> memoryview:
-        """Return host memory for a message with elements that will be copied to the device.
+        """Return host memory for a message with elements, which are passed to ``to_device``.
 
         Raises ``MemoryError``.
         """
-        return np.empty(size, np.uint8).data
+        return empty_bytes(size)
 
     def combiner(self, dtype: DType, reduction: Reduction, members: int) -> Combine:
         """Return the function that combines elements of several members of a group.

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from burn_remote_protocol.collectives import CollectiveKind
 from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.byte_buffers import empty_bytes
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.collectives.collective_engine import Job
 from burn_remote_server.collectives.member import Member
@@ -39,7 +40,7 @@ class Output:
         self._upload: Final = backend.empty(spec)
         memory = backend.upload_memory(self._upload)
         self._is_staged: Final = memory is None
-        self.memory: Final = memoryview(bytearray(spec.nbytes)) if memory is None else memory
+        self.memory: Final = empty_bytes(spec.nbytes) if memory is None else memory
 
     def finished(self) -> Any:
         """Return the shared array."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind
 from burn_remote_protocol.errors import ProtocolViolation
+from burn_remote_server.backends.byte_buffers import copy_bytes
 from burn_remote_server.collectives.collective_engine import Job
 from burn_remote_server.collectives.host_memory import input_bytes, outputs_of
 from burn_remote_server.collectives.links import Piece
@@ -84,7 +85,7 @@ class _Exchange:
         for rank, found in enumerate(self._gather(own, lengths)):
             if rank != self._rank:
                 for span, elements in zip(parts[rank], found, strict=True):
-                    self._bytes(self._outputs, span)[:] = elements
+                    copy_bytes(self._bytes(self._outputs, span), elements)
 
     def reduce_scatter(self) -> None:
         """Reduce this member's share of each tensor."""
@@ -105,16 +106,16 @@ class _Exchange:
         for rank, found in enumerate(self._gather_inputs()):
             for place, size in enumerate(self._sizes):
                 target = Span(place, rank * size, (rank + 1) * size)
-                self._bytes(self._outputs, target)[:] = found[place]
+                copy_bytes(self._bytes(self._outputs, target), found[place])
 
     def all_to_all(self) -> None:
         """Copy this member's share of the tensors of all members."""
         for rank, found in enumerate(self._gather_inputs()):
             for place, share in enumerate(self._shares()):
                 block = Span(place, 0, share)
-                self._bytes(self._outputs, block.shifted(rank * share))[:] = self._bytes(
-                    found, block.shifted(self._rank * share)
-                )
+                target = block.shifted(rank * share)
+                source = block.shifted(self._rank * share)
+                copy_bytes(self._bytes(self._outputs, target), self._bytes(found, source))
 
     def broadcast(self) -> None:
         """Copy the tensors of the root; references to them are passed on up to the last member."""
@@ -125,7 +126,7 @@ class _Exchange:
         if distance < self._members - 1:
             self._send(found)
         for output, elements in zip(self._outputs, found, strict=True):
-            output[:] = elements
+            copy_bytes(output, elements)
 
     def barrier(self) -> None:
         """Wait for one byte of each member."""

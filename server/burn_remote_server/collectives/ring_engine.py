@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind
 from burn_remote_protocol.errors import ProtocolViolation
+from burn_remote_server.backends.byte_buffers import copy_bytes
 from burn_remote_server.backends.interface import Combine
 from burn_remote_server.collectives.collective_engine import Job
 from burn_remote_server.collectives.host_memory import Output, input_bytes, outputs_of
@@ -89,8 +90,9 @@ class _Execution:
             elif isinstance(action, Send):
                 self._send(self._bytes(self._inputs, action.source))
             elif isinstance(action, Copy):
-                self._bytes(self._outputs, action.target)[:] = self._bytes(
-                    self._inputs, action.source
+                copy_bytes(
+                    self._bytes(self._outputs, action.target),
+                    self._bytes(self._inputs, action.source),
                 )
         self._packing.unpack(self._outputs, self._results)
 

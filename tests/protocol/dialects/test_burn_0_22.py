@@ -204,6 +204,7 @@ def test_large_uploads_of_one_frame_are_not_copied() -> None:
     assert [upload.tensor for upload in uploads] == [0, 1, 2, 3]
     assert [len(upload.data.bytes) for upload in uploads] == sizes
     assert uploads[0].data.bytes.obj is frame
+    assert uploads[3].data.bytes.obj is not frame
 
 
 @pytest.mark.parametrize("cut", [1, 30, 300_000])

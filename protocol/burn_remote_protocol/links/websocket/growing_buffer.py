@@ -27,6 +27,11 @@ TRUSTED_FACTOR: Final = 8
 # further may move to an address where its huge pages have to be divided.
 MAX_RESERVED_BYTES: Final = 256 * 2**20
 
+# How many earlier bytes are moved to larger memory with each part that arrives. New memory of the
+# system takes up to 5 ms for each MiB in a virtual machine: 16 MiB at once blocked a server's event
+# loop for 92 ms.
+MOVED_AT_ONCE: Final = 2**19
+
 
 @final
 class GrowingBuffer:
@@ -36,10 +41,11 @@ class GrowingBuffer:
     memory from a heap: that blocked a server's event loop for 50 ms. Linux moves the pages of a
     mapping instead. It provides pages only as they are written, so the reserved rest takes no
     memory. The mapping uses huge pages if the system has them: in a virtual machine, first writes
-    to 8 MiB took 2 ms with huge pages and 25 ms with ordinary ones.
+    to 8 MiB took 2 ms with huge pages and 25 ms with ordinary ones. Where bytes have to move to
+    other memory, each call moves some of them.
     """
 
-    __slots__ = ("_allocate", "_expected", "_memory", "_room", "_size")
+    __slots__ = ("_allocate", "_earlier", "_expected", "_memory", "_moved", "_room", "_size")
 
     def __init__(
         self, first: bytes, expected_bytes: int = 0, allocate: Allocate | None = None
@@ -57,6 +63,9 @@ class GrowingBuffer:
         )
         self._room = memoryview(b"")
         self._size = 0
+        # Bytes in the memory before the present one, and how many of them have been moved.
+        self._earlier: memoryview | None = None
+        self._moved = 0
         self.extend(first)
 
     def __len__(self) -> int:
@@ -66,6 +75,7 @@ class GrowingBuffer:
         """Append bytes. Raises ``OSError`` if the system has no memory."""
         end = self._size + len(part)
         self._reserve(end)
+        self._move(MOVED_AT_ONCE)
         self._memory[self._size : end] = part
         self._size = end
 
@@ -76,6 +86,7 @@ class GrowingBuffer:
         """
         if self._size == len(self._memory):
             self._reserve(self._size + 1)
+        self._move(MOVED_AT_ONCE)
         end = min(len(self._memory), self._size + most_bytes)
         self._room = memoryview(self._memory)[self._size : end]
         return self._room
@@ -87,12 +98,14 @@ class GrowingBuffer:
 
     def view(self) -> memoryview:
         """Return all bytes, without a copy. The buffer cannot grow any more."""
+        self._move(self._size)
         return memoryview(self._memory)[: self._size]
 
     def _reserve(self, size: int) -> None:
         if size <= len(self._memory):
             return
         self._room.release()  # a mapping to which a view refers cannot grow
+        self._move(self._size)
         expected = self._expected
         trusted = TRUSTED_FACTOR * size + GROWING_BYTES
         if self._allocate is not None and size <= expected <= trusted:
@@ -108,8 +121,18 @@ class GrowingBuffer:
                     self._memory.resize(capacity)
                     return
             larger = _mapped(capacity)
-        larger[: self._size] = self._memory[: self._size]
-        self._memory = larger
+        self._earlier = memoryview(self._memory)[: self._size]
+        self._memory, self._moved = larger, 0
+
+    def _move(self, most_bytes: int) -> None:
+        """Copy earlier bytes to the present memory."""
+        if self._earlier is None:
+            return
+        end = min(len(self._earlier), self._moved + most_bytes)
+        self._memory[self._moved : end] = self._earlier[self._moved : end]
+        self._moved = end
+        if end == len(self._earlier):
+            self._earlier = None
 
 
 def _mapped(size: int) -> mmap.mmap:

@@ -59,15 +59,26 @@ class ArrayBackend(Backend):
         if type(data.bytes) is bytes:
             upload = elements.reshape(array_shape(data.spec))
         else:
-            upload = self.empty(data.spec)
-            self.write(upload, 0, elements.view(_BYTE).data)
+            upload = None
+            if type(data.bytes) is memoryview and data.dtype.scheme is None:
+                upload = self.arrived(data.bytes, data.spec)
+            if upload is None:
+                upload = self.empty(data.spec)
+                self.write(upload, 0, elements.view(_BYTE).data)
         return self.finished(upload, data.dtype)
+
+    def arrived(self, elements: memoryview, spec: TensorSpec) -> Any:
+        """Return an array in the memory of a message, or ``None`` to copy the elements."""
+        return None
 
     def empty(self, spec: TensorSpec) -> Any:
         return self.xp.empty(array_shape(spec), wire_dtype(spec.dtype))
 
     def write(self, upload: Any, offset: int, data: memoryview | bytes) -> None:
-        memoryview(upload.reshape(-1).view(_BYTE))[offset : offset + len(data)] = data
+        # A copy between ``memoryview``s would hold the interpreter lock, which stopped the event
+        # loop for 380 ms while the system provided 128 MiB of new memory.
+        copied = np.frombuffer(data, np.uint8)
+        np.copyto(upload.reshape(-1).view(_BYTE)[offset : offset + len(copied)], copied)
 
     def finished(self, upload: Any, dtype: DType) -> Any:
         array = upload

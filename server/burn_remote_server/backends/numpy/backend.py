@@ -60,7 +60,10 @@ class NumpyBackend(ArrayBackend):
         return memoryview(upload.reshape(-1).view(np.uint8))
 
     def arriving_memory(self, size: int) -> memoryview:
-        return memoryview(self._recycling.empty((size,), np.dtype(np.uint8)))
+        return self._recycling.message_memory(size)
+
+    def arrived(self, elements: memoryview, spec: TensorSpec) -> Any:
+        return self._recycling.taken_over(elements, array_shape(spec), wire_dtype(spec.dtype))
 
     def begin_recycling(self, max_bytes: int) -> None:
         self._recycling = Recycling(max_bytes)

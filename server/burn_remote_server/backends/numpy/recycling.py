@@ -22,6 +22,9 @@ MIN_BYTES: Final = 2**20
 MAX_UNUSED_SHARE: Final = 1 / 16
 # Bounds the linear search through the kept blocks.
 MAX_BLOCKS: Final = 64
+# An array may take over a message with at most this many bytes that are not its elements. Decoders
+# copy elements of other tensors that are so short, so nothing refers to these bytes.
+MAX_OTHER_BYTES: Final = 4096
 # Long enough for a stream of tensors, short enough that an idle server gives its memory back.
 KEPT_SECONDS: Final = 2.0
 
@@ -38,6 +41,8 @@ class _Loan(_Memory):
     """The base object of an array in a ``_Memory``; returns the block when the array dies."""
 
     recycling: Recycling | None = None
+    # The block holds a message of which no array has been made.
+    holds_message = False
 
     def __del__(self) -> None:
         if self.recycling is not None and isinstance(self.base, _Memory):
@@ -64,9 +69,39 @@ class Recycling:
             size *= length
         if not MIN_BYTES <= size <= self._limit_bytes:
             return np.empty(shape, dtype)
+        return np.ndarray(shape, dtype, buffer=self._lent(size))
+
+    def message_memory(self, size: int) -> memoryview:
+        """Return memory for a message. Raises ``MemoryError``."""
+        if size < MIN_BYTES:
+            return np.empty(size, np.uint8).data
+        loan = self._lent(size) if size <= self._limit_bytes else self._made(size).view(_Loan)
+        loan.holds_message = True
+        return np.ndarray(size, np.uint8, buffer=loan).data
+
+    def taken_over(self, elements: memoryview, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """Return an array in the memory of the message that has these elements, without a copy.
+
+        ``None`` if the message has too many other bytes. It must not be used any more.
+        """
+        message: Any = elements.obj
+        loan = getattr(message, "base", None)
+        if not isinstance(loan, _Loan) or not loan.holds_message:
+            return None
+        size = elements.nbytes
+        if message.nbytes - size > MAX_OTHER_BYTES:
+            return None
+        start = _address(np.frombuffer(elements, np.uint8)) - _address(loan)
+        loan.holds_message = False
+        block = np.ndarray(start + size, np.uint8, buffer=loan)
+        if start:  # arithmetic on unaligned elements is slower
+            np.copyto(block[:size], block[start:])
+        return np.ndarray(shape, dtype, buffer=loan)
+
+    def _lent(self, size: int) -> _Loan:
         loan = self._found(size).view(_Loan)
         loan.recycling = self
-        return np.ndarray(shape, dtype, buffer=loan)
+        return loan
 
     def _found(self, size: int) -> _Memory:
         with self._lock:
@@ -100,6 +135,10 @@ class Recycling:
         with self._lock:
             expired = [memory for since, memory in self._kept if since <= oldest]
             del self._kept[: len(expired)]
+
+
+def _address(array: np.ndarray[Any, Any]) -> int:
+    return int(array.__array_interface__["data"][0])
 
 
 def is_recycled(array: Any) -> bool:

@@ -6,13 +6,18 @@ import mmap
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from burn_remote_protocol.links.websocket import growing_buffer
 from burn_remote_protocol.links.websocket.frames import apply_mask, unmask_in_place
-from burn_remote_protocol.links.websocket.growing_buffer import GROWING_BYTES, GrowingBuffer
+from burn_remote_protocol.links.websocket.growing_buffer import (
+    GROWING_BYTES,
+    MOVED_AT_ONCE,
+    GrowingBuffer,
+)
 
 
 class _Fixed(mmap.mmap):
@@ -129,3 +134,30 @@ def test_a_claim_reserves_at_most_eight_times_what_has_arrived(
     assert taken[-1] == claim
     assert len(taken) <= 5  # growth is geometric
     assert buffer.view()[-len(part) :] == buffer.view()[: len(part)] == part
+
+
+def test_earlier_bytes_move_to_larger_memory_in_portions() -> None:
+    taken: list[np.ndarray[Any, Any]] = []
+
+    def allocate(size: int) -> memoryview:
+        taken.append(np.zeros(size, np.uint8))
+        return taken[0].data
+
+    claim = 32 * GROWING_BYTES
+    buffer = GrowingBuffer(b"", claim, allocate)
+    while not taken:
+        buffer.extend(b"\1" * 1000)
+    arrived = len(buffer)
+    assert arrived > 5 * MOVED_AT_ONCE
+    before = int(taken[0].sum())
+    assert before <= MOVED_AT_ONCE + 1000
+    for _ in range(7):
+        room = buffer.room(1000)
+        room[:] = b"\1" * len(room)
+        buffer.add(len(room), b"\0\0\0\0")
+        arrived += len(room)
+        written = int(taken[0].sum())
+        assert written - before <= MOVED_AT_ONCE + len(room)
+        before = written
+    view = buffer.view()
+    assert bytes(view) == b"\1" * arrived

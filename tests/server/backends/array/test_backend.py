@@ -26,6 +26,7 @@ from burn_remote_protocol.dtypes import (
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import Backend, open_backends
+from support.interpreter_lock import releases_interpreter_lock
 
 QUANTIZED = DType.quantized(QuantScheme("Q8S", "F32", "Native", None, "Symmetric"))
 STORES = [BOOL, BOOL_U8, BOOL_U32]
@@ -42,6 +43,12 @@ def uploaded(backend: Backend, data: TensorData) -> Any:
     array = backend.empty(data.spec)
     backend.write(array, 0, memoryview(data.bytes))
     return backend.finished(array, data.dtype)
+
+
+def test_other_threads_run_while_an_upload_is_written(backend: Backend) -> None:
+    array = backend.empty(TensorSpec((2**18,), F32))
+    elements = memoryview(bytes(2**20))
+    assert releases_interpreter_lock(lambda: backend.write(array, 0, elements))
 
 
 @given(st.data(), st.sampled_from([dtype for dtype in ALL_DTYPES if not dtype.is_bool]))

@@ -13,6 +13,7 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.backends.numpy.recycling import (
     MAX_BLOCKS,
+    MAX_OTHER_BYTES,
     MIN_BYTES,
     Recycling,
     is_recycled,
@@ -150,15 +151,66 @@ def test_a_backend_recycles_on_request_and_reports_the_pools_size() -> None:
     assert backend.memory().cached == 0
 
 
-def test_an_upload_within_a_long_message_is_copied_to_memory_of_the_pool() -> None:
-    backend = NumpyBackend()
-    backend.begin_recycling(8 * MIN_BYTES)
-    message = backend.arriving_memory(4 * COUNT + 3)
-    message[3:] = np.arange(COUNT, dtype=np.float32).tobytes()
-    array = backend.to_device(TensorData(message[3:], (COUNT,), F32))
+@pytest.fixture
+def backend() -> NumpyBackend:
+    opened = NumpyBackend()
+    opened.begin_recycling(8 * MIN_BYTES)
+    return opened
+
+
+@pytest.mark.parametrize("count", [COUNT, 9 * COUNT], ids=["pooled", "too long for the pool"])
+@pytest.mark.parametrize("head", [0, 3, MAX_OTHER_BYTES])
+def test_a_tensor_takes_over_the_memory_of_its_message(
+    backend: NumpyBackend, count: int, head: int
+) -> None:
+    message = backend.arriving_memory(head + 4 * count)
+    place = np.frombuffer(message, np.uint8).ctypes.data
+    message[head:] = np.arange(count, dtype=np.float32).tobytes()
+    array = backend.to_device(TensorData(message[head:], (count // 2, 2), F32))
+    assert address(array) == place
+    assert backend.owns_memory(array)
+    assert np.array_equal(array.reshape(-1), np.arange(count, dtype=np.float32))
+    del message
+    other = np.frombuffer(backend.arriving_memory(head + 4 * count), np.uint8)
+    assert address(other) != place  # the array still has it
+
+
+def test_memory_of_a_message_returns_to_the_pool_with_its_tensor(backend: NumpyBackend) -> None:
+    message = backend.arriving_memory(4 * COUNT)
+    place = np.frombuffer(message, np.uint8).ctypes.data
+    array = backend.to_device(TensorData(message, (COUNT,), F32))
+    del message, array
+    assert backend.memory().cached == MIN_BYTES
+    assert np.frombuffer(backend.arriving_memory(4 * COUNT), np.uint8).ctypes.data == place
+
+
+def test_only_one_tensor_takes_over_a_message(backend: NumpyBackend) -> None:
+    message = backend.arriving_memory(4 * COUNT)
+    message[:] = np.arange(COUNT, dtype=np.float32).tobytes()
+    first, second = (backend.to_device(TensorData(message, (COUNT,), F32)) for _ in range(2))
+    first[:] = 0
+    assert np.array_equal(second, np.arange(COUNT, dtype=np.float32))
+
+
+def test_an_upload_beside_others_in_a_message_is_copied(backend: NumpyBackend) -> None:
+    message = backend.arriving_memory(MAX_OTHER_BYTES + 1 + 4 * COUNT)
+    elements = message[-4 * COUNT :]
+    elements[:] = np.arange(COUNT, dtype=np.float32).tobytes()
+    array = backend.to_device(TensorData(elements, (COUNT,), F32))
     message[:] = bytes(len(message))
     assert is_recycled(array)
     assert np.array_equal(array, np.arange(COUNT, dtype=np.float32))
-    place = np.frombuffer(message, np.uint8).ctypes.data
-    del message
-    assert np.frombuffer(backend.arriving_memory(4 * COUNT), np.uint8).ctypes.data == place
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_memory_of_others_is_never_taken_over(
+    backend: NumpyBackend, kind: type[bytes | bytearray]
+) -> None:
+    given = memoryview(kind(4 * COUNT))
+    array = backend.to_device(TensorData(given, (COUNT,), F32))
+    array[:] = 1
+    assert not any(given)
+    tensor = backend.empty(TensorSpec((COUNT,), F32))
+    tensor[:] = 0
+    backend.to_device(TensorData(memoryview(tensor).cast("B"), (COUNT,), F32))[:] = 1
+    assert not tensor.any()
