@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from support.servers import RunningServer
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 
 __all__ = ["WAIT_SECONDS", "Process", "Report", "Snapshot", "eventually"]
 
-# Timeout of each wait: for a program to end, or for a server to free a dead client's tensors.
-WAIT_SECONDS: Final = 5.0
+# Timeout of each wait: for a program to end, or for a server to free a dead client's tensors. A
+# busy machine may take several seconds to run either.
+WAIT_SECONDS: Final = PATIENCE_SECONDS
 TESTS: Final = Path(__file__).parent.parent
 
 
