@@ -4,7 +4,8 @@
 
 A network of eight linear layers (8 MiB of float32) is differentiated on local servers, in turns:
 without an exchange, with one bucket after the backward pass, and with buckets that leave during it.
-``--link-mbit 1000`` has the servers reach each other through relays of that rate, like a network.
+``--link-mbit 1000`` bounds the rate at which each server sends to the others, by the kernel, which
+needs root.
 ``--rows`` sets the rows of a batch: a backward pass that is shorter than the exchange cannot hide
 all of it.
 
@@ -16,27 +17,23 @@ once with the same rows in all (strong scaling).
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
-import socket
 import statistics
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
+from shaped_links import shaped_servers
 
 import burn_remote as br
-from burn_remote_protocol.links.addresses import parse_address
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from support.servers import RunningServer, server
+from support.servers import server
 
 WIDTH = 512
 LAYERS = 8
@@ -69,49 +66,15 @@ def seconds_of(trainer: br.DataParallel, batch: br.distributed.SplitBatch, way: 
     return seconds
 
 
-def forward(source: socket.socket, sink: socket.socket, bytes_per_second: float) -> None:
-    """Pass on what one socket receives, on average at most ``bytes_per_second``."""
-    due = time.perf_counter()
-    with contextlib.suppress(OSError):
-        while data := source.recv(2**16):
-            # A sleep may end late. Up to 2 ms of that are made up for.
-            due = max(due, time.perf_counter() - 0.002) + len(data) / bytes_per_second
-            time.sleep(max(0.0, due - time.perf_counter()))
-            sink.sendall(data)
-        sink.shutdown(socket.SHUT_WR)
-
-
-def relay(ports: Any, bytes_per_second: float) -> None:
-    """Pass connections on to a port. Sends this relay's own port, then receives the other one."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    ports.send(listener.getsockname()[1])
-    target = ports.recv()
-    while True:
-        near, _ = listener.accept()
-        far = socket.create_connection(("127.0.0.1", target))
-        for ends in ((near, far), (far, near)):
-            ends[0].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=forward, args=(*ends, bytes_per_second), daemon=True).start()
-
-
-@contextlib.contextmanager
-def server_behind(link_mbit: float | None) -> Iterator[RunningServer]:
-    """Start a server that others reach through a relay, if a rate is given."""
+def started_devices(
+    stack: contextlib.ExitStack, servers: int, link_mbit: float | None
+) -> list[br.Device]:
+    """Start servers, which end with the stack, and return a device of each."""
     if link_mbit is None:
-        with server() as running:
-            yield running
-        return
-    context = multiprocessing.get_context("spawn")
-    near, far = context.Pipe()
-    process = context.Process(target=relay, args=(far, link_mbit * 1e6 / 8), daemon=True)
-    process.start()
-    try:
-        with server("--advertise-address", f"ws://127.0.0.1:{near.recv()}") as running:
-            near.send(parse_address(running.address).port)
-            yield running
-    finally:
-        process.terminate()
-        process.join()
+        running = [stack.enter_context(server()) for _ in range(servers)]
+        return [stack.enter_context(br.RemoteDevice(one.address)) for one in running]
+    shaped = stack.enter_context(shaped_servers(servers, link_mbit))
+    return [stack.enter_context(br.RemoteDevice(one.address, token=one.token)) for one in shaped]
 
 
 def step_seconds(servers: int, rows: int, rounds: int) -> float:
@@ -174,8 +137,7 @@ def main(
     inputs = random.normal(size=(rows, WIDTH)).astype(np.float32)
     table = Table("engine", *WAYS, "hidden by 4 MiB", "by 1 MiB")
     with contextlib.ExitStack() as stack:
-        running = [stack.enter_context(server_behind(link_mbit)) for _ in range(servers)]
-        devices = [stack.enter_context(br.RemoteDevice(one.address)) for one in running]
+        devices = started_devices(stack, servers, link_mbit)
         for engine in ("ring", "moves"):
             group = stack.enter_context(br.distributed.Group(devices, engine=engine))
             trainers = {
