@@ -11,8 +11,8 @@ from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = ["CodePosition", "Graph", "GraphPart", "GraphStep", "part_of"]
 
-# The bound on a definition, so that it takes about one batch (64 KiB). A step is estimated by the two
-# numbers below, as at least a third more than its bytes on the wire.
+# The bound on a definition, so that it takes about one batch (64 KiB). The two numbers below
+# estimate a step as at least a third more than its bytes on the wire.
 MAX_GRAPH_BYTES: Final = 96 * 1024
 STEP_BYTES: Final = 6
 SLOT_BYTES: Final = 4
