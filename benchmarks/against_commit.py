@@ -31,7 +31,8 @@ from rich.table import Table
 ROOT = Path(__file__).parents[1]
 WORKLOADS = Path(__file__).with_name("compared_workloads.py")
 MEASURES = ("elapsed", "client", "server")
-# A server without work still uses some processor time for its timers.
+# A process without work still uses some processor time for its timers. So a ratio is shown only for
+# processor times of at least this share of the elapsed time.
 NEGLIGIBLE_SHARE = 0.02
 
 console = Console()

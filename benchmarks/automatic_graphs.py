@@ -9,7 +9,8 @@
    by 0, 10 and 150 ms: elapsed, and processor times of client and server, automatic ÷ one by one.
 3. How long operations wait in the client before they are sent, at most and in the 99th percentile.
 
-Both sides alternate in one run. Prints ratios as medians with quartiles.
+Sessions with and without automatic graphs alternate in one run. Prints ratios as medians with
+quartiles.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class BareRing:
         self._before, self._following = before, following
         self._rank, self._members = rank, members
         self._unsent: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._room = np.empty(CHUNK_BYTES // 4, np.float32)
+        self._buffer = np.empty(CHUNK_BYTES // 4, np.float32)
         threading.Thread(target=self._send, daemon=True).start()
 
     def _send(self) -> None:
@@ -85,9 +85,9 @@ class BareRing:
             self._unsent.put(source[4 * start : 4 * stop])
         for step in range(1, members):
             for start, stop in chunks((rank - step) % members):
-                room = self._room[: stop - start]
-                self._receive(room.data.cast("B"))
-                np.add(array[start:stop], room, out=out[start:stop])
+                received = self._buffer[: stop - start]
+                self._receive(received.data.cast("B"))
+                np.add(array[start:stop], received, out=out[start:stop])
                 self._unsent.put(target[4 * start : 4 * stop])
         for step in range(members - 1):
             for start, stop in chunks((rank - step) % members):
@@ -273,7 +273,7 @@ def measure(members: int, options: argparse.Namespace) -> dict[float, float]:
         if options.tls:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             flags = [*certificate(folder, trustme.CA()), "--peer-ca", str(folder / "ca.pem")]
-        # Over TLS, only servers that know each other exchange a group's secret.
+        # Servers that use TLS form links only with peers that prove a common peer token.
         running = [stack.enter_context(server(*flags, **_PEERS)) for _ in range(members)]
         target = gloo_member if options.rival == "gloo" else member
         bare = Processes(target, members, sizes, folder)
@@ -309,7 +309,7 @@ def measure(members: int, options: argparse.Namespace) -> dict[float, float]:
                 "least_share": round(2 * (members - 1) / members, 4),
                 "client_bytes": round(client),
             }
-            if sent:  # the metrics of a server with TLS need its authority
+            if sent:  # not over TLS: reading the metrics would need the servers' authority
                 shown["link_share"] = round(max(sent) / (4 * size), 4)
             print(json.dumps(shown), flush=True)
     return seconds

@@ -2,9 +2,10 @@
 
     python -P compared_workloads.py
 
-Starts a server and connects to it. Then reads the name of a workload per line, runs it once, and
-prints a JSON object: the ``elapsed``, ``client`` and ``server`` processor time, in seconds per
-unit. The first line printed has the names. Uses only public names, which every commit has.
+Starts a server, connects to it, and prints a line with the names of the workloads. Then reads one
+name per line, runs this workload once, and prints a JSON object: the ``elapsed`` time, and the
+processor times of ``client`` and ``server``, in seconds per unit. Uses only public names of the
+package, which every commit has.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Compare a server with a GPU with eager CuPy in the same process. ``gpu.py`` runs this.
+"""Compare servers that use a GPU with eager CuPy in this process. ``gpu.py`` runs this.
 
-The servers run in separate processes on the same machine.
+The servers run in processes of their own on the same machine.
 """
 
 from __future__ import annotations

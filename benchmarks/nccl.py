@@ -1,12 +1,13 @@
-"""All-reduces between two GPUs by the engine ``nccl``, as a multiple of bare CuPy NCCL, and how
-data-parallel training scales from one GPU to two.
+"""Compare all-reduces between two GPUs by the engine ``nccl`` with CuPy's NCCL alone.
+
+Also measure how data-parallel training scales from one GPU to two.
 
     python benchmarks/nccl.py [--mib 64 512] [--rounds 5] [--issued 40]
 
 The bare members are two processes that start ``--issued`` all-reduces of the same array and then
-wait for their stream. The group's time is that of as many collectives, issued without a request in
-between, until both members are done. The two take turns; the ratio is that of the medians. Training
-is a network of four layers of 4096, with 8192 rows in each step, split over the GPUs.
+wait for their stream. The group issues as many collectives without a request in between, and waits
+until both members are done. The bare members and the group take turns; the ratio is that of the
+medians. The trained network has four layers of 4096; each step has 8192 rows, split over the GPUs.
 """
 
 from __future__ import annotations

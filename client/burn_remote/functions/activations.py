@@ -1,7 +1,7 @@
 """Activation functions, named as in ``torch.nn.functional``, with ``axis`` for ``dim``.
 
-Sessions that have an operation of Burn 0.22 for a function use it. For others, the function is
-composed of operations as in Burn 0.21, or in a numerically more stable way. All take
+Sessions that have an operation of Burn 0.22 for a function use it. In other sessions, the function
+is composed of several operations, as in Burn 0.21 or in a numerically more stable way. All take
 floating-point tensors and return tensors of the same shape and dtype unless stated otherwise.
 """
 
@@ -74,7 +74,7 @@ SELU_SCALE: Final = 1.0507009873554805
 
 GELU_SLOPE: Final = math.sqrt(2 / math.pi)
 
-# Above this limit, log(1 + exp(x)) rounds to x in the dtype; exceptions by dtype.
+# Above this limit, log(1 + exp(x)) rounds to x. SOFTPLUS_LIMITS has the dtypes with another limit.
 SOFTPLUS_LIMIT: Final = 20.0
 SOFTPLUS_LIMITS: Final = {F64: 40.0, F16: 10.0}
 

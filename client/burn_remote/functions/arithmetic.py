@@ -189,7 +189,7 @@ def remainder(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
 def pow(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``x1 ** x2`` in the common dtype.
 
-    Floats to the power of an integer tensor keep their dtype. The number 0.5 may be computed as a
+    Floats to the power of an integer tensor keep their dtype. The exponent 0.5 may be computed as a
     square root, as in NumPy's ``**``: ``-inf`` then gives NaN instead of infinity. Raises
     ``UsageError`` for an integer tensor and a negative number, because the result would not be an
     integer.
@@ -215,7 +215,7 @@ def _power(x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
 
 
 def _to_number(x1: Tensor, x2: Any) -> Tensor:
-    if x2.__class__ is not int:  # also of a traced number
+    if x2.__class__ is not int:  # a traced number has the class of its value
         return POWF.apply(x1, number_for(x1.dtype, x2))
     if x2 < 0 and x1.dtype.is_integer:
         raise UsageError(

@@ -122,7 +122,7 @@ def positive(x: Tensor, /) -> Tensor:
 
 
 def _is_complex(x: Tensor) -> bool:
-    # A call with another object raises its error in the operator.
+    # No error here: for an object that is no tensor, the operator raises one with an explanation.
     return getattr(getattr(x, "dtype", None), "category", None) is Category.COMPLEX
 
 
@@ -130,8 +130,8 @@ def _is_complex(x: Tensor) -> bool:
 def sign(x: Tensor, /) -> Tensor:
     """Return -1, 0 or 1 for negative, zero and positive numbers; NaN for NaN.
 
-    -0 gives 0, but -0 on Burn 0.21 servers. For complex numbers, return ``x / abs(x)``, and 0 for
-    0.
+    The sign of -0 is 0, but -0 on Burn 0.21 servers. That of a complex number is ``x / abs(x)``,
+    and 0 for 0.
     """
     if x.dtype.is_complex:
         size = mask_fill(COMPLEX_ABS.unary(x), equal(x, 0), 1)
@@ -189,7 +189,7 @@ def exp(x: Tensor, /) -> Tensor:
     lambda root, grad: divide(grad, multiply(mask_fill(root, equal(root, 0), math.inf), 2))
 )
 def norm_of_squares(squares: Tensor, /) -> Tensor:
-    """Return the square root of sums of squares; the gradient is 0 where they are 0.
+    """Return the square root of sums of squares; the gradient is 0 where a sum is 0.
 
     A norm has no derivative at 0, and 0 is the least of its subgradients. The derivative of the
     square root would be infinite, and its product with the derivative of the squares NaN.
@@ -213,7 +213,7 @@ def _expm1(x: Tensor) -> Tensor:
 def _complex_expm1(z: Tensor) -> Tensor:
     """Return ``expm1(x) cos(y) - 2 sin(y / 2) ** 2 + i exp(x) sin(y)`` of ``z = x + i y``.
 
-    Where nothing cancels, also of infinity and NaN, the real part is that of ``exp(z) - 1``.
+    Where nothing cancels, and for infinity and NaN, the real part is that of ``exp(z) - 1``.
     """
     powers, x, y = EXP.unary(z), real(z), imag(z)
     half = SIN.unary(multiply(y, 0.5))

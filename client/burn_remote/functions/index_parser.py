@@ -40,9 +40,9 @@ class Selection:
     1. Slice the leading axes by ``ranges`` (empty if nothing is removed); the result has the shape
        ``sliced``.
     2. Insert and remove axes of size 1; the result has the shape ``shape``.
-    3. For each ``(axis, indices)`` of ``pickers``, select along that axis by indices. The axes of
-       the indices go to position ``place``: the first such axis if they are adjacent in the index,
-       and 0 otherwise.
+    3. For each ``(axis, indices)`` of ``pickers``, select along that axis by indices. In the
+       result, the axes of the indices begin at ``place``: at the first of the selected axes if
+       these are adjacent in the index, and at 0 otherwise.
     """
 
     ranges: tuple[Slice, ...]
@@ -200,8 +200,8 @@ def _without_masks(items: list[Any], shape: Shape) -> Iterator[Any]:
 def checked_positions(positions: Picker, size: int) -> Picker:
     """Validate indices along an axis; convert negative ones in an array to nonnegative ones.
 
-    Raises ``IndexOutOfRange`` for an index in an array, and ``DTypeMismatch`` unless the dtype is
-    an integer. The device checks the indices in a tensor.
+    Raises ``IndexOutOfRange`` for an array with an index that is out of range, and
+    ``DTypeMismatch`` unless the dtype is an integer. The device checks the indices in a tensor.
     """
     if is_tensor(positions):
         if not positions.dtype.is_integer:

@@ -48,7 +48,8 @@ def get_item(x: Tensor, index: Any, /) -> Tensor:
     is checked on the device: reading the result raises ``OperationFailed`` if an index is out of
     range. A mask that is a tensor of bools selects as many elements as are true: such a call waits
     for one round trip, because only the device knows their number (``boolean_mask``). Raises
-    ``ShapeMismatch`` and ``DTypeMismatch``.
+    ``IndexOutOfRange``, ``ShapeMismatch``, ``DTypeMismatch``, and ``UsageError`` for ``True`` and
+    ``False``.
     """
     try:
         if is_tensor(index) and index.handle.spec.dtype.is_bool:
@@ -72,7 +73,8 @@ def set_item(
 ) -> Tensor:
     """Return a copy of ``x`` with ``value`` at the elements that an index selects.
 
-    ``value`` is a number or broadcasts to the shape of ``x[index]``. The index may also be a mask
+    ``value`` is a number, or a tensor that broadcasts to the shape of ``x[index]``. The index may
+    also be a mask
     tensor of bools with the shape of the leading axes of ``x``; ``value`` then broadcasts to ``x``.
     ``update`` combines the old element with the new one: ``"assign"``, ``"add"``, ``"mul"``,
     ``"min"`` or ``"max"``. A repeated index is updated repeatedly; which of several assignments

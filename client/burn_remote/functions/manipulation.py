@@ -1,6 +1,7 @@
 """Reshaping, transposing, joining and splitting.
 
-The dtype does not change. Negative axes count from the end. All raise ``ShapeMismatch``.
+The dtype does not change, except where tensors of different dtypes are joined. Negative axes count
+from the end. All raise ``ShapeMismatch``.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ def reshape(
     """
     if isinstance(shape, str | DType):
         raise ArgumentMismatch(
-            f"elements cannot be seen as those of another dtype, {shape}; write x.astype(dtype) to "
-            "convert them, or burn_remote.tensor(x.numpy().view(dtype))"
+            f"the elements cannot be reinterpreted as {shape}; write x.astype(dtype) to convert "
+            "them, or burn_remote.tensor(x.numpy().view(dtype))"
         )
     target = normal_shape((shape, *sizes) if sizes else shape)  # type: ignore[arg-type]
     if -1 in target:
@@ -103,7 +104,7 @@ def flatten(x: Tensor, /, start_dim: int = 0, end_dim: int = -1) -> Tensor:
         return distinct(x, reshaped(x, (1,)))
     first, last = normal_axis(start_dim, len(shape)), normal_axis(end_dim, len(shape))
     if last < first:
-        raise UsageError(f"start_dim {start_dim} is behind end_dim {end_dim}")
+        raise UsageError(f"start_dim {start_dim} comes after end_dim {end_dim}")
     joined = (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :])
     return distinct(x, reshaped(x, joined))
 
@@ -214,10 +215,8 @@ def flip(x: Tensor, /, axis: Axes = None) -> Tensor:
 def concat(tensors: Iterable[Tensor], /, axis: int | None = 0) -> Tensor:
     """Join tensors along an existing axis; their other axes must have equal sizes.
 
-    Tensors of different dtypes are converted to their common dtype.
-
-    ``axis=None`` flattens the tensors first. Raises ``ShapeMismatch``, ``DTypeMismatch`` or
-    ``DeviceMismatch``.
+    Tensors of different dtypes are converted to their common dtype. ``axis=None`` flattens the
+    tensors first. Raises ``ShapeMismatch``, ``DTypeMismatch`` or ``DeviceMismatch``.
     """
     if is_tensor(axis):
         raise ArgumentMismatch("the tensors must be one list; write concat([x, y])")

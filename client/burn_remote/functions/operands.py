@@ -181,7 +181,10 @@ def _wide(x: Tensor, number: Number) -> tuple[Tensor, DType]:
 
 
 def _is_short(number: float) -> bool:
-    """Whether float16 and bfloat16 hold a number: 8 bits, and an exponent that float16 has."""
+    """Return whether both float16 and bfloat16 hold a number exactly.
+
+    It has at most 8 significant bits, and an exponent that float16 has.
+    """
     significand, exponent = math.frexp(number)
     return not number or ((significand * 256).is_integer() and -13 <= exponent <= 15)
 

@@ -205,8 +205,8 @@ def _of_deviation(
     kept = _kept_shape(x, axis)
     moved = x
     if x.size and kept:
-        # The mean of equal numbers may be rounded, but not that of zeros. A constant that is
-        # subtracted from all numbers does not change the result.
+        # The mean of equal numbers may be rounded, but that of zeros is exact. So the first number
+        # is subtracted from all, which does not change the result.
         ranges = tuple([Slice(0, size, 1) for size in kept])
         moved = subtract(x, SLICE.apply((x.detach(),), (ranges,)))
     distance = subtract(moved, mean(moved, axis=axis, keepdims=True))
