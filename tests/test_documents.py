@@ -1,11 +1,13 @@
-"""Every program in the pages for users prints what its comments say."""
+"""Programs in the pages for users print what their comments say; the architecture is the tree's."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -92,3 +94,67 @@ def test_every_option_of_the_server_in_the_documents_exists() -> None:
     }
     assert used, "no document starts a server with an option"
     assert {(page, option) for page, option in used if option not in options} == set()
+
+
+ROOT = DOCS.parent
+PACKAGES = {
+    path.name: path
+    for path in (
+        ROOT / "protocol" / "burn_remote_protocol",
+        ROOT / "client" / "burn_remote",
+        ROOT / "server" / "burn_remote_server",
+    )
+}
+
+
+def rows_of_architecture(package: str) -> list[tuple[list[str], str]]:
+    """Return the rows of a package's table: the names in the first column, and the whole row."""
+    text = (DOCS / "architecture.md").read_text("utf-8")
+    (table,) = re.findall(rf"^### .*/{package}`\n\n\|.*\n\|.*\n((?:\|.*\n)+)", text, re.MULTILINE)
+    rows = table.splitlines()
+    return [(re.findall(r"`([^`]+)`", row.split("|")[1]), row) for row in rows]
+
+
+def folders_in(package: Path) -> list[Path]:
+    """Return the folders directly inside a package."""
+    return sorted(path.parent for path in package.glob("*/__init__.py"))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_architecture_has_a_row_for_every_folder_and_module(package: str) -> None:
+    folders = {f"{path.name}/" for path in folders_in(PACKAGES[package])}
+    modules = {path.stem for path in PACKAGES[package].glob("*.py")} - {"__init__"}
+    named = [name for names, _ in rows_of_architecture(package) for name in names]
+    assert sorted(named) == sorted(folders | modules)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_architecture_names_every_inner_folder_in_the_row_of_its_folder(package: str) -> None:
+    rows = {name: row for names, row in rows_of_architecture(package) for name in names}
+    missing = [
+        str(inner.parent.relative_to(PACKAGES[package]))
+        for outer in folders_in(PACKAGES[package])
+        for inner in outer.glob("*/**/__init__.py")
+        if f"`{inner.parent.name}/`" not in rows[f"{outer.name}/"]
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_rows_of_the_architecture_are_in_the_order_of_the_layers(package: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    (contract,) = [
+        each
+        for each in project["tool"]["importlinter"]["contracts"]
+        if each.get("containers") == [package]
+    ]
+    layer_of = {
+        name: place
+        for place, layer in enumerate(contract["layers"])
+        for name in re.findall(r"\w+", layer)
+    }
+    rows = [
+        [layer_of[name.rstrip("/")] for name in names] for names, _ in rows_of_architecture(package)
+    ]
+    for upper, lower in pairwise(rows):
+        assert max(upper) <= min(lower), (upper, lower)

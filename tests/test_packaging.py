@@ -79,6 +79,33 @@ def test_the_import_contract_covers_the_whole_protocol_core() -> None:
     assert set(contract["source_modules"]) == expected
 
 
+def folders_of(package: Path) -> list[str]:
+    """Return the dotted names of all folders in a package, at any depth."""
+    folders = [path.parent.relative_to(package.parent) for path in package.rglob("*/__init__.py")]
+    return sorted(".".join(folder.parts) for folder in folders)
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_a_layer_of_a_contract_has_each_folder(package: Path) -> None:
+    layered = {
+        f"{container}.{name}"
+        for contract in PROJECT["tool"]["importlinter"]["contracts"]
+        for container in contract.get("containers", ())
+        for layer in contract["layers"]
+        for name in re.findall(r"\w+", layer)
+    }
+    assert set(folders_of(package)) - layered == set()
+
+
+def test_no_import_in_a_circle_is_ignored() -> None:
+    contracts = PROJECT["tool"]["importlinter"]["contracts"]
+    (circles,) = [contract for contract in contracts if contract["type"] == "acyclic_siblings"]
+    assert set(circles["ancestors"]) == {package.name for package in PACKAGES}
+    assert circles["skip_descendants"] == ["burn_remote.functions"]
+    ignoring = [contract["name"] for contract in contracts if "ignore_imports" in contract]
+    assert ignoring == ["Only the backends know the array libraries"]
+
+
 def test_the_client_works_without_the_servers_dependencies() -> None:
     extra = {"typer", "rich", "structlog", "pydantic", "prometheus_client", "uvloop"}
     program = "import sys, burn_remote; print(*sys.modules)"
