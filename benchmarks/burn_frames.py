@@ -34,7 +34,7 @@ BLOCKS = 45
 ROUND_TRIPS = 150
 STEPS = 15
 WARM_STEPS = 80
-# The client takes about as long to make a frame.
+# Burn's client takes about as long to make a frame.
 PAUSE_SECONDS = 15e-6
 
 # Sizes of the recorded program, and those that take their place.

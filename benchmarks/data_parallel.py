@@ -4,10 +4,9 @@
 
 A network of eight linear layers (8 MiB of float32) is differentiated on local servers, in turns:
 without an exchange, with one bucket after the backward pass, and with buckets that leave during it.
-``--link-mbit 1000`` bounds the rate at which each server sends to the others, by the kernel, which
-needs root.
-``--rows`` sets the rows of a batch: a backward pass that is shorter than the exchange cannot hide
-all of it.
+``--link-mbit 1000`` has the kernel bound the rate at which each server sends to the others; this
+needs root. ``--rows`` sets the rows of a batch: a backward pass that is shorter than the exchange
+cannot hide all of it.
 
 ``--scaling 1 --scaling 2 --scaling 4`` measures whole training steps on 1, 2 and 4 servers instead,
 as multiples of the speed of one server: once with the same rows for each server (weak scaling), and

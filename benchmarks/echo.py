@@ -9,17 +9,19 @@ import time
 
 __all__ = ["echo_round_trip_seconds"]
 
-# Sizes of one operation with its read, and of the response: see docs/wire-native.md.
+# As long as a message with one operation and its read (docs/wire-native.md).
 REQUEST = bytes(60)
+# As long as the reply with a [16, 16] float32 tensor.
+RESPONSE = bytes(1024 + 30)
 
 
 async def _echo() -> None:
-    """Echo each message, on a free port that is printed first."""
+    """Answer each message with ``RESPONSE``, on a free port that is printed first."""
     from websockets.asyncio.server import ServerConnection, serve
 
     async def answer(connection: ServerConnection) -> None:
         async for message in connection:
-            await connection.send(bytes(1024 + 30) if message else b"")
+            await connection.send(RESPONSE if message else b"")
 
     async with serve(answer, "127.0.0.1", 0, compression=None, ping_interval=None) as server:
         print(server.sockets[0].getsockname()[1], flush=True)

@@ -298,7 +298,7 @@ def compared(runs: list[Callable[[], object]], repeats: int = REPEATS) -> list[f
                 COMPILER.wait()
     places = [*range(len(runs))]
     for _ in range(repeats):
-        places.reverse()  # the run before leaves its memory in the cache
+        places.reverse()  # because a run leaves its memory in the cache for the next one
         for place in places:
             started = time.thread_time()
             runs[place]()
@@ -375,7 +375,8 @@ def streams_of(program: Program, outputs: tuple[int, ...]) -> list[Callable[[], 
         for slot, array in enumerate(program.arrays()):
             session.tensors.store(slot + 1, array)
         batch = batch_of(program, outputs, 1000)
-        session.engine.run(batch)  # the second time, in ``compared``, explores the window
+        # A window is explored at its second arrival, which is the warm-up in ``compared``.
+        session.engine.run(batch)
         drop = dropping(outputs, program, 1000)
         session.engine.run(drop)
         runs.append(partial(_run_all, session, [batch, drop]))

@@ -18,7 +18,7 @@ from typing import Final
 
 __all__ = ["ShapedServer", "shaped_servers"]
 
-# 10.213.0.0/24 is a private network; one that is in use on this machine must not be equal.
+# The private network 10.213.0.0/24. This machine must not use it for anything else.
 _NETWORK: Final = "10.213.0"
 _CLIENT: Final = f"{_NETWORK}.254"
 # A network namespace with a bridge, so that no firewall rule of the machine applies to its frames.

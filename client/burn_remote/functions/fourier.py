@@ -157,10 +157,9 @@ def hfft(
 ) -> Tensor:
     """Return the real spectrum of a Hermitian signal.
 
-    The signal's sample at -t is the conjugate of the one at t.
-
-    ``x`` has the samples at nonnegative times only. ``n`` is the number of frequencies, by default
-    ``2 * (m - 1)`` for ``m`` samples.
+    The sample of such a signal at -t is the conjugate of the one at t, so ``x`` has the samples at
+    nonnegative times only. ``n`` is the number of frequencies, by default ``2 * (m - 1)`` for ``m``
+    samples.
     """
     return irfft(conj(_as_complex(x)), n, axis, _opposite(norm))
 

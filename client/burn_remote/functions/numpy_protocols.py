@@ -108,7 +108,7 @@ def _unique(
 ) -> Any:
     values, indices, inverse, counts = distinct_elements.unique_all(ar)
     if equal_nan and ar.dtype.is_floating:
-        # NaNs are last here, each with a place of its own.
+        # unique_all returns each NaN as a value of its own, after all other values.
         last = values.shape[0] - int(statistics.count_nonzero(elementwise.isnan(values)))
         if last < values.shape[0] - 1:
             inverse = selection.minimum(inverse, last)

@@ -55,7 +55,7 @@ def quant_scheme(
     (-7 to 7), ``Q4F`` (-8 to 7), ``Q2S`` (-1 to 1) or ``Q2F`` (-2 to 1). ``block`` is the number of
     elements along the last axis, or along each of the last axes, that share a scale, from 1 to 255;
     without it, the whole tensor shares one. ``packed`` stores several 4-bit or 2-bit values in one
-    byte, which is the default for them.
+    byte; this is the default for such values.
 
     Raises ``UsageError``.
     """
@@ -108,7 +108,7 @@ def fake_quantize(x: Tensor, scheme: QuantScheme | None = None, /) -> Tensor:
 
     The result is ``quantize(x, scheme)``, dequantized to the shape and dtype of ``x``. Its gradient
     passes to ``x`` unchanged (the straight-through estimator: Y. Bengio, N. Léonard and
-    A. Courville, 2013), so that a training adapts weights to their quantization. Raises what
+    A. Courville, 2013), so that training adapts weights to their quantization. Raises what
     ``quantize`` raises.
     """
 
