@@ -76,9 +76,9 @@ _this_thread: Final = _Thread()
 class BurnTensor(torch.Tensor):
     """A tensor on a burn device. Everything that PyTorch knows of it is set at construction."""
 
-    # PyTorch has the metadata too, but takes longer to return them. The others are the shared
-    # elements, the elements that this view shows, the version of the storage that they come from,
-    # and the device.
+    # PyTorch has the metadata too, but takes longer to return them. The other attributes are the
+    # shared elements, the elements that this view shows, the version of the storage that they come
+    # from, and the device.
     _metadata: Metadata
     _storage: Storage
     _value: br.Tensor | None

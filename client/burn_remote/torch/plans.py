@@ -2,7 +2,7 @@
 
 Two calls are alike if their tensors have the same metadata and their other arguments are equal. The
 second of such calls is recorded as ``burn_remote.compile`` records a function. Later ones issue the
-recorded operations as one task, without calling the function, which takes a quarter of the time.
+recorded operations as one task, without calling the function. That takes a quarter of the time.
 
 If an argument is a view that was not read yet, the same task reads it from its storage.
 """

@@ -128,8 +128,9 @@ class _Module(ModuleType):
         """Return a state for ``set_rng_state``: 8 bytes, as a tensor of uint8 on the CPU.
 
         The server's generator cannot be read without a round trip. So this seeds the device with a
-        number that follows from its last seed, and returns that number. Numbers drawn afterwards
-        are the same after ``set_rng_state``, but others than without this call.
+        number that follows from its last seed, and returns that number. The numbers drawn
+        afterwards can be drawn again after ``set_rng_state``. They differ from those that would
+        be drawn without this call.
         """
         last = self._seeds.get(device_registry.index_of(device))
         if last is None:

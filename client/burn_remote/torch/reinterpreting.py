@@ -71,7 +71,7 @@ def _as_dtype(args: Any, kwargs: dict[str, Any]) -> Any:
         return alias(x, geometry_of(x), None)
     raise UnsupportedOperation(
         f"aten::view.dtype from {x.dtype} to {dtype} is not available on burn devices, which do "
-        "not show the bits of elements; to() converts their values"
+        "not reinterpret the bits of elements; to() converts their values"
     )
 
 

@@ -63,7 +63,7 @@ def _norm(away: Tensor, p: float) -> Tensor:
 
 
 def _slopes(away: Tensor, distance: Tensor, p: float) -> Tensor:
-    """Return the derivative of each distance by its differences; 0 where the distance is 0."""
+    """Return the derivative of each distance with respect to the differences; 0 at distance 0."""
     distance = br.expand_dims(distance, distance.ndim)
     if p == 0:
         return br.zeros_like(away)

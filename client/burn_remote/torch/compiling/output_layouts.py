@@ -1,6 +1,6 @@
 """Memory layouts of a graph's outputs: the strides that PyTorch traced, and shared elements.
 
-PyTorch makes views of outputs by these strides. Outputs that are views of one tensor share its
+PyTorch makes views of outputs with these strides. Outputs that are views of one tensor share its
 elements, as they do without ``torch.compile``.
 """
 
