@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Generator
 from typing import Any, Final
 
 import msgpack
@@ -14,6 +15,7 @@ __all__ = [
     "MAX_VALUE_BYTES",
     "unpack_around_buffer",
     "unpack_frozen",
+    "unpack_frozen_pair",
     "unpack_lists",
 ]
 
@@ -49,6 +51,42 @@ def unpack_frozen(body: bytes | memoryview) -> Any:
     Raises ``ProtocolViolation`` for anything but one MessagePack value.
     """
     return _unpack(body, use_list=False, object_pairs_hook=tuple)
+
+
+def unpack_frozen_pair(body: memoryview, items: list[Any]) -> Generator[None, None, Any]:
+    """Unpack a pair of a value and a list like ``unpack_frozen``; yield after each item.
+
+    Returns the value and adds the items of the list to ``items``. Raises ``ProtocolViolation`` for
+    anything but such a pair.
+    """
+    try:
+        _check_completeness(body)
+        yield
+        most = min(MAX_LIST_LENGTH, len(body))
+        unpacker = msgpack.Unpacker(
+            max_buffer_size=len(body),
+            read_size=len(body),
+            max_array_len=most,
+            max_map_len=most,
+            use_list=False,
+            object_pairs_hook=tuple,
+        )
+        unpacker.feed(body)
+        if unpacker.read_array_header() != 2:
+            raise ValueError("a pair is expected")
+        value = unpacker.unpack()
+        length = unpacker.read_array_header()
+        if length > most:
+            raise ValueError(f"{length} exceeds the most items of a list, {most}")
+        for _ in range(length):
+            items.append(unpacker.unpack())
+            yield
+        if unpacker.tell() != len(body):
+            raise ValueError("bytes follow the value")
+    except _NOT_MESSAGEPACK as error:
+        text = str(error) or type(error).__name__
+        raise ProtocolViolation(f"not MessagePack, or not a pair with a list: {text}") from None
+    return value
 
 
 def unpack_around_buffer(

@@ -12,7 +12,7 @@ creates objects. A negative first element is the code of any other task.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -21,6 +21,7 @@ from xxhash import xxh3_64_intdigest
 from burn_remote_protocol.dialects.bounded_unpacking import (
     MAX_LIST_LENGTH,
     unpack_frozen,
+    unpack_frozen_pair,
     unpack_lists,
 )
 from burn_remote_protocol.dialects.native_messages import (
@@ -84,6 +85,7 @@ __all__ = [
     "VERSIONS",
     "Batch",
     "chunk_head",
+    "decode_batch_in_steps",
     "decode_frame",
     "decode_task",
     "dropped_later",
@@ -94,6 +96,7 @@ __all__ = [
     "encode_frame",
     "encode_read",
     "encode_task",
+    "is_batch",
     "is_chunk",
     "open_piece",
     "piece_head",
@@ -205,6 +208,11 @@ def open_piece(head: bytes) -> tuple[int, int] | None:
     return sequence, offset
 
 
+def is_batch(frame: bytes | memoryview) -> bool:
+    """Whether a frame that is not empty has the type of a batch; its body is not checked."""
+    return frame[0] == BATCH
+
+
 def is_chunk(frame: bytes | memoryview) -> bool:
     """Whether a frame that is not empty has the type of a chunk; its body is not checked."""
     return frame[0] == CHUNK
@@ -252,6 +260,21 @@ def _decode_batch(frame: bytes | memoryview) -> Batch:
     if type(received) is not int or received < 0:
         count(received)  # raises
     return Batch(received, tasks)
+
+
+def decode_batch_in_steps(frame: bytes | memoryview) -> Generator[None, None, Batch]:
+    """Decode a frame of a batch like ``decode_frame``; yield after each task.
+
+    Raises ``ProtocolViolation``.
+    """
+    if len(frame) > MAX_BODY_BYTES:
+        raise LimitExceeded("bytes of a frame", seen=len(frame), allowed=MAX_BODY_BYTES)
+    body = memoryview(frame)[1:]
+    tasks: list[Any] = []
+    received = yield from unpack_frozen_pair(body, tasks)
+    if type(received) is not int or received < 0:
+        count(received)  # raises
+    return Batch(received, tuple(tasks))
 
 
 def _decode_chunk(frame: bytes | memoryview) -> Chunk:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
-from typing import Final
+from collections.abc import AsyncIterator, Generator
+from typing import Final, TypeVar
 
 __all__ = ["LARGE_FRAME_BYTES", "DecodingTurns"]
+
+T = TypeVar("T")
 
 # Decoding a frame of this size and freeing the result takes 5 ms at worst (lists nested 1,000 deep)
 # and 2 ms for lists of one element; a frame of 512 KiB, the largest, takes 40 ms and 17 ms. Our
 # client sends a batch at this size, so it rarely takes turns.
 LARGE_FRAME_BYTES: Final = 64 * 1024
+
+# Decoding in steps pauses after this time, and at most one step more.
+STEP_SECONDS: Final = 0.005
 
 # Shorter turns end without a pause: the event loop's clock has a resolution of a millisecond.
 SHORT_SECONDS: Final = 0.0005
@@ -43,9 +48,32 @@ class DecodingTurns:
         try:
             yield
         finally:
-            taken = time.perf_counter() - began
-            if taken > SHORT_SECONDS:
-                # Not a wait of this session: it may end during the pause, for an invalid frame.
-                asyncio.get_running_loop().call_later(taken, self._turn.release)
-            else:
-                self._turn.release()
+            self._end(time.perf_counter() - began)
+
+    async def run(self, steps: Generator[None, None, T]) -> T:
+        """Wait for a turn, and run steps with a pause after each ``STEP_SECONDS``.
+
+        Nobody else decodes meanwhile, so the results of one frame alone are in memory. Returns the
+        result of the steps.
+        """
+        await self._turn.acquire()
+        began = time.perf_counter()
+        try:
+            while True:
+                next(steps)
+                taken = time.perf_counter() - began
+                if taken >= STEP_SECONDS:
+                    await asyncio.sleep(taken)
+                    began = time.perf_counter()
+        except StopIteration as ended:
+            result: T = ended.value
+            return result
+        finally:
+            self._end(time.perf_counter() - began)
+
+    def _end(self, taken: float) -> None:
+        if taken > SHORT_SECONDS:
+            # Not a wait of this session: it may end during the pause, for an invalid frame.
+            asyncio.get_running_loop().call_later(taken, self._turn.release)
+        else:
+            self._turn.release()

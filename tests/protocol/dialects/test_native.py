@@ -392,3 +392,64 @@ def test_a_number_in_place_of_a_secret_is_refused_without_allocating_memory() ->
     body = [1, 2, 2**62, 60.0, {}, {}, "ws://a:1", 3]
     with pytest.raises(ProtocolViolation, match="at most 64 bytes"):
         native.decode_frame(b"\x04" + msgpack.packb(body))
+
+
+def _decoded_in_steps(frame: bytes) -> native.Batch:
+    steps = native.decode_batch_in_steps(frame)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            batch = ended.value
+            assert isinstance(batch, native.Batch)
+            return batch
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.binary() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.integers(0, 9) | st.text(), inner),
+)
+
+
+@given(
+    received=st.integers(0, 2**40) | _VALUES,
+    # ``decode_frame`` takes a map for a list of pairs.
+    tasks=st.lists(_VALUES, max_size=20) | _VALUES.filter(lambda value: type(value) is not dict),
+    more=st.lists(st.integers(0, 9), max_size=1),
+    after=st.sampled_from([b"", b"", b"\0"]),
+    cut=st.sampled_from([0, 0, 1, 2, 9]),
+)
+def test_a_batch_decoded_in_steps_is_the_batch_decoded_at_once(
+    received: Any, tasks: Any, more: list[int], after: bytes, cut: int
+) -> None:
+    body = msgpack.packb([received, tasks, *more]) + after
+    frame = b"\2" + body[: len(body) - cut]
+    try:
+        expected = native.decode_frame(frame)
+    except BurnRemoteError as error:
+        with pytest.raises(type(error)):
+            _decoded_in_steps(frame)
+    else:
+        assert _decoded_in_steps(frame) == expected
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\2\x92\x00\xdd\xff\xff\xff\xff",
+        b"\2\x92\x00\xdd\x00\x00\x20\x00" + bytes(2**13),
+        b"\2" + bytes(native.MAX_BODY_BYTES),
+        b"\2\xc0",
+        b"\2",
+    ],
+    ids=["claimed length", "too many tasks", "too long", "no list", "empty"],
+)
+def test_an_invalid_batch_is_refused_in_steps_as_well(frame: bytes) -> None:
+    for decode in (native.decode_frame, _decoded_in_steps):
+        with pytest.raises(ProtocolViolation):
+            decode(frame)
+
+
+def test_each_task_of_a_batch_is_decoded_in_a_step_of_its_own() -> None:
+    steps = native.decode_batch_in_steps(native.encode_batch(0, [b"\xc0"] * 300))
+    assert len([*steps]) >= 300

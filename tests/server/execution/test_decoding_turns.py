@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from types import SimpleNamespace
 
 import pytest
 
 from burn_remote_server.execution import decoding_turns
-from burn_remote_server.execution.decoding_turns import SHORT_SECONDS, DecodingTurns
+from burn_remote_server.execution.decoding_turns import SHORT_SECONDS, STEP_SECONDS, DecodingTurns
 
 
 class Clock:
@@ -22,7 +22,9 @@ class Clock:
         self._callbacks: list[Callable[[], None]] = []
         monkeypatch.setattr(decoding_turns, "time", SimpleNamespace(perf_counter=lambda: self.now))
         loop = SimpleNamespace(call_later=self.call_later)
-        replaced = SimpleNamespace(Lock=asyncio.Lock, get_running_loop=lambda: loop)
+        replaced = SimpleNamespace(
+            Lock=asyncio.Lock, get_running_loop=lambda: loop, sleep=self.sleep
+        )
         monkeypatch.setattr(decoding_turns, "asyncio", replaced)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
@@ -30,6 +32,10 @@ class Clock:
         self._callbacks.append(callback)
         if self.ends_pauses:
             self.end_pauses()
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await asyncio.sleep(0)
 
     def end_pauses(self) -> None:
         """End all pauses, also those that begin later."""
@@ -127,3 +133,48 @@ async def test_a_turn_that_fails_lets_others_continue(clock: Clock) -> None:
             raise ValueError("invalid frame")
     async with turns.turn():
         pass
+
+
+async def test_steps_pause_for_as_long_as_they_took(clock: Clock) -> None:
+    clock.end_pauses()
+
+    def steps() -> Generator[None, None, str]:
+        for _ in range(7):
+            clock.now += STEP_SECONDS / 2
+            yield
+        clock.now += STEP_SECONDS / 2
+        return "decoded"
+
+    assert await DecodingTurns().run(steps()) == "decoded"
+    assert clock.pauses == [pytest.approx(STEP_SECONDS)] * 4
+
+
+async def test_one_frame_is_decoded_at_a_time_also_in_steps(clock: Clock) -> None:
+    clock.end_pauses()
+    turns = DecodingTurns()
+    order: list[str] = []
+
+    def steps(name: str) -> Generator[None, None, None]:
+        for _ in range(5):
+            order.append(name)
+            clock.now += 2 * STEP_SECONDS
+            yield
+
+    await asyncio.gather(*(turns.run(steps(name)) for name in "abc"))
+    assert order == [*"aaaaabbbbbccccc"]
+
+
+@pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])
+async def test_steps_that_fail_let_others_continue(clock: Clock, error: type[Exception]) -> None:
+    clock.end_pauses()
+    turns = DecodingTurns()
+
+    def steps(*, fails: bool) -> Generator[None, None, None]:
+        clock.now += 2 * STEP_SECONDS
+        yield
+        if fails:
+            raise error
+
+    with pytest.raises(error):
+        await turns.run(steps(fails=True))
+    await turns.run(steps(fails=False))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator
 from typing import Any, Final
 
 from burn_remote_protocol.dialects.burn_0_22 import Message, each_message
@@ -28,10 +27,6 @@ SHORT_FRAME_BYTES: Final = 4096
 # From this number of messages that take long to decode, a batch takes no more frames, and the next
 # one is decoded in turns: each message takes 30 to 100 µs, those of a running program less.
 MAX_UNKNOWN_MESSAGES: Final = 64
-# The messages of a long frame are decoded in turns of this length.
-TURN_SECONDS: Final = 0.005
-
-_END: Final = object()
 
 
 class FrameBatch:
@@ -63,15 +58,9 @@ class FrameBatch:
         self.unknown += self._recognizer.unknown - before
 
     async def add_in_turns(self, frame: bytes | memoryview, decoding: DecodingTurns) -> None:
-        """Add the messages of a frame; others have their turns meanwhile."""
+        """Add the messages of a frame, with pauses between them."""
         self.size += len(frame)
-        steps = self._steps(frame)
-        is_more = True
-        while is_more:
-            async with decoding.turn():
-                until = time.perf_counter() + TURN_SECONDS
-                while (is_more := next(steps, _END) is None) and time.perf_counter() < until:
-                    pass
+        await decoding.run(self._steps(frame))
 
     def add_arrived(self, link: AsyncLink, *, is_busy: bool) -> None:
         """Add short frames that have arrived, within a bounded time.
@@ -87,7 +76,7 @@ class FrameBatch:
         ):
             self.add(more)
 
-    def _steps(self, frame: bytes | memoryview) -> Iterator[None]:
+    def _steps(self, frame: bytes | memoryview) -> Generator[None, None, None]:
         """Add the messages of a frame; yield after each."""
         try:
             for task in each_message(frame):

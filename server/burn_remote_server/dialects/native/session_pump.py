@@ -11,8 +11,10 @@ from burn_remote_protocol.dialects.native import (
     MAX_GROUPS,
     SESSION_LIMITS,
     Batch,
+    decode_batch_in_steps,
     decode_frame,
     encode_frame,
+    is_batch,
     is_chunk,
 )
 from burn_remote_protocol.errors import (
@@ -294,10 +296,13 @@ class _Connection:
             frame = await self._link.receive()
         except _LeftToTask as left:
             return left.taken()
-        if len(frame) > LARGE_FRAME_BYTES and not is_chunk(frame):
-            async with self._host.decoding.turn():
-                return self._take(frame)
-        return self._take(frame)
+        if len(frame) <= LARGE_FRAME_BYTES or is_chunk(frame):
+            return self._take(frame)
+        if is_batch(frame):
+            message = await self._host.decoding.run(decode_batch_in_steps(frame))
+            return self._accept(message, len(frame))
+        async with self._host.decoding.turn():
+            return self._take(frame)
 
     def _must_wait(self) -> bool:
         session = self._attachment.session
@@ -346,18 +351,23 @@ class _Connection:
 
         Returns ``Closing`` for the last frame, and ``None`` if another link serves the session.
         """
-        attachment, number = self._attachment, self._number
         # A later link may have taken the session over while this task was about to run.
-        if not attachment.serves(number):
+        if not self._attachment.serves(self._number):
+            return None
+        return self._accept(decode_frame(frame), len(frame))
+
+    def _accept(self, message: Any, size: int) -> _Taken:
+        """Execute or queue the work of a frame of ``size`` bytes; return what ``_take`` does."""
+        attachment, number = self._attachment, self._number
+        if not attachment.serves(number):  # nor may one that did so while the frame was decoded
             return None
         session = attachment.session
-        session.counters.client_received_bytes += len(frame)
-        message = decode_frame(frame)
+        session.counters.client_received_bytes += size
         if type(message) is Batch:
             session.counters.batches += 1
             attachment.note_frame(number)
             attachment.note_acknowledged(message.received)
-            session.submit_batch(message, len(frame))
+            session.submit_batch(message, size)
         elif isinstance(message, Chunk):
             attachment.note_frame(number)
             session.submit_chunk(message)

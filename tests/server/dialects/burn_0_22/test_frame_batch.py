@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator
+import asyncio
 from typing import Any
 
 import msgpack
@@ -13,8 +12,8 @@ from burn_remote_protocol.dialects import burn_0_22
 from burn_remote_protocol.dialects.burn_0_22_recognition import MessageRecognizer
 from burn_remote_protocol.errors import ProtocolViolation
 from burn_remote_protocol.messages import Seed
-from burn_remote_server.dialects.burn_0_22 import frame_batch
 from burn_remote_server.dialects.burn_0_22.frame_batch import FrameBatch
+from burn_remote_server.execution import decoding_turns
 from burn_remote_server.execution.decoding_turns import DecodingTurns
 
 SEEDS = [Seed(number) for number in range(300)]
@@ -24,27 +23,18 @@ def packed(*tasks: Any) -> bytes:
     return bytes(msgpack.packb([{"Task": task} for task in tasks]))
 
 
-class CountingTurns(DecodingTurns):
-    """Turns that count themselves."""
-
-    taken = 0
-
-    @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        async with super().turn():
-            self.taken += 1
-            yield
-
-
-async def test_a_frame_of_many_messages_is_decoded_in_several_turns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(frame_batch, "TURN_SECONDS", 0)  # each message takes its own turn
-    batch, decoding = FrameBatch(MessageRecognizer()), CountingTurns()
-    await batch.add_in_turns(packed(*[{"Seed": seed.seed} for seed in SEEDS]), decoding)
+async def test_others_run_between_the_messages_of_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding_turns, "STEP_SECONDS", 0)  # a pause after each message
+    batch = FrameBatch(MessageRecognizer())
+    frame = packed(*[{"Seed": seed.seed} for seed in SEEDS])
+    adding = asyncio.create_task(batch.add_in_turns(frame, DecodingTurns()))
+    iterations = 0
+    while not adding.done():
+        await asyncio.sleep(0)
+        iterations += 1
 
     assert batch.tasks == SEEDS
-    assert decoding.taken >= len(SEEDS)
+    assert iterations >= len(SEEDS)
 
 
 def test_a_message_is_decoded_only_when_it_is_taken() -> None:
