@@ -273,7 +273,7 @@ def measure(members: int, options: argparse.Namespace) -> dict[float, float]:
         if options.tls:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             flags = [*certificate(folder, trustme.CA()), "--peer-ca", str(folder / "ca.pem")]
-        # Servers that use TLS form links only with peers that prove a common peer token.
+        # The servers prove a common peer token to each other, as docs/security.md advises.
         running = [stack.enter_context(server(*flags, **_PEERS)) for _ in range(members)]
         target = gloo_member if options.rival == "gloo" else member
         bare = Processes(target, members, sizes, folder)
@@ -332,7 +332,7 @@ def estimate(seconds: dict[float, float]) -> None:
     print(json.dumps({"alpha_ms": alpha, "beta_gb_per_second": beta, "ms": found}))
 
 
-# The same secret for all servers of a run.
+# The same peer token for all servers of a run.
 _PEERS = {"BURN_REMOTE_PEER_TOKEN": secrets.token_hex(16)}
 
 
