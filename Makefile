@@ -157,7 +157,7 @@ test-ray: $(RAY)/.ready  ## Test servers in a local Ray cluster (in a separate e
 	@$(RAY)/bin/python -m pytest -m ray tests/ray_cluster
 
 torch-coverage: $(ORACLE)/.ready  ## Compare aten operations on burn devices with the CPU, and write docs/torch-coverage.md
-	@$(ORACLE)/bin/python -W ignore benchmarks/torch_coverage.py --write
+	@PYTHONPATH=tests $(ORACLE)/bin/python -W ignore benchmarks/torch_coverage.py --write
 
 bench-modules: $(ORACLE)/.ready  ## Compare the speed of network functions with fused NumPy code and PyTorch
 	@$(ORACLE)/bin/python benchmarks/modules.py

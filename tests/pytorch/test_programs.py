@@ -806,15 +806,11 @@ def changed_data(device: Any) -> Any:
 
 # Operation -> a program that needs it.
 REFUSED: dict[str, Callable[[Any], Any]] = {
-    "aten::_ctc_loss": lambda x: functional.ctc_loss(
-        x[:, None].log_softmax(2), torch.tensor([[1, 2]], device=x.device), (3,), (2,)
-    ),
-    "aten::erfinv": torch.erfinv,
     "aten::frexp": torch.frexp,
-    "aten::multi_margin_loss_backward": lambda x: functional.multi_margin_loss(
-        x.requires_grad_(), torch.tensor([0, 2, 1], device=x.device)
-    ).backward(),
-    "aten::put": lambda x: x.put(torch.tensor([1], device=x.device), x[0, :1]),
+    "aten::gcd": lambda x: torch.gcd(x.long(), x.long()),
+    "aten::igamma": lambda x: torch.igamma(x, x),
+    "aten::linalg_matrix_exp": lambda x: torch.matrix_exp(x[:, :3]),
+    "aten::unique_dim": lambda x: torch.unique(x, dim=0),
     "aten::view.dtype": lambda x: x.view(torch.int32),
 }
 
@@ -823,6 +819,24 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
 def test_an_operation_that_is_missing_is_named(device: Any, name: str) -> None:
     with pytest.raises(NotImplementedError, match=f"{name}.* is not available on burn devices"):
         REFUSED[name](drawn(device, 3, 4))
+
+
+@pytest.mark.parametrize("loss", ["mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss"])
+def test_the_gradient_of_a_mean_of_no_elements_is_empty(device: Any, loss: str) -> None:
+    for place in ("cpu", device):
+        x = torch.zeros(0, 3, device=place, requires_grad=True)
+        getattr(functional, loss)(x, torch.zeros(0, 3, device=place)).backward()
+        assert x.grad.shape == (0, 3)
+
+
+def test_random_slopes_of_rrelu_are_those_of_its_gradient(device: Any) -> None:
+    x = (-drawn(device, 50).abs()).requires_grad_()
+    result = functional.rrelu(x, 0.25, 0.5, training=True)
+    result.sum().backward()
+    assert ((x.grad >= 0.25) & (x.grad <= 0.5)).all()
+    torch.testing.assert_close(result.detach().cpu(), (x * x.grad).detach().cpu())
+    still = functional.rrelu(x, 0.25, 0.5, training=False)
+    torch.testing.assert_close(still.detach().cpu(), x.detach().cpu() * 0.375)
 
 
 def test_sparse_tensors_are_refused(device: Any) -> None:

@@ -129,6 +129,39 @@ def _update_scale(
     return scale
 
 
+def _randomized(x: Any, noise: Any, lower: float, upper: float, training: bool) -> tuple[Any, Any]:
+    """Return a leaky ReLU with random slopes, and the slopes; ``noise`` if they are not random."""
+    if not training:
+        return functional.leaky_relu(x, (lower + upper) / 2), noise
+    slopes = torch.where(x <= 0, torch.empty_like(x).uniform_(lower, upper), 1.0)
+    return x * slopes, slopes
+
+
+def _rrelu(
+    x: Any,
+    noise: Any,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: Any = None,
+) -> Any:
+    result, slopes = _randomized(x, noise, lower, upper, training)
+    if slopes is not noise:
+        noise.copy_(slopes)
+    return result
+
+
+def _functional_rrelu(
+    x: Any,
+    noise: Any,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: Any = None,
+) -> tuple[Any, Any]:
+    return _randomized(x, noise, lower, upper, training)
+
+
 def _set(target: Any, source: Any) -> Any:
     """Let a tensor share the elements of another one (``Tensor.set_``)."""
     target.data = source
@@ -148,6 +181,7 @@ def _called(function: Callable[..., Any]) -> Handler:
 FUNCTIONAL_COMPOSITIONS: Final[dict[str, Callable[..., Any]]] = {
     "_native_multi_head_attention": _multi_head_attention,
     "_transformer_encoder_layer_fwd": _encoder_layer,
+    "rrelu_with_noise_functional": _functional_rrelu,
 }
 
 # Name of an overload that writes, or has other results than tensors -> a function of tensors.
@@ -157,6 +191,7 @@ _OTHERS: Final[dict[str, Callable[..., Any]]] = {
     # Burn devices have no nested tensors. After ``False``, encoders hide padding by masks.
     "_nested_tensor_from_mask_left_aligned": lambda x, mask: False,
     "equal": _equal,
+    "rrelu_with_noise": _rrelu,
     "set_.source_Tensor": _set,
 }
 

@@ -50,6 +50,11 @@ def decomposed(func: Any) -> Handler:
         depths[name] = depth + 1
         try:
             return decomposition(*args, **kwargs)
+        except ZeroDivisionError:
+            # The gradient of a mean of no elements: it has none either.
+            if len(args) > 1 and isinstance(args[1], BurnTensor) and not args[1].numel():
+                return torch.empty_like(args[1])
+            raise
         finally:
             depths[name] = depth
 

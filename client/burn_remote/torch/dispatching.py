@@ -21,17 +21,20 @@ import torch
 
 from burn_remote.torch import decompositions
 from burn_remote.torch.aten import (  # noqa: F401 - these fill the table
+    adaptive_pooling,
     creation,
     elementwise,
     embeddings,
     indexing,
     layers,
+    losses,
     matrices,
     recurrent,
     reductions,
     separable,
     shapes,
     signals,
+    special_functions,
 )
 from burn_remote.torch.aten.table import TABLE
 from burn_remote.torch.burn_tensor import BurnTensor, alias_as

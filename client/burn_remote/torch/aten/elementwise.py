@@ -229,6 +229,23 @@ def minimum(x: Tensor, y: Tensor) -> Tensor:
     return br.minimum(*_both(x, y))
 
 
+def _ignoring_nan(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a function that takes the other element where one is NaN."""
+
+    def choose(x: Tensor, y: Tensor) -> Tensor:
+        x, y = _both(x, y)
+        chosen = function(x, y)
+        if not x.dtype.is_floating:
+            return chosen
+        return br.where(br.isnan(x), y, br.where(br.isnan(y), x, chosen))
+
+    return choose
+
+
+implement("fmax", _ignoring_nan(br.maximum))
+implement("fmin", _ignoring_nan(br.minimum))
+
+
 for _name, _compare in (
     ("eq", br.equal),
     ("ne", br.not_equal),

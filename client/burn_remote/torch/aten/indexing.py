@@ -216,6 +216,34 @@ def take(x: Tensor, index: Tensor) -> Tensor:
     return br.reshape(br.take(br.flatten(x), br.flatten(index), axis=0), index.shape)
 
 
+@aten("index_reduce")
+def index_reduce(
+    x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    if not x.ndim:
+        x, source = _with_axes(x), _with_axes(source)
+        result = index_reduce(x, 0, index, source, reduce, include_self=include_self)
+        return br.reshape(result, ())
+    shape = [1] * x.ndim
+    shape[dim] = index.size
+    places = br.broadcast_to(br.reshape(index, tuple(shape)), source.shape)
+    return scatter_reduce(x, dim, places, source, reduce, include_self=include_self)
+
+
+@aten("put")
+def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    if source.size != index.size:
+        raise UsageError(
+            f"put_(): expected source and index to have the same number of elements, but they have "
+            f"{source.size} and {index.size}"
+        )
+    if not index.size:
+        return x
+    source = br.flatten(_of_same_dtype("put_", x, source))
+    changed = _along(br.flatten(x), 0, br.flatten(index), source, "add" if accumulate else "assign")
+    return br.reshape(changed, x.shape)
+
+
 @aten("isin.Tensor_Tensor")
 def isin(x: Tensor, tests: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
     return br.isin(x, tests, invert=invert)
@@ -302,6 +330,40 @@ def unique(
     none = br.zeros((0,), dtype=br.int64, device=x.device)
     inverse = br.reshape(found.inverse_indices, x.shape) if return_inverse else none
     return found.values, inverse, found.counts if return_counts else none
+
+
+@aten("unique_consecutive")
+def unique_consecutive(
+    x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the first of equal elements in succession, or of equal slices along an axis.
+
+    Waits for their number.
+    """
+    shape = x.shape
+    axis = 0 if dim is None else dim % max(x.ndim, 1)
+    lines = br.flatten(x) if dim is None or not x.ndim else x
+    count = lines.shape[axis]
+    none = br.zeros((0,), dtype=br.int64, device=x.device)
+    if not count:
+        return lines, none, none
+    rows = br.reshape(br.moveaxis(lines, axis, 0), (count, -1))
+    starts = br.ones((count,), dtype=br.bool, device=x.device)
+    starts = starts.set(slice(1, None), br.any(br.not_equal(rows[1:], rows[:-1]), axis=1))
+    (places,) = br.nonzero(starts)
+    values = br.take(lines, places, axis=axis)
+    inverse = br.cumulative_sum(converted_to(starts, br.int64), axis=0) - 1
+    inverse = br.reshape(inverse, shape) if dim is None else inverse
+    end = br.full((1,), count, dtype=br.int64, device=x.device)
+    counts = br.concat([places[1:], end]) - places
+    return values, inverse if return_inverse else none, counts if return_counts else none
+
+
+@aten("unique_dim_consecutive")
+def unique_dim_consecutive(
+    x: Tensor, dim: int, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    return unique_consecutive(x, return_inverse, return_counts, dim)
 
 
 @aten("nonzero_static")

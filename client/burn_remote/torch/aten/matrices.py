@@ -79,6 +79,55 @@ def cholesky_solve(b: Tensor, factor: Tensor, upper: bool) -> Tensor:
     return solve_triangular(second, between, upper=True)
 
 
+@aten("cholesky_inverse")
+def cholesky_inverse(factor: Tensor, upper: bool = False) -> Tensor:
+    one = br.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    return cholesky_solve(br.broadcast_to(one, factor.shape), factor, upper)
+
+
+@aten("linalg_lstsq")
+def lstsq(
+    x: Tensor, y: Tensor, rcond: float | None = None, *, driver: str | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the solution of least norm, residuals, rank and singular values.
+
+    As on the CPU, a driver returns what its LAPACK routine computes; the others are empty. Waits
+    for the rank if residuals depend on it.
+    """
+    is_vector = y.ndim == x.ndim - 1 and y.shape == x.shape[:-1]
+    right = br.expand_dims(y, -1) if is_vector else y
+    batch = np.broadcast_shapes(x.shape[:-2], right.shape[:-2])
+    right = br.broadcast_to(right, (*batch, *right.shape[-2:]))
+    rows, columns = x.shape[-2:]
+    cutoff = max(rows, columns) * br.finfo(x.dtype).eps if rcond is None else rcond
+    found = br.linalg.lstsq(x, right, rtol=cutoff)
+    solution = br.squeeze(found.solution, -1) if is_vector else found.solution
+    residuals = br.zeros((0,), dtype=x.dtype, device=x.device)
+    rank = br.zeros((0,), dtype=br.int64, device=x.device)
+    values = br.zeros((0,), dtype=x.dtype, device=x.device)
+    if driver != "gels":
+        rank = converted_to(found.rank, br.int64)
+    if driver in ("gelsd", "gelss"):
+        values = found.singular_values
+    has_residuals = rows > columns and driver in ("gels", "gelsd", "gelss")
+    if has_residuals and (driver == "gels" or bool(br.all(rank == columns))):
+        residuals = found.residuals
+    return solution, residuals, rank, values
+
+
+@aten("triangular_solve")
+def triangular_solve(
+    y: Tensor,
+    x: Tensor,
+    upper: bool = True,
+    transpose: bool = False,
+    unitriangular: bool = False,
+) -> tuple[Tensor, Tensor]:
+    matrix = br.matrix_transpose(x) if transpose else x
+    upper = upper is not transpose
+    return solve_triangular(matrix, y, upper=upper, unitriangular=unitriangular), x
+
+
 @aten("linalg_qr")
 def qr(x: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
     if mode == "r":

@@ -241,6 +241,23 @@ def median(x: Tensor) -> Tensor:
     return median_along(br.flatten(x), 0)[0]
 
 
+@aten("nanmedian.dim")
+def nanmedian_along(x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the lower of two medians of the elements that are not NaN."""
+    if not x.ndim or not x.dtype.is_floating:
+        return median_along(x, dim, keepdim)
+    values, indices = _sorted(x, dim, False)  # NaN comes last
+    counts = br.sum(converted_to(~br.isnan(x), br.int64), axis=dim, keepdims=True)
+    middle = br.maximum((counts - 1) // 2, 0)
+    found = br.gather(values, dim, middle), br.gather(indices, dim, middle)
+    return found if keepdim else (br.squeeze(found[0], dim), br.squeeze(found[1], dim))
+
+
+@aten("nanmedian")
+def nanmedian(x: Tensor) -> Tensor:
+    return nanmedian_along(br.flatten(x), 0)[0]
+
+
 def _cumulative_extreme(better: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
     def accumulate(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         """Scan in rounds: each combines elements ``reach`` apart, and doubles ``reach``.
