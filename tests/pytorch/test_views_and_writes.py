@@ -185,6 +185,10 @@ def test_a_write_to_a_reshaped_sum_of_transposed_tensors_reaches_what_it_reaches
         lambda x: torch.rand_like(x),
         lambda x: x.permute(3, 1, 0, 2).sin(),
         lambda x: x[:, :, ::2] + 1,
+        lambda x: torch.nn.functional.batch_norm(x, None, None, training=True),
+        lambda x: torch.roll(x, 1),
+        lambda x: torch.roll(x, 1, 2),
+        lambda x: torch.roll(x, (1, 2), (0, 3)),
     ],
 )
 def test_images_with_channels_last_keep_the_strides_of_the_cpu(
@@ -192,6 +196,40 @@ def test_images_with_channels_last_keep_the_strides_of_the_cpu(
 ) -> None:
     x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     assert layout_of(make(x.to(device))) == layout_of(make(x))
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (2, 4, 3), (2, 3, 4, 5)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: torch.nn.functional.batch_norm(x, None, None, training=True),
+        lambda x: torch.nn.functional.batch_norm(
+            x, *[torch.ones(x.shape[1], device=x.device) for _ in range(2)]
+        ),
+        lambda x: torch.autograd.grad(
+            torch.nn.functional.batch_norm(x.requires_grad_(), None, None, training=True).sum(), x
+        )[0],
+        lambda x: torch.roll(x, 1),
+        lambda x: torch.roll(x, 1, 1),
+    ],
+)
+def test_normalized_and_rolled_transposes_have_the_strides_of_the_cpu(
+    device: Any, make: Callable[[Any], Any], shape: tuple[int, ...]
+) -> None:
+    x = torch.randn(shape).mT
+    assert layout_of(make(x.to(device))) == layout_of(make(x))
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_a_view_of_an_inference_tensor_is_one(device: Any, is_inside: bool) -> None:
+    for place in ("cpu", device):
+        with torch.inference_mode():
+            x = torch.zeros(2, 3, device=place)
+        with torch.inference_mode(is_inside):
+            view = x[0]
+        assert view.is_inference()
+        with pytest.raises(RuntimeError, match="outside InferenceMode"):
+            view.fill_(1)
 
 
 def test_an_output_without_elements_takes_the_shape_of_the_result(device: Any) -> None:

@@ -350,9 +350,9 @@ def without_repetition(x: BurnTensor) -> BurnTensor:
 def alias_as(x: BurnTensor, metadata: Metadata, value: br.Tensor | None) -> BurnTensor:
     """Return a view of ``x`` with known metadata; see ``alias``."""
     size, stride, offset = metadata.geometry
-    if _is_inference() and not x.is_inference():
-        # An inference tensor cannot be a view of an ordinary one.
-        with torch.inference_mode(False):
+    if _is_inference() is not x.is_inference():
+        # A view of an inference tensor is one, and that of an ordinary tensor is not.
+        with torch.inference_mode(x.is_inference()):
             return alias_as(x, metadata, value)
     made: BurnTensor = _make(
         BurnTensor,
