@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence, Set
 from typing import Any, Final
 
-import msgpack
-
 from burn_remote_protocol.collectives import (
     GROUP_SECRET_BYTES,
     CollectiveCall,
@@ -30,6 +28,7 @@ from burn_remote_protocol.dialects.native_values import (
     text,
     transfer_id,
 )
+from burn_remote_protocol.dialects.reusable_packer import reusable_pack
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import BurnRemoteError, ProtocolViolation, UsageError, shown
 from burn_remote_protocol.ids import is_secret
@@ -104,8 +103,7 @@ MAX_BETWEEN: Final = 64
 
 _INTEGER: Final = frozenset({int})
 
-# One packer for all tasks, as in ``native``.
-_pack: Final[Callable[[Any], bytes]] = msgpack.Packer().pack
+_pack: Final = reusable_pack()
 
 _DEFINE, _EXECUTE, _DROP, _UPLOAD, _BEGIN_UPLOAD, _READ, _SYNC, _SEED = range(-1, -9, -1)
 _QUERY_DTYPE, _CLEANUP, _EXPOSE, _FETCH_TASK, _DEFINE_GRAPH = range(-9, -14, -1)

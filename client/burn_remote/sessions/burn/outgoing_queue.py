@@ -11,11 +11,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import msgpack
-
 from burn_remote.arguments.arrays import array_from, data_from
 from burn_remote.sessions.burn.burn_releases import BurnRelease
 from burn_remote_protocol.dialects.burn_0_21_recognition import OperationTemplate
+from burn_remote_protocol.dialects.reusable_packer import reusable_pack
 from burn_remote_protocol.dtypes import BOOL, DType
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.messages import Drop, Expose, Read, Task, Upload
@@ -69,7 +68,7 @@ class Outgoing:
         self._release: Final = release
         # The server's dtype for bools; programs see only ``BOOL``.
         self.bool_store: DType = BOOL
-        self._pack: Final[Callable[[Any], bytes]] = msgpack.Packer().pack
+        self._pack: Final = reusable_pack()
         self._position = 0
         self._dropped: Final[deque[int]] = deque()
         self._waiting: list[_Invocation | _QueuedRequest | bytes] = []
