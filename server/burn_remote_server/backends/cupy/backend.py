@@ -55,12 +55,12 @@ from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 __all__ = ["CupyBackend"]
 
 
-# The dtypes in which a number needs no check: integers have divisors of 0, and numbers that low
-# precision does not represent are added in float32.
+# The dtypes of operations whose scalar may change without a new check. A new divisor of an integer
+# operation may be 0, and a number that low precision does not represent is added in float32.
 _WIDE_FLOATS: Final = (np.dtype(np.float32), np.dtype(np.float64))
 
-# The families whose kernels depend on nothing but their arguments, and the operations among them
-# that draw numbers, or whose library keeps memory of its own between calls.
+# The families whose kernels depend only on their arguments, except for the operations in
+# ``_NOT_CAPTURED``: these draw random numbers, or their library keeps memory between calls.
 _CAPTURED_FAMILIES: Final = frozenset(
     ["Base", "Numeric", "Float", "Int", "Bool", "Activation", "Module", "Elementwise", "Complex"]
 )
@@ -191,7 +191,7 @@ class CupyBackend(ArrayBackend):
             # Load cuDNN here, so that no session waits for it at its first convolution.
             self.cudnn: Cudnn | None = open_cudnn(tf32=tf32) if uses_cudnn else None
             round_to_tf32(tf32)
-            prepare(index)  # here too: a capture may run on the event loop
+            prepare(index)  # here, because a capture on the event loop must not wait for a compiler
             super().__init__(CUPY)
             self._shared = {**self._shared, **kernel_table(cuda_families())}
 
@@ -352,7 +352,7 @@ class CupyBackend(ArrayBackend):
 
 
 def _truth(array: Any) -> Any:
-    """Return booleans stored as 0 or 1; kernels disagree on how to read any other byte."""
+    """Return booleans stored as 0 or 1, because kernels read other bytes in different ways."""
     if array.itemsize != 1:
         return array != 0
     # In place: there may be no memory left for a second array.

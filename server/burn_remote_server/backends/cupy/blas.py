@@ -1,8 +1,8 @@
 """cuBLAS calls while a stream captures.
 
-CuPy refuses these calls, because cuBLAS may allocate memory for them. With memory of ours as its
-workspace, cuBLAS can be captured. The library and the handle are CuPy's, so the calls
-choose the algorithms that CuPy's own calls choose.
+CuPy refuses these calls, because cuBLAS may allocate memory for them. If we pass memory as its
+workspace, cuBLAS allocates none and can be captured. The library and the handle are CuPy's, so the
+calls choose the algorithms that CuPy's own calls choose.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from burn_remote_server.backends.interface import NotCaptured
 
 __all__ = ["WORKSPACE_BYTES", "CapturedBlas", "captured_by", "capturing"]
 
-# The workspace of cuBLAS on a Hopper GPU, 32 MiB, and on others, 4 MiB. With less, it would choose
-# other algorithms than outside of captures.
+# The size of cuBLAS's own workspace: 32 MiB on GPUs of compute capability 9.0 (Hopper), 4 MiB on
+# others. With a smaller one, cuBLAS would choose other algorithms than outside of captures.
 HOPPER: Final = 90
 WORKSPACE_BYTES: Final = {True: 32 * 2**20, False: 4 * 2**20}
 
@@ -75,7 +75,8 @@ class CapturedBlas:
 
     def _call(self, function: Callable[..., int], arguments: tuple[int, ...]) -> None:
         library, handle = _library(), cupy.cuda.device.get_cublas_handle()
-        # CuPy sets its stream before each call of its own, which also resets the workspace.
+        # Setting the stream resets the workspace. CuPy sets the stream before each of its own
+        # calls, so those do not use this workspace.
         statuses = [
             library.cublasSetStream_v2(handle, self._stream.ptr),
             library.cublasSetWorkspace_v2(handle, *self._workspace()),

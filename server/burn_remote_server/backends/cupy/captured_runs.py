@@ -1,10 +1,10 @@
 """CUDA graphs: the kernels of a run, captured once and launched as one.
 
-A graph's kernels have fixed addresses. So a launch copies its inputs and numbers to memory of the
-graph, and the outputs to new arrays, each in one kernel that takes a table of addresses. Inputs and
-numbers of the launch before need no copy (``graph_memory``). All memory of a graph comes from a
-pool of its own, which takes it from the GPU's pool as the session's stream does: freed memory is
-reused only by later work of that stream.
+The kernels of a graph read and write fixed addresses. So one kernel copies the inputs and numbers
+of a launch to memory of the graph, and another one copies the outputs to new arrays; both take a
+table of addresses. Inputs and numbers that are the same as in the previous launch need no copy
+(``graph_memory``). All memory of a graph comes from a separate pool. That pool takes memory from
+the GPU's pool under the session's stream, so only later work of that stream reuses freed memory.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from burn_remote_server.backends.interface import CapturedRun, NotCaptured
 
 __all__ = ["CudaGraphs", "prepare"]
 
-# Copies of one kernel. The driver copies the whole table at each launch, and CUDA bounds the
-# parameters of a kernel by 4 KB.
+# Numbers of copies for which there is a kernel. The driver copies the kernel's whole table at each
+# launch, and CUDA limits the parameters of a kernel to 4 KB.
 TABLE_LENGTHS: Final = (8, 32, 128)
 MAX_COPIES: Final = TABLE_LENGTHS[-1]
 THREADS: Final = 256
-# Bytes that a thread copies before the next block is worth starting, and the most blocks of a copy:
-# four for each multiprocessor of a large GPU.
+# The bytes that each thread copies, which determine the number of blocks, and the most blocks of a
+# copy: four for each multiprocessor of a large GPU.
 BYTES_PER_THREAD: Final = 64
 MAX_BLOCKS: Final = 528
 
@@ -85,7 +85,7 @@ extern "C" __global__ void burn_remote_copies_{length}(
 
 @cache
 def _kernels(device: int) -> dict[int, Any]:
-    """Return the kernels of copies for the current device, which has this number, by length."""
+    """Return the kernels of copies for the current device, whose number is given, by length."""
     source = _SOURCE + "".join(_FUNCTION.format(length=length) for length in TABLE_LENGTHS)
     return {
         length: kept_function(source, f"burn_remote_copies_{length}", ("--std=c++17",))
@@ -94,7 +94,7 @@ def _kernels(device: int) -> dict[int, Any]:
 
 
 class _Launch(NamedTuple):
-    """One kernel of copies: their places, and their table of 64-bit integers."""
+    """One kernel of copies, the places of its arrays, and its table of 64-bit integers."""
 
     places: range
     table: memoryview
@@ -104,8 +104,8 @@ class _Launch(NamedTuple):
 class _Copies:
     """Copies between a graph's memory and arrays, by one kernel for up to ``MAX_COPIES``.
 
-    ``column`` is 0 if the arrays are targets, 1 if they are sources. The last ``values`` sources
-    are elements, not addresses.
+    ``own`` is the graph's memory. ``column`` is 0 if the arrays are targets, 1 if they are sources.
+    The last ``values`` sources are elements, not addresses.
     """
 
     def __init__(self, device: int, own: Sequence[Any], column: int, values: int = 0) -> None:
@@ -129,7 +129,7 @@ class _Copies:
             self._launches.append(_Launch(places, rows.data.cast("B").cast("Q"), kernel))
 
     def run(self, others: Sequence[int], stream: int, omitted: Collection[int] = ()) -> None:
-        """Copy from or to the addresses ``others``, but not at the places ``omitted``."""
+        """Copy from or to the arrays at the addresses ``others``, except the places ``omitted``."""
         sizes = self._sizes
         if len(omitted) == len(sizes):
             return
@@ -171,7 +171,10 @@ class _Layout(NamedTuple):
         return cupy.ndarray(self.shape, self.dtype, memory, strides=self.strides)
 
     def laid_out(self, array: Any) -> Any:
-        """Return the array or its copy in C order, whichever has this layout; else ``None``."""
+        """Return the array or a copy of it, with this layout; ``None`` if neither has it.
+
+        A copy is in C order.
+        """
         if array.strides == self.strides:
             return array
         return cupy.ascontiguousarray(array) if self.is_c else None
@@ -199,7 +202,7 @@ class _Block:
 
 
 class _Captured(NamedTuple):
-    """A captured graph with all that a launch needs. Holding it keeps graph and memory alive."""
+    """A captured graph and its memory. A reference to it keeps both alive."""
 
     graph: Any
     block: _Block
@@ -221,11 +224,11 @@ class CudaGraph(CapturedRun):
         self._gpu: Final = gpu
         self._stream: Final = stream
         self._captured: _Captured | None = captured
-        # All copies of outputs run in one kernel, so none of them may write what another one reads.
+        # All copies of outputs run in one kernel, so none may write memory that another one reads.
         self._memory: Final = InputMemory(
             captured.inputs, captured.outputs if _are_apart(captured.own, captured.results) else ()
         )
-        # The bytes of the numbers of the last launch, which the graph's memory has.
+        # The bytes of the numbers of the last launch; they are still in the graph's memory.
         self._numbers: list[int] = []
         self._copies_out = _Copies(gpu.index, captured.results, 0)
         # The memory of the inputs to which outputs are forwarded.
@@ -259,11 +262,14 @@ class CudaGraph(CapturedRun):
             self._copies_out.run(targets + self._forwarded, stream.ptr)
             memory.launched(outputs)
             if checks is not None and checks.failed(stream):
-                return None  # the operations run one by one, and the one that fails says why
+                return None  # the caller runs the operations one by one, and one raises the error
         return outputs
 
     def _copy_in(self, captured: _Captured, inputs: Sequence[Any], numbers: Sequence[Any]) -> bool:
-        """Copy what the graph's memory does not have; ``False`` if an input has another layout."""
+        """Copy inputs and numbers that are not yet in the graph's memory.
+
+        Returns ``False`` if an input has another layout than the graph's.
+        """
         memory = self._memory
         omitted = memory.held(inputs)
         elements = _elements(numbers, captured.dtypes) if captured.dtypes else []
@@ -325,7 +331,7 @@ def _are_apart(some: Sequence[Any], others: Sequence[Any]) -> bool:
 
 
 def _elements(numbers: Sequence[Any], dtypes: Sequence[Any]) -> list[int]:
-    """Return the bytes of numbers in their dtypes, as integers."""
+    """Return numbers in their dtypes, each as the integer of its bytes."""
     if {*map(type, numbers)} == {float} and {*dtypes} == {_FLOAT32}:
         # All at once: an array for each number would take longer than the launch.
         with np.errstate(all="ignore"):
@@ -336,12 +342,12 @@ def _elements(numbers: Sequence[Any], dtypes: Sequence[Any]) -> list[int]:
 
 
 def prepare(device: int) -> None:
-    """Compile what captures need, for the current device, which has this number."""
+    """Compile the kernels of captures for the current device, whose number is given."""
     _kernels(device)
 
 
 class CudaGraphs:
-    """The captures of one session. Only the session's thread calls it."""
+    """The captures of one session. Only the session's thread calls these methods."""
 
     def __init__(self, gpu: Gpu, stream: Any) -> None:
         self._gpu: Final = gpu
@@ -407,7 +413,10 @@ class CudaGraphs:
 
 @contextlib.contextmanager
 def _graph_of(stream: Any) -> Iterator[list[Any]]:
-    """Capture what is launched on a stream; the list then has the graph. Raises ``NotCaptured``."""
+    """Capture the kernels that are launched on a stream; afterwards, the list has the graph.
+
+    Raises ``NotCaptured``.
+    """
     found: list[Any] = []
     stream.begin_capture()
     try:
@@ -420,4 +429,4 @@ def _graph_of(stream: Any) -> Iterator[list[Any]]:
     try:
         found.append(stream.end_capture())
     except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise NotCaptured(f"CUDA cannot capture it: {error}") from error
+        raise NotCaptured(f"CUDA cannot capture the run: {error}") from error

@@ -1,7 +1,7 @@
-"""The source of a kernel that sums along an axis that is not the last, such as a bias gradient's.
+"""The source of a kernel that sums along any axis but the last, as in the gradient of a bias.
 
-Threads that are neighbours read neighbouring columns, and the rows are divided among several
-blocks. How they are divided depends on the shape alone, so equal sums have equal bits.
+Adjacent threads read adjacent columns, and the rows are divided among several blocks. The division
+depends only on the shape, so sums of equal arrays have equal bits.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _TYPES: Final = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 COLUMNS: Final = 32
 ROWS: Final = 8
 COLUMN_THREADS: Final = (COLUMNS, ROWS)
-# Rows of a block: at least 32 for each thread, and not so few that the second kernel, which sums
-# the results of the blocks, has more than 64 rows.
+# The fewest rows of a block, 32 for each thread, and the most blocks along the rows. A second
+# kernel sums the results of these blocks, one row for each block.
 MIN_CHUNK: Final = 256
 MAX_CHUNKS: Final = 64
 # Shorter axes, and narrower arrays, would leave most threads without work.
 MIN_LENGTH: Final = 64
 MIN_WIDTH: Final = 4
-# CUDA's bound of the third dimension of a grid.
+# CUDA's limit for the third dimension of a grid.
 MAX_OUTER: Final = 65535
 
 
@@ -47,7 +47,7 @@ _STORED: Final = "target[at] = total;"
 
 
 class ColumnPass(NamedTuple):
-    """One pass over ``rows`` rows: the grid, its rows for each block, and the rows that remain."""
+    """One pass over ``rows`` rows: the grid, the rows of each block, and the rows that are left."""
 
     grid: tuple[int, int, int]
     rows: int
@@ -58,9 +58,10 @@ class ColumnPass(NamedTuple):
 def column_source(
     dtype: Any, parameters: str | None = None, stored: str = _STORED, preamble: str = ""
 ) -> str:
-    """Return the source of a kernel that sums columns, whose last arguments are three integers.
+    """Return the source of a kernel that sums columns; its last arguments are three integers.
 
-    Its statements ``stored`` take the ``total`` of a column, whose place in the results is ``at``.
+    ``stored`` are statements that store the variable ``total``, the sum of a column, at the place
+    ``at`` of the results.
     """
     element = _TYPES[dtype]
     if parameters is None:
@@ -116,7 +117,7 @@ def _sizes(shape: Shape, axis: int) -> tuple[int, int, int]:
 
 
 def are_columns_fitting(shape: Shape, axis: int, dtype: Any) -> bool:
-    """Whether an axis of C-ordered arrays of a shape and dtype is summed by this kernel."""
+    """Whether this kernel sums an axis of C-ordered arrays of a shape and dtype."""
     if dtype not in _TYPES or not 0 <= axis < len(shape) - 1:
         return False
     outer, length, width = _sizes(shape, axis)

@@ -1,7 +1,8 @@
-"""Collectives between GPUs by NCCL: what a communicator starts on a stream of its own.
+"""Collectives between GPUs by NCCL, which a communicator starts on a separate stream.
 
-NCCL knows no 16-bit integers, so these are reduced as 32-bit ones, which wrap alike. Its minimum
-and maximum may drop a NaN, so flags that mark the NaNs are reduced beside the elements.
+NCCL has no 16-bit integers. So they are reduced as 32-bit integers, whose low 16 bits are the
+result that wraps around. NCCL's minimum and maximum may drop a NaN, so flags that mark the NaNs are
+reduced in addition to the elements.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _library() -> Any:
     try:
         from cupy.cuda import nccl
     except ImportError as error:
-        raise Unsupported(f"CuPy has no NCCL here: {error}") from None
+        raise Unsupported(f"CuPy cannot load NCCL: {error}") from None
     if not getattr(nccl, "available", True):
         raise Unsupported("CuPy was built or installed without NCCL")
     return nccl
@@ -81,7 +82,7 @@ class NcclCommunicator:
     """A member of an NCCL communicator (``Communicator``). One thread starts collectives."""
 
     def __init__(self, gpu: Gpu, identifier: bytes, members: int, rank: int) -> None:
-        """Join the others; returns once all have. Raises what NCCL raises."""
+        """Join the other members; return once all have joined. Raises NCCL's errors."""
         self._nccl: Final = _library()
         self._gpu: Final = gpu
         self._members: Final = members
@@ -89,7 +90,8 @@ class NcclCommunicator:
         given: Any = identifier
         if not isinstance(self._nccl.get_unique_id(), bytes):
             given = tuple(one - 256 if one > 127 else one for one in identifier)
-        # Of the GPU's pool: freed memory belongs to the stream on which it was allocated.
+        # One of the GPU's streams for reuse, because memory that is freed on a stream can only be
+        # reused on that stream.
         self._stream: Final = gpu.take_stream()
         try:
             with gpu.device:
@@ -128,31 +130,31 @@ class NcclCommunicator:
         gpu.event_poller.call(event, passed, self._stream.ptr)
 
     def examine(self) -> None:
-        """Raise an error of NCCL that happened meanwhile."""
+        """Raise the error of NCCL that has happened since the start, if any."""
         self._comm.check_async_error()
 
     def abort(self) -> None:
-        """End what is in flight, without its results."""
+        """End the collectives in progress, without results."""
         with self._gpu.device:
             self._comm.abort()
         self._gpu.give_back_stream(self._stream)
 
     def close(self) -> None:
-        """Free the communicator, of which nothing is in flight."""
+        """Free the communicator; no collective may be in progress."""
         with self._gpu.device:
             self._comm.destroy()
         self._gpu.give_back_stream(self._stream)
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:
-        """Start what is called meanwhile as one operation of NCCL."""
+        """Start the NCCL calls inside the context as one operation."""
         self._nccl.groupStart()
         try:
             yield
         finally:
             self._nccl.groupEnd()
 
-    # -- kinds: they return the arrays of the outputs -----------------------------------------
+    # -- kinds of collectives: each method returns the arrays of the outputs -----------------
 
     def _all_reduce(self, call: CollectiveCall, given: list[Any], outputs: list[Any]) -> list[Any]:
         def reduce(source: Any, target: Any, dtype: int, operation: int) -> None:
@@ -259,7 +261,7 @@ _RUN: Final[dict[CollectiveKind, Callable[..., list[Any]]]] = {
 
 
 def _as_elements(array: Any, spec: TensorSpec) -> Any:
-    """Return an array in C order, in the dtype in which its elements travel."""
+    """Return an array in C order, in the dtype in which its elements are transferred."""
     wanted = wire_dtype(spec.dtype)
     if array.dtype != wanted and not (array.dtype.kind == "b" and wanted.itemsize == 1):
         array = array.astype(wanted)
@@ -269,12 +271,15 @@ def _as_elements(array: Any, spec: TensorSpec) -> Any:
 def _deliver(
     done: Callable[[Sequence[Any] | None], None], finished: Sequence[Any], kept: Any, status: int
 ) -> None:
-    """Call ``done`` after an event with a CUDA status, until which ``kept`` must live."""
+    """Call ``done`` with the outputs, or with ``None`` if the event's CUDA status is an error.
+
+    The reference ``kept`` keeps arrays alive until this call.
+    """
     done(None if status else finished)
 
 
 def _with_elements(sources: list[Any], targets: list[Any]) -> list[tuple[Any, Any]]:
-    """Return the pairs of arrays that are not empty."""
+    """Return the pairs of a source and a target that are not empty."""
     return [pair for pair in zip(sources, targets, strict=True) if pair[0].size]
 
 
@@ -285,7 +290,7 @@ def _is_nan(array: Any) -> Any:
 
 def _set_nan(flag: Any, target: Any) -> None:
     """Store a NaN where flags are set."""
-    # As bits: few of CuPy's functions take bfloat16.
+    # Written as integers, because few of CuPy's functions accept bfloat16.
     unsigned = f"u{target.itemsize}"
     nan = np.array([np.nan]).astype(target.dtype).view(unsigned)[0]
     bits = target.view(unsigned)
@@ -293,7 +298,7 @@ def _set_nan(flag: Any, target: Any) -> None:
 
 
 def _divide(target: Any, count: int) -> None:
-    """Divide in place; low precision is divided in float32."""
+    """Divide in place; arrays of low precision are divided in float32."""
     if target.itemsize == 2:
         target[...] = (target.astype(cupy.float32) / cupy.float32(count)).astype(target.dtype)
     else:

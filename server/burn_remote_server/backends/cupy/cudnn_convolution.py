@@ -1,4 +1,4 @@
-"""Convolutions on cuDNN, where it and its Python package are installed.
+"""Convolutions on cuDNN, if it and its Python package are installed.
 
 CuPy no longer includes cuDNN; NVIDIA's package ``nvidia-cudnn-frontend`` provides its graphs. Each
 operation is a graph of one node, built when the operation is bound and kept in its plan.

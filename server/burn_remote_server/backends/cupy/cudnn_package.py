@@ -21,7 +21,7 @@ def why_unusable(version: str) -> str | None:
     if release is None:
         return f"{PACKAGE} has an unreadable version: {version}"
     if tuple(map(int, release.groups())) < OLDEST:
-        return f"{PACKAGE} {version} is too old"
+        return f"{PACKAGE} {version} is too old; version {'.'.join(map(str, OLDEST))} is needed"
     return None
 
 

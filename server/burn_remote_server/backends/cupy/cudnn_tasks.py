@@ -29,7 +29,7 @@ __all__ = ["Direction", "Task", "task_of"]
 
 FLOATS: Final = frozenset({np.dtype(np.float32), np.dtype(np.float16), BFLOAT16})
 
-# Kernels with 32-bit element counts are wrong from this size on.
+# Kernels with 32-bit element counts give wrong results for arrays of this size and larger ones.
 MAX_ELEMENTS: Final = 2**31
 
 
@@ -37,8 +37,8 @@ class Direction(Enum):
     """The direction of a convolution: its output, or one of its gradients."""
 
     FORWARD = "output from input and filters"
-    TO_INPUT = "the input's gradient from the output's and the filters"
-    TO_FILTERS = "the filters' gradient from the input and the output's"
+    TO_INPUT = "the input's gradient from the output's gradient and the filters"
+    TO_FILTERS = "the filters' gradient from the input and the output's gradient"
 
 
 _DIRECTIONS: Final = {
@@ -56,7 +56,7 @@ _DIRECTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A convolution, or a gradient of one, with two or three spatial axes, as cuDNN takes it.
+    """A convolution, or a gradient of one, with two or three spatial axes, in cuDNN's terms.
 
     ``input`` is ``[batch, channels, *sizes]``, ``filters`` is ``[filters, channels / groups,
     *kernel]``, ``output`` is ``[batch, filters, *outputs]``; ``result`` is the declared shape of

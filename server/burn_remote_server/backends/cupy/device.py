@@ -1,8 +1,9 @@
 """The resources of a GPU that its sessions share: memory, streams and arrays.
 
 Each session computes on a stream of its own. CuPy's memory pool reuses freed memory on the same
-stream at once, because later work on a stream also runs later on the GPU. Memory that another
-stream uses must therefore stay allocated until that stream has passed its last use: it is *lent*.
+stream at once, because later work on a stream also runs later on the GPU. Another stream may still
+use that memory. So memory that one stream *lends* to another stays allocated until the other stream
+has passed its last use.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class Gpu:
         self.index: Final = index
         self.device: Final = cupy.cuda.Device(index)
         with self.device:
-            # A blocking stream, which is ordered with the null stream. So work outside of sessions,
-            # as at server start and in tests, is ordered with all other work.
+            # A blocking stream, which is ordered with the null stream. So work outside of sessions
+            # (at server start and in tests), which uses the null stream, is ordered with transfers.
             self.transfers: Final = cupy.cuda.Stream()
             self.pool: Final = cupy.get_default_memory_pool()
             self.pool.set_limit(size=memory_limit or 0)
@@ -76,13 +77,13 @@ class Gpu:
         self.memory_bytes: Final = min(total, memory_limit or total)
         self._persistent: Final = cupy.cuda.MemoryPool()
         self._idle: Final[deque[Any]] = deque()
-        # The stream on which the graphs of each session's stream are captured: one that is not
-        # ordered with the null stream, whose use elsewhere would end the capture.
+        # For each session's stream, the stream on which its graphs are captured. It is not ordered
+        # with the null stream: otherwise, a use of the null stream elsewhere would end the capture.
         self._capture_streams: Final[dict[int, Any]] = {}
         self._captures: Final[weakref.WeakValueDictionary[int, CapturedRun]] = (
             weakref.WeakValueDictionary()
         )
-        # Any thread appends to this queue, also in destructors, where calling CUDA or taking a lock
+        # Any thread may append to this queue, also in a destructor, where a call of CUDA or a lock
         # could deadlock.
         self._to_keep: Final[deque[tuple[Any, Any]]] = deque()
         self._kept: Final[deque[tuple[Any, Any]]] = deque()
@@ -123,7 +124,7 @@ class Gpu:
         return found
 
     def note_capture(self, captured: CapturedRun) -> None:
-        """Release a captured run when the GPU's memory is exhausted."""
+        """Register a captured run, to release it when the GPU's memory is exhausted."""
         self._captures[id(captured)] = captured
 
     # -- arrays between streams ---------------------------------------------------------------
@@ -149,7 +150,7 @@ class Gpu:
         self._to_keep.append((what, stream))
 
     def release_finished(self) -> None:
-        """Free everything that no stream uses any more. Takes no time if there is nothing."""
+        """Free the objects that no stream uses any more. Returns at once if there are none."""
         while self._to_keep:
             try:
                 what, stream = self._to_keep.popleft()
@@ -166,7 +167,7 @@ class Gpu:
     # -- memory -------------------------------------------------------------------------------
 
     def cleanup(self) -> None:
-        """Return all unused memory to the driver, and that of captured runs. Waits for the GPU."""
+        """Return unused memory and the memory of captured runs to the driver. Waits for the GPU."""
         with self.device:
             for reference in self._captures.valuerefs():
                 captured = reference()
@@ -182,11 +183,11 @@ class Gpu:
     def persistent_allocations(self) -> Iterator[None]:
         """Allocate the calling thread's arrays from a separate pool for long-lived arrays.
 
-        They would fragment the pool of short-lived ones.
+        Long-lived arrays would fragment the pool of short-lived ones.
         """
         with self.device:
-            room = self.memory_bytes - self.pool.used_bytes()
-            self._persistent.set_limit(size=max(room, 1))
+            free_bytes = self.memory_bytes - self.pool.used_bytes()
+            self._persistent.set_limit(size=max(free_bytes, 1))
             with cupy.cuda.using_allocator(self._persistent.malloc):
                 yield
 

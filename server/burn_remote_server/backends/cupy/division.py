@@ -1,9 +1,9 @@
 """Remainders and rounded quotients on a GPU, as NumPy defines them.
 
-CuPy computes the remainder of floats as ``x - floor(x / y) * y``, which is NaN where ``x / y`` is
-infinite or ``y`` is, and has the wrong sign for a ``y`` much larger than ``x``. It rounds quotients
-down as ``floor(x / y)``, which is one too large where ``x / y`` is rounded up to an integer. It
-computes ``fmod`` of integers in ``float64``, which holds no more than 53 bits.
+CuPy computes the remainder of floats as ``x - floor(x / y) * y``. That is NaN where ``x / y`` or
+``y`` is infinite, and has the wrong sign for a ``y`` much larger than ``x``. CuPy computes rounded
+quotients as ``floor(x / y)``, which is one too large where ``x / y`` is rounded up to an integer.
+It computes ``fmod`` of integers in ``float64``, which represents integers of up to 53 bits exactly.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ import numpy as np
 
 __all__ = ["floor_divide", "fmod", "remainder"]
 
-# The type that computes each dtype, and its C functions. The header of CuPy converts ``float16``.
+# For each dtype, the C type of the computation, and its C functions. CuPy's header converts
+# ``float16``.
 _FUNCTIONS: Final = {
     np.dtype(np.float16): ("float", "fmodf", "copysignf"),
     np.dtype(np.float32): ("float", "fmodf", "copysignf"),
     np.dtype(np.float64): ("double", "fmod", "copysign"),
 }
 
-# NumPy's npy_remainder (numpy/_core/src/npymath/npy_math_internal.h.src). fmod is exact; a NaN is
-# unequal to 0 and not negative, so it stays NaN.
+# NumPy's npy_remainder (numpy/_core/src/npymath/npy_math_internal.h.src). fmod is exact. NaN is
+# unequal to 0, and adding to it gives NaN, so a NaN stays NaN.
 _FLOAT_REMAINDER: Final = """
     const {type} x = static_cast<{type}>(lhs), y = static_cast<{type}>(rhs);
     {type} rest = {fmod}(x, y);
@@ -53,7 +54,7 @@ _FLOAT_FLOOR_DIVIDE: Final = """
     out = quotient;
 """
 
-# The smallest integer divided by -1 overflows, which C++ leaves undefined.
+# The division of the smallest integer by -1 overflows, which is undefined in C++.
 _INTEGER_FMOD: Final = """
     const bool is_minus_one = static_cast<T>(-1) < static_cast<T>(0) && rhs == static_cast<T>(-1);
     out = rhs == 0 || is_minus_one ? static_cast<T>(0) : static_cast<T>(lhs % rhs);
@@ -77,9 +78,9 @@ def _integer_fmod() -> Any:
 
 
 def remainder(lhs: Any, rhs: Any, out: Any = None) -> Any:
-    """Return the remainders, of the divisor's sign, of two arrays of one dtype that broadcast.
+    """Return the remainders of two arrays of one dtype that broadcast, with the divisor's sign.
 
-    The remainder of a division of floats by 0 is NaN. Takes ``out`` for the result.
+    The remainder of a division of floats by 0 is NaN. Stores the result in ``out`` if given.
     """
     if lhs.dtype not in _FUNCTIONS:
         return cupy.remainder(lhs, rhs, out=out)
@@ -90,7 +91,7 @@ def remainder(lhs: Any, rhs: Any, out: Any = None) -> Any:
 def floor_divide(lhs: Any, rhs: Any, out: Any = None) -> Any:
     """Return the quotients, rounded down, of two arrays of one dtype that broadcast.
 
-    A float divided by 0 is infinite or NaN. Takes ``out`` for the result.
+    A float divided by 0 is infinite or NaN. Stores the result in ``out`` if given.
     """
     if lhs.dtype not in _FUNCTIONS:
         return cupy.floor_divide(lhs, rhs, out=out)
@@ -99,9 +100,9 @@ def floor_divide(lhs: Any, rhs: Any, out: Any = None) -> Any:
 
 
 def fmod(lhs: Any, rhs: Any, out: Any = None) -> Any:
-    """Return the remainders, of the dividend's sign, of two arrays of one dtype that broadcast.
+    """Return the remainders of two arrays of one dtype that broadcast, with the dividend's sign.
 
-    The remainder of an integer divided by 0 is 0. Takes ``out`` for the result.
+    The remainder of an integer divided by 0 is 0. Stores the result in ``out`` if given.
     """
     if lhs.dtype.kind not in "iu":
         return cupy.fmod(lhs, rhs, out=out)

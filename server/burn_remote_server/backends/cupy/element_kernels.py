@@ -1,7 +1,8 @@
 """The source of kernels for single element-wise operations, of any size.
 
-CuPy finds the kernel of a function, its types and its broadcasting anew in each call. A kernel here
-is made for one operation whose operands are in C order and *placed* in one of four ways.
+CuPy determines the kernel of a function, its types and its broadcasting anew in each call. A kernel
+here is made for one operation, whose operands are in C order and broadcast in one of four ways,
+their *placement*.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ __all__ = ["ELEMENT_FUNCTION", "Placement", "element_source", "placement"]
 
 ELEMENT_FUNCTION: Final = "burn_remote_elements"
 
-# Where element ``i`` of the result is in an operand: at the same place, in its only element, in a
-# row that is repeated, or in a column whose elements are repeated.
+# The index in an operand of element ``i`` of the result: the same index, the index of the only
+# element, an index in a row that is repeated, or in a column whose elements are repeated.
 FULL: Final = "i"
 SINGLE: Final = "0"
 ROW: Final = "i % inner"
@@ -27,14 +28,14 @@ COLUMN: Final = "i / inner"
 
 
 class Placement(NamedTuple):
-    """The place of an element in each operand, and the length ``inner`` of rows."""
+    """The index of an element in each operand, and the length ``inner`` of rows."""
 
     places: tuple[str, ...]
     inner: int
 
 
 def placement(shapes: Sequence[Shape], result: Shape) -> Placement | None:
-    """Return how operands of these shapes are placed; ``None`` if it is another broadcasting."""
+    """Return the placement of operands of these shapes; ``None`` if they broadcast otherwise."""
     size = math.prod(result)
     if not 0 < size < 2**31:
         return None
@@ -60,7 +61,7 @@ def placement(shapes: Sequence[Shape], result: Shape) -> Placement | None:
 
 
 def _is_row(padded: Shape, result: Shape) -> bool:
-    """Whether a shape has ones, and then the sizes of the result."""
+    """Whether a shape consists of ones, followed by the last sizes of the result."""
     start = next((place for place, size in enumerate(padded) if size != 1), len(padded))
     return padded[start:] == result[start:]
 
@@ -68,7 +69,7 @@ def _is_row(padded: Shape, result: Shape) -> bool:
 def element_source(expression: Expression, operands: Sequence[Any], places: Sequence[str]) -> str:
     """Return the source of the kernel ``(operands…, result, numbers, size, inner)``.
 
-    ``operands`` has their dtypes. Without numbers, there is no such argument.
+    ``operands`` has the dtypes of the operands. Without numbers, the kernel has no such argument.
     """
     kind = C_TYPES[expression.dtype]
     parameters = [

@@ -29,24 +29,24 @@ from burn_remote_server.backends.interface import Run
 
 __all__ = ["launched"]
 
-# Threads of a block, and the most blocks: enough to fill the largest GPUs several times.
+# Threads of a block, and the most blocks: enough to occupy the largest GPUs several times over.
 THREADS: Final = 256
 MAX_BLOCKS: Final = 4096
 
 
-# Without a bound: sources depend on neither sizes nor numbers, so there are some 2,000 at most,
-# of 10 KB each.
+# A cache without a limit: sources depend on neither sizes nor numbers, so there are at most about
+# 2,000 kernels of 10 KB each.
 @cache
 def _function(source: str, device: int) -> Any:
-    """Return a kernel for the current device, which has this number."""
+    """Return a kernel for the current device, whose number is given."""
     return kept_function(source, ELEMENT_FUNCTION, OPTIONS)
 
 
 def launched(signature: Signature, run: Run) -> Run:
-    """Return an operation that launches a kernel of its own if it can, and ``run`` otherwise.
+    """Return a function that launches a prepared kernel for an operation if there is one.
 
-    Both have the same bits. Only the session's thread may call the result, with arrays of the
-    declared shapes and dtypes. Inputs that are not in C order are passed to ``run``.
+    Otherwise, and for inputs that are not in C order, it calls ``run``, which gives the same bits.
+    Only the session's thread may call the function, with arrays of the declared shapes and dtypes.
     """
     expression = expression_of(signature)
     if expression is None or _is_the_input(signature):
@@ -82,8 +82,8 @@ def _is_the_input(signature: Signature) -> bool:
     )
 
 
-# Nearly all operations have one or two operands; these forms have no loop over them. A kernel is
-# compiled at the first call.
+# Nearly all operations have one or two operands. The forms for these have no loop over operands. A
+# kernel is compiled at the first call.
 
 
 def _unary(run: Run, prepare: Callable[[], PreparedLaunch], shape: Shape, dtype: Any) -> Run:

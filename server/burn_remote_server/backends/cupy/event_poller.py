@@ -2,8 +2,9 @@
 
 CUDA's own callbacks run on a CUDA thread that must take Python's interpreter lock while CUDA waits
 for it. That deadlocks if a thread that holds the lock calls CUDA. Therefore one Python thread polls
-the awaited events. The events of a stream pass in their order, so it queries only the oldest one of
-each stream: a group may await 32 collectives, and a query holds the interpreter lock for some 3 µs.
+the awaited events. The events of a stream pass in the order in which they were recorded, so the
+thread queries only the oldest event of each stream: a group may await 32 collectives, and a query
+holds the interpreter lock for about 3 µs.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ __all__ = ["NOT_READY", "EventPoller"]
 
 logger = get_logger(__name__)
 
-# The polling interval. It delays each read by up to this time; a shorter one takes the interpreter
-# lock from other threads more often.
+# The polling interval. It delays each read by up to this time. With a shorter one, other threads
+# wait for the interpreter lock more often.
 INTERVAL_SECONDS: Final = 50e-6
 
 # The status of a pending event: cudaErrorNotReady.

@@ -1,9 +1,9 @@
-"""Operations as expressions of CUDA C++, which give the bits that CuPy's own kernels give.
+"""Operations as expressions of CUDA C++, whose results have the same bits as CuPy's own kernels.
 
-Each expression is the one of CuPy's function (cupy/_core/_routines_math.pyx, cupy/_math/*), and
-kernels are compiled without contraction of products and sums (``--fmad=false``), so a run of
-operations is rounded as the single operations are. Integers are only cast to floats, because a
-signed overflow inside a run would be undefined in C++.
+The expressions are those of CuPy's functions (cupy/_core/_routines_math.pyx, cupy/_math/*). Kernels
+are compiled without contraction of products and sums (``--fmad=false``), so a fused run of
+operations is rounded as the single operations are. The only operation on integers is the cast to
+floats, because a signed overflow would be undefined in C++.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Dtypes = Sequence["np.dtype[Any]"]
 class Expression(NamedTuple):
     """An operation on one element of each operand.
 
-    ``text`` refers to the operands as ``{0}``, ``{1}`` …: the inputs, then ``numbers``, which are
-    of the inputs' dtype.
+    ``text`` refers to the operands as ``{0}``, ``{1}`` …: first the inputs, then ``numbers``, which
+    have the inputs' dtype.
     """
 
     text: str
@@ -57,7 +57,7 @@ Builder = Callable[[Signature, Dtypes, "np.dtype[Any]"], Expression | None]
 
 
 def expression_of(signature: Signature) -> Expression | None:
-    """Return an operation as an expression; ``None`` if a single CuPy kernel has to compute it."""
+    """Return an operation as an expression; ``None`` if it needs one of CuPy's kernels."""
     build = _ROWS.get((signature.row.family, signature.row.name))
     if build is None or signature.output_count != 1:
         return None
@@ -82,7 +82,7 @@ def _floats(text: str) -> Builder:
 
 
 def _with_constants(text: str, *constants: float) -> Builder:
-    """Return a function of floats and constants in their dtype, the last operands."""
+    """Return a function of floats, whose last operands are constants in the floats' dtype."""
     build_floats = _floats(text)
 
     def build(signature: Signature, operands: Dtypes, result: np.dtype[Any]) -> Expression | None:
@@ -125,7 +125,7 @@ def _with_number(text: str, *, is_test: bool = False) -> Builder:
 
 
 def _number(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a scalar in a dtype; ``None`` for one that is rounded in another place."""
+    """Return a scalar in a dtype; ``None`` for an integer that would be rounded twice."""
     if rounded(value, dtype) != value and value == value and not _is_plain(value):
         return None
     with np.errstate(all="ignore"):
@@ -133,7 +133,7 @@ def _number(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    # Integers beyond 53 bits would be rounded twice on their way through a Python float.
+    # A larger integer would be rounded twice: to a Python float, and then to the dtype.
     return isinstance(value, float) or abs(value) <= 2**53
 
 
@@ -144,8 +144,8 @@ def _clamp(signature: Signature, operands: Dtypes, result: np.dtype[Any]) -> Exp
     low, high = (signature.call.parameters[name] for name in ("min", "max"))
     text, numbers = "{0}", []
     for limit, function, skipped in ((low, "max", -math.inf), (high, "min", math.inf)):
-        # An infinite limit changes nothing and is skipped, as in the single operation. If both
-        # limits are infinite, that operation still applies one of them; so does this.
+        # An infinite limit changes no element, so it is skipped. If both limits are infinite, the
+        # lower limit is applied. The kernel of the single operation does the same.
         if limit == skipped and not (function == "max" and high == math.inf):
             continue
         number = _number(limit, dtype)
@@ -168,7 +168,7 @@ def _power(signature: Signature, operands: Dtypes, result: np.dtype[Any]) -> Exp
     if exponent in _POWERS:
         return Expression(_POWERS[exponent], dtype)
     if signature.row.name != "PowfScalar":
-        return None  # large integers have a rule of their own
+        return None  # large integer exponents are not exact as floats, so the kernel treats them
     return Expression(f"pow{_FLOATS[dtype]}({{0}}, {{1}})", dtype, (dtype.type(exponent),))
 
 
@@ -197,7 +197,8 @@ def _fill(signature: Signature, operands: Dtypes, result: np.dtype[Any]) -> Expr
 
 
 def _cast(signature: Signature, operands: Dtypes, result: np.dtype[Any]) -> Expression | None:
-    # A cast of floats to integers saturates on the server, which C++ leaves undefined.
+    # Not for results of integers: the server's casts of floats saturate, but in C++ the cast of a
+    # float out of range is undefined.
     if result not in _FLOATS or len(operands) != 1:
         return None
     return Expression(f"static_cast<{C_TYPES[result]}>({{0}})", result)

@@ -1,7 +1,7 @@
 """Detection of lost GPUs.
 
 After some CUDA errors, every later call to that GPU fails until the process restarts: the GPU is
-*lost*. Other errors, such as out of memory, affect their call alone.
+*lost*. Other errors, such as out of memory, affect only the call that returned them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["LOST", "Faults"]
 
 logger = get_logger(__name__)
 
-# CUDA error numbers and names that mean a lost GPU; the runtime and the driver share the numbers.
-# The CUDA runtime reference says of most of them that the process must be terminated. The first
-# five and the last mean that the GPU, or a handle that this process opened on it, is gone.
+# Numbers and names of the CUDA errors that mean a lost GPU; the runtime and the driver share the
+# numbers. For most of them, the CUDA runtime reference says that the process must be terminated.
+# The first five and the last mean that the GPU, or this process's handle of it, no longer exists.
 LOST: Final = {
     46: "cudaErrorDevicesUnavailable",
     100: "cudaErrorNoDevice",
@@ -54,9 +54,9 @@ _noting: Final = threading.Lock()
 class Faults:
     """The fault state of one GPU. Thread-safe.
 
-    ``ask`` returns the GPU's current CUDA status, without waiting. As a context manager, this
-    raises ``DeviceLost`` on entry if the GPU is lost, and replaces an error that the loss caused by
-    ``DeviceLost``.
+    ``ask`` returns the GPU's current CUDA status, without waiting. As a context manager, this class
+    raises ``DeviceLost`` on entry if the GPU is lost. If the loss causes an error inside the
+    context, it raises ``DeviceLost`` instead of that error.
     """
 
     __slots__ = ("_ask", "_device", "failure", "status")
@@ -125,7 +125,8 @@ class Faults:
 def _quiet_destructors() -> None:
     """Suppress errors of destructors that cannot free memory, events and streams of a lost GPU.
 
-    There may be thousands of such objects, and Python reports each error with a traceback.
+    Otherwise, Python would report each error with a traceback, and there may be thousands of such
+    objects.
     """
     report = sys.unraisablehook
 

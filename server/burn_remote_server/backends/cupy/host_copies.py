@@ -19,15 +19,15 @@ from burn_remote_server.backends.interface import Deliver
 __all__ = ["BLOCK_BYTES", "Reads", "Upload", "host_array"]
 
 # Bytes copied to the GPU at once. Larger blocks overlap less with receiving and need more pinned
-# memory; starting a copy costs about 10 µs.
+# memory. With smaller blocks, starting the copies takes longer: about 10 µs each.
 BLOCK_BYTES: Final = 4 * 2**20
 
 # How long a read waits for the GPU before it becomes asynchronous. A callback costs about 100 µs;
 # waiting longer would block the thread on large results.
 PATIENCE_SECONDS: Final = 50e-6
 
-# Threads for copies into pageable memory. They share one bus, so more threads do not copy faster;
-# with fewer, one large read delays the others.
+# Threads for copies into pageable memory. They share one bus, so more threads do not copy faster.
+# With fewer threads, one large read would delay other reads.
 COPYING_THREADS: Final = 4
 
 _copying: Final = ThreadPoolExecutor(COPYING_THREADS, thread_name_prefix="gpu-copy")
@@ -106,9 +106,9 @@ class Reads:
     def _read_unpinned(
         self, host: Any, array: Any, later: Callable[[], Deliver]
     ) -> memoryview | None:
-        # A copy into pageable memory blocks the calling thread until it is done. It runs on its own
-        # stream in a thread pool, and starts after the session's work so far has passed, so it
-        # blocks neither the session's thread nor the thread that watches events.
+        # A copy into pageable memory blocks the calling thread until it is done. So a thread pool
+        # runs it, on a separate stream that first waits for the session's earlier work. It blocks
+        # neither the session's thread nor the thread that polls events.
         if self._unpinned is None:
             with self._gpu.device:
                 self._unpinned = cupy.cuda.Stream(non_blocking=True)

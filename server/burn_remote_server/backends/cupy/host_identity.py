@@ -16,9 +16,10 @@ def host_identity(boot: Path = _BOOT) -> str | None:
 
     Returns ``None`` where the system provides no boot id.
 
-    A host name would not do: machines created from one image may share a name, and containers on
-    one machine have different names. The user is included because another user's process cannot
-    open this process's memory. It is a digest because remote peers receive it too.
+    A host name would not identify the host: machines created from one image may share a name, and
+    containers on one machine have different names. The digest includes the user, because another
+    user's process cannot open this process's memory. The identity is a digest because remote peers
+    receive it too.
     """
     try:
         started = boot.read_text(encoding="ascii").strip()

@@ -1,8 +1,9 @@
 """Index updates on a GPU that apply repeated indices in order.
 
-One thread per distinct position applies its updates one after the other, so results do not depend
-on thread timing, as they would with atomic additions. Many positions are sorted before; with few,
-each thread looks for the updates of its position, which also works while a stream captures.
+One thread per distinct position applies the updates of this position one after the other. So
+results do not depend on thread timing, as they would with atomic additions. Many positions are
+sorted first. With few positions, each thread searches all of them for its own, which also works
+while a stream captures.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ import numpy as np
 
 __all__ = ["has_slice_kernel", "update_in_order", "update_slices_in_order"]
 
-# Comparisons of positions up to which sorting takes longer.
+# Most comparisons of positions without sorting; above this number, sorting is faster.
 MAX_COMPARISONS: Final = 2**26
 
 _STEPS: Final = {
     "Assign": "held = next",
     "Add": "held = held + next",
     "Mul": "held = held * next",
-    # A value that differs from itself is NaN, which wins both comparisons.
+    # A value that differs from itself is NaN. NaN is the result of both comparisons.
     "Min": "held = (held != held || held < next) ? held : next",
     "Max": "held = (held != held || held > next) ? held : next",
 }
 
-# Booleans add by "or" and multiply by "and".
+# For booleans, a sum is "or" and a product is "and", which are the maximum and the minimum.
 _OF_TRUTH: Final = {"Assign": "Assign", "Add": "Max", "Mul": "Min", "Min": "Min", "Max": "Max"}
 
 
@@ -79,7 +80,7 @@ def _slice_kernel(update: str) -> Any:
 
 
 def has_slice_kernel(count: int, size: int) -> bool:
-    """Whether ``count`` slices with ``size`` elements in all are updated without sorting."""
+    """Whether ``count`` slices with ``size`` elements in total are updated without sorting."""
     return count * size <= MAX_COMPARISONS
 
 

@@ -40,7 +40,7 @@ __all__ = ["cuda_families"]
 
 
 class CudaIndexing(BaseIndexing):
-    """Index updates in the order of the indices, for assignments too."""
+    """Index updates in the order of the indices, also for assignments."""
 
     def select_assign(
         self, tensor: Any, indices: Any, value: Any, *, dim: int, update: str, out: TensorSpec
@@ -65,7 +65,7 @@ class CudaIndexing(BaseIndexing):
         checks.begin()
         positions = checks.positions(indices, shape[axis])
         if checks.failed(cupy.cuda.get_current_stream()):
-            super()._checked(indices, shape, axis)  # it raises, and names the index
+            super()._checked(indices, shape, axis)  # raises an error that names the index
         return positions
 
     def _update(self, target: Any, positions: Any, values: Any, update: str) -> None:
@@ -144,7 +144,7 @@ class CudaMovement(BaseMovement):
         """Return all windows of an axis: ``[…, windows, …, size]``."""
         windows = super().unfold(input, dim=dim, size=size, step=step, out=out)
         # The result of CuPy's ``as_strided`` has no ``base``, so the session's quota counts the
-        # bytes that it shows. They must cover the allocation.
+        # bytes of its elements. These must be at least the bytes of the allocation that it keeps.
         return windows if windows.nbytes >= input.data.mem.size else windows.copy()
 
 
@@ -179,8 +179,9 @@ class _RankingFunctions:
         return _first(array, cupy.min(array, axis=axis, keepdims=True), axis)
 
     def partition(self, array: Any, place: int, axis: int) -> Any:
-        # CuPy's own kernel compares NaN as if it were equal to every number. CuPy uses that kernel
-        # only for long lines of which nearly all elements are kept; else it sorts too.
+        # CuPy's own kernel compares NaN as if it were equal to every number. Sorting costs little
+        # more: CuPy uses that kernel only for long lines of which nearly all elements are kept, and
+        # sorts other lines.
         return cupy.sort(array, axis=axis)
 
     def __getattr__(self, name: str) -> Any:

@@ -1,7 +1,7 @@
 """Copies between the GPU memory of two processes of one host, through CUDA IPC.
 
 A CUDA IPC handle of 64 bytes lets another process map a whole allocation and write to it. Therefore
-a loan is a copy in a block of its own that holds no session's tensors.
+a tensor is copied before it is lent, to a separate block that contains no session's tensors.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Lender:
                     self._spare.remove(block)
                     return block
             self._shrink(MAX_SPARE - 1)
-            if not self._made_room(size):
+            if not self._made_space(size):
                 return None
             block = cupy.cuda.Memory(size)
             self._total_bytes += size
@@ -121,7 +121,7 @@ class Lender:
         while len(self._spare) > count:
             self._total_bytes -= int(self._spare.popleft().size)
 
-    def _made_room(self, size: int) -> bool:
+    def _made_space(self, size: int) -> bool:
         """Return whether a new block of ``size`` bytes fits, after freeing cached memory."""
         found = self._gpu.memory()
         allowed = found.total - found.used - self.lent_bytes
@@ -174,7 +174,8 @@ def _opened(handle: bytes) -> Iterator[int]:
 def _check_range(address: int, size: int) -> None:
     """Check that an allocation of at least ``size`` bytes starts at the address.
 
-    Raises ``TransferFailed`` if not: the memory behind it may belong to a session of this process.
+    Raises ``TransferFailed`` if not, because a copy could then read beyond the allocation, where a
+    session of this process may have its memory.
     """
     start, held = ctypes.c_uint64(), ctypes.c_size_t()
     _ask("cuMemGetAddressRange_v2", ctypes.byref(start), ctypes.byref(held),
@@ -186,8 +187,8 @@ def _check_range(address: int, size: int) -> None:
 def _ask(function: str, *arguments: Any) -> None:
     """Call a function of the CUDA driver without holding Python's interpreter lock.
 
-    Opening and closing a handle may wait for all work of the GPU, and CuPy would hold the lock
-    meanwhile; CuPy also lacks one of these functions. Raises ``TransferFailed``.
+    Opening and closing a handle may wait for all work of the GPU, and CuPy's functions would hold
+    the lock meanwhile. CuPy also lacks one of the functions used here. Raises ``TransferFailed``.
     """
     status = getattr(_driver(), function)(*arguments)
     if status:

@@ -38,14 +38,18 @@ class CudaMatrixKernels(MatrixKernels):
         return state
 
     def svdvals(self, input: Any, *, out: TensorSpec) -> Any:
-        """Return the descending singular values; without vectors, CuPy does not report failures."""
+        """Return the singular values in descending order.
+
+        Raises ``UsageError`` if the iteration did not converge, which CuPy reports only when it
+        also computes vectors.
+        """
         values = super().svdvals(input, out=out)
         if bool(cupy.isnan(values).any()):
             raise UsageError(NO_CONVERGENCE)
         return values
 
     def solve(self, lhs: Any, rhs: Any, *, out: TensorSpec) -> Any:
-        """Return x of A x = B; CuPy itself does not broadcast batches."""
+        """Return X of A X = B. Broadcasts batches, which CuPy's function does not."""
         batch = out.shape[:-2]
         lhs = cupy.broadcast_to(lhs, (*batch, *lhs.shape[-2:]))
         return super().solve(lhs, cupy.broadcast_to(rhs, out.shape), out=out)

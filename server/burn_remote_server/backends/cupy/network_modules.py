@@ -44,7 +44,7 @@ from burn_remote_server.backends.cupy.windows import has_kernels, launch
 
 __all__ = ["cuda_module_families"]
 
-# Scratch memory of one kernel call: enough for matrix products that fill the GPU.
+# Scratch memory of one kernel call: enough for matrix products that occupy the whole GPU.
 WORKSPACE_BYTES: Final = 256 * 2**20
 
 
@@ -80,7 +80,7 @@ class CudaColumns(WindowColumns):
 
 
 class CudaCorrelation(CudaColumns, Correlation):
-    """Correlation that sums layers with few filters per channel directly."""
+    """Correlation that computes layers with few filters per channel without a matrix product."""
 
     def _correlate(self, x: Array, weight: Array, layer: Layer) -> Array:
         if layer.pointwise or not layer.depthwise or not has_kernels(x.dtype, layer.windows):

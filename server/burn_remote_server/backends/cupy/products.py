@@ -1,8 +1,8 @@
 """Matrix products by cuBLAS, also while a stream captures: batches in one call, for any strides.
 
-CuPy computes batches of ``float16`` in ``float32``, slower than ``float32`` itself, refuses
-``bfloat16``, and passes broadcast batches as pointer tables. cuBLAS has a strided call for all
-these cases.
+For batches of ``float16``, CuPy computes in ``float32``, slower than with ``float32`` arrays. It
+refuses ``bfloat16``, and passes broadcast batches as tables of pointers. cuBLAS has a strided call
+for all these cases.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _gemm_types(elements: int, sums: int, dtype: Any) -> _GemmTypes:
     return _GemmTypes(elements, sums, np.ones(1, dtype), np.zeros(1, dtype))
 
 
-# cuBLAS's sums of float32: of its full precision, and of operands rounded to TF32.
+# cuBLAS's compute types for float32: with full precision, and with operands rounded to TF32.
 _FLOAT32: Final = np.dtype(np.float32)
 _FULL_SUMS: Final = 68
 _TF32_SUMS: Final = 77
@@ -53,12 +53,12 @@ _GEMM_TYPES: Final = {
 _DEFAULT_ALGORITHM: Final = -1
 _TENSOR_ALGORITHM: Final = 99
 
-# Most calls for a batch that one stride cannot describe. Each launch takes about 10 µs; above this
-# number, the batch is copied first.
+# Most calls of cuBLAS for a batch that one stride cannot describe. Each launch takes about 10 µs. A
+# batch that needs more calls is copied first, and then needs one.
 MAX_CALLS: Final = 64
 
 
-# Products whose arguments are kept, some 1 KB each.
+# Products whose arguments are kept, about 1 KB each.
 MAX_GEMMS: Final = 4096
 
 
@@ -106,7 +106,7 @@ def matmul(lhs: Any, rhs: Any, out: Any = None) -> Any:
 def plain_matmul(lhs: Any, rhs: Any) -> Any:
     """Return the matrix product of arrays with at most two axes.
 
-    A call of cuBLAS takes 9 to 17 µs of the host's time on an H100, in ``cupy.matmul`` 24 to 31.
+    On an H100, this takes 9 to 17 µs of the host's time, and ``cupy.matmul`` takes 24 to 31 µs.
     """
     gemm = _gemm_of(lhs.dtype, lhs.shape, lhs.strides, rhs.dtype, rhs.shape, rhs.strides)
     if gemm is None:
@@ -128,8 +128,8 @@ def plain_matmul(lhs: Any, rhs: Any) -> Any:
 class _Gemm(NamedTuple):
     """The arguments of ``cublasGemmEx`` before, between and after the addresses.
 
-    The left matrix is copied from its transpose if it is in neither C nor Fortran order, the right
-    one as it is.
+    ``copies_lhs`` and ``copies_rhs``: the matrix is in neither C nor Fortran order and must be
+    copied first. The left matrix is copied in Fortran order, the right one in C order.
     """
 
     shape: tuple[int, int]
@@ -150,9 +150,9 @@ def _gemm_of(
     rhs_shape: tuple[int, ...],
     rhs_strides: tuple[int, ...],
 ) -> _Gemm | None:
-    """Return the arguments that CuPy passes (``tensordot_core_v11``): the algorithm is the same.
+    """Return the arguments that CuPy passes (``tensordot_core_v11``), so the algorithm is the same.
 
-    Returns ``None`` for arrays for which CuPy calls no cuBLAS, or raises.
+    Returns ``None`` for arrays for which CuPy does not call cuBLAS, or raises an error.
     """
     if (
         len(lhs_shape) != 2

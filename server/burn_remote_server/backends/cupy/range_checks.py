@@ -2,8 +2,8 @@
 
 A kernel turns indices into positions. If an index is out of range, it sets a flag in host memory,
 the *note*, and uses position 0, so that later kernels stay inside their arrays. A single operation
-waits for the GPU and reads the note. Nothing can wait inside a capture, so there the launch reads
-the note after its kernels, and discards the results if it is set.
+waits for the GPU and reads the note. A captured operation cannot wait. So the launch of a captured
+run reads the note after its kernels, and discards the results if it is set.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RangeChecks:
         if not is_pinned(note):
             raise MemoryError("there is no pinned memory for checks of indices")
         self._note: Final = note.view(np.int32)
-        # CUDA gives pinned host memory the same address on the GPU.
+        # CUDA maps pinned host memory to the same address on the GPU.
         address = int(self._note.ctypes.data)
         memory = cupy.cuda.UnownedMemory(address, 4, self._note, cupy.cuda.runtime.getDevice())
         self._target: Final = cupy.ndarray((1,), np.int32, cupy.cuda.MemoryPointer(memory, 0))

@@ -1,8 +1,8 @@
 """The source of kernels that reduce the rows of an array: their sums, and softmax.
 
-A warp, a part of one for short rows, or a block for long ones reduces a row in an order that
-depends on the row's length alone. Kernels that are fused around a reduction
-(``fusion.cuda.row_source``) are built from the same functions, so they give the same bits.
+A warp reduces a row; a part of a warp reduces a short row, and a block a long one. The order of the
+additions depends only on the row's length. Kernels that are fused around a reduction
+(``fusion.cuda.row_source``) are built from the same functions, so their results have the same bits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
     "row_threads",
 ]
 
-# A product and a sum must be rounded one after the other, as in single operations.
+# Without fused multiply-add: a product and a sum must each be rounded, as in single operations.
 OPTIONS: Final = ("--std=c++17", "--fmad=false")
 
 # Longer rows need several blocks, which CuPy's kernels use.
@@ -143,7 +143,7 @@ def row_grid(rows: int, columns: int) -> tuple[tuple[int, int], tuple[int, int]]
 
 
 def are_fitting(shape: Shape, dtype: Any) -> bool:
-    """Whether the rows of C-ordered arrays of a shape and dtype are reduced by these kernels."""
+    """Whether these kernels reduce the rows of C-ordered arrays of a shape and dtype."""
     if not shape or dtype not in _TYPES:
         return False
     return 2 <= shape[-1] <= MAX_COLUMNS and 0 < math.prod(shape[:-1]) < 2**31

@@ -37,7 +37,7 @@ def log_softmax(array: Any) -> Any:
 
 @cache
 def _function(kind: str, dtype: Any, threads: int, device: int) -> Any:
-    """Return a kernel for the current device, which has this number."""
+    """Return a kernel for the current device, whose number is given."""
     return kept_function(row_kernel_source(kind, dtype, threads), "burn_remote_rows", OPTIONS)
 
 

@@ -1,7 +1,7 @@
 """Sums along an axis.
 
-CuPy's own kernel takes 47 µs for the columns of 4,096 x 1,024 elements on an H100, which its memory
-could deliver in 6. The kernel here takes 11.
+To sum the columns of 4,096 x 1,024 elements on an H100, CuPy's own kernel takes 47 µs, and the
+kernel here takes 11 µs. Reading the elements from the GPU's memory takes at least 6 µs.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from burn_remote_server.backends.cupy.row_reductions import row_sums
 
 __all__ = ["sum_columns", "sum_of"]
 
-# Shapes for which the kernel of a sum is remembered, some 1 KB each.
+# Shapes for which the kernel of a sum is remembered, about 1 KB each.
 MAX_SUMS: Final = 1024
 
 
 @cache
 def _function(dtype: Any, device: int) -> Any:
-    """Return the kernel for the current device, which has this number."""
+    """Return the kernel for the current device, whose number is given."""
     return kept_function(column_source(dtype), COLUMN_SUMS, ("--std=c++17",))
 
 
 def sum_columns(
     array: Any, passes: list[ColumnPass], width: int, shape: Shape | None = None
 ) -> Any:
-    """Return the sums that the passes leave of an array in C order, perhaps in another shape."""
+    """Return the sums of an array in C order after the passes, in ``shape`` if given."""
     dtype, device = array.dtype, cupy.cuda.runtime.getDevice()
     for each in passes:
 
@@ -59,17 +59,17 @@ def sum_columns(
 
 
 class _Sum(NamedTuple):
-    """How the elements along an axis of a C-ordered array are summed: without passes, by rows."""
+    """How to sum along an axis of a C-ordered array; if ``passes`` is empty, as rows."""
 
     passes: list[ColumnPass]
     width: int
     shape: Shape
-    kept_shape: Shape  # with the axis
+    kept_shape: Shape  # the shape of the result with the axis, as of ``keepdims``
 
 
 @lru_cache(MAX_SUMS)
 def _sum_along(shape: Shape, axis: int, dtype: Any) -> _Sum | None:
-    """Return how an axis is summed, or ``None`` if CuPy's kernel does it."""
+    """Return how to sum along an axis, or ``None`` if CuPy's kernel has to."""
     before, after = shape[:axis], shape[axis + 1 :]
     shapes = (*before, *after), (*before, 1, *after)
     if axis == len(shape) - 1 and are_fitting(shape, dtype):

@@ -23,9 +23,9 @@ KERNEL_DTYPES: Final = {np.dtype(np.float32): "float", np.dtype(np.float64): "do
 
 THREADS: Final = 256
 
-# Windows with up to this many taps along an axis always run on kernels. Windows with more do so
-# only if they have no more taps than the axis has elements and windows together: larger windows
-# would spend most taps in the padding.
+# Windows with up to this many taps along an axis always run on kernels. Windows with more taps do
+# so only if the axis has at least as many elements and windows together. Most taps of larger
+# windows would read the padding.
 TAPS: Final = 64
 
 # CUDA's limit for the second and third grid dimension; kernels loop over the rest.
@@ -120,7 +120,7 @@ __global__ void add_back(const T* columns, T* x, long long lines, int first, int
     }
 }
 
-// A sum over taps per filter of one channel: lines are images and filters.
+// For each filter, a sum over the taps in its one channel: lines are images and filters.
 __global__ void depthwise(const T* x, const T* weight, T* y, long long lines, int filters,
                           int each, Axes g) {
     int taps = g.taps[0] * g.taps[1] * g.taps[2];
@@ -137,7 +137,7 @@ __global__ void depthwise(const T* x, const T* weight, T* y, long long lines, in
     }
 }
 
-// Its adjoint: lines are images and channels.
+// The adjoint of ``depthwise``: lines are images and channels.
 __global__ void depthwise_back(const T* grad, const T* weight, T* x, long long lines, int filters,
                                int each, Axes g) {
     int taps = g.taps[0] * g.taps[1] * g.taps[2];
@@ -159,7 +159,7 @@ __global__ void depthwise_back(const T* grad, const T* weight, T* x, long long l
     }
 }
 
-// The largest element of each window and where it stands; the first of equals, a NaN before all.
+// The largest element of each window and its position: the first of equals; NaN counts as largest.
 __global__ void largest(const T* x, T* y, long long* where, long long lines, int first, int last,
                         Axes g) {
     long long windows = volume(g.outputs), size = volume(g.size);
@@ -181,7 +181,7 @@ __global__ void largest(const T* x, T* y, long long* where, long long lines, int
     }
 }
 
-// Each element gets the gradients of the windows whose largest it is.
+// Each element gets the gradients of the windows whose largest element it is.
 __global__ void largest_back(const T* grad, const long long* where, T* x, long long lines,
                              int first, int last, Axes g) {
     long long windows = volume(g.outputs), size = volume(g.size);
@@ -228,7 +228,7 @@ def _function(name: str, dtype: Any) -> Any:
 _AXES: Final = np.dtype([("axes", np.int32, (6, 3))])
 
 
-# Distinct layers of all sessions; a program has few.
+# Limit for the distinct layers of all sessions; a program has few.
 @lru_cache(maxsize=1024)
 def _axes(windows: Windows) -> Any:
     """Return the struct that describes the windows to a kernel."""
@@ -246,7 +246,7 @@ def _axes(windows: Windows) -> Any:
 def has_kernels(dtype: Any, windows: Windows) -> bool:
     """Return whether kernels support a dtype and these windows.
 
-    They count in 32 bits and loop over all taps, including those in the padding.
+    The kernels count in 32 bits and loop over all taps, including those in the padding.
     """
     planes = math.prod(windows.sizes), math.prod(windows.outputs)
     reach = [
