@@ -20,5 +20,5 @@ class Route(NamedTuple):
     """The handler of one path's connections."""
 
     serve: Serve
-    # Peers keep connections open for the next tensor, so these outlive the sessions.
+    # Peers keep their connections open for later tensors, so these connections outlive sessions.
     is_for_peers: bool = False

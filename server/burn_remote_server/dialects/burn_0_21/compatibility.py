@@ -1,8 +1,8 @@
 """Dtypes of the results of a real Burn 0.21 server that differ from the declared dtypes.
 
-Burn's CPU backend gathers and selects booleans as bytes, and returns indices as 64-bit integers, as
-recorded traffic shows. Burn's clients convert the data that they read, so this server returns the
-same dtypes.
+Recorded traffic shows that Burn's CPU backend gathers and selects booleans as bytes, and returns
+indices as 64-bit integers. Burn's clients convert the data that they read, so this server returns
+the same dtypes as Burn's.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 
 __all__ = ["ReplyDTypes"]
 
-# By kind and variant: the position of a tensor among the operation's tensors, and the dtype in
-# which it is read.
+# For each kind and variant: the position of a tensor among the operation's tensors, and the dtype
+# in which a read returns it.
 _ANSWERED: Final[dict[tuple[str, str], tuple[int, DType]]] = {
     ("BaseBool", "Gather"): (-1, U8),
     ("BaseBool", "Select"): (-1, U8),
@@ -34,7 +34,7 @@ _MOVING: Final = frozenset({"Reshape", "SwapDims", "Permute", "Flip", "Expand", 
 
 
 class ReplyDTypes:
-    """The tensors of one session that are read in another dtype than declared."""
+    """The tensors of one session that a read returns in another dtype than declared."""
 
     def __init__(self) -> None:
         self._dtypes: dict[int, DType] = {}

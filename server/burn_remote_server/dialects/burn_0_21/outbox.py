@@ -36,7 +36,7 @@ class BurnOutbox:
         self._added_bytes = 0
         self.taken_bytes = 0
         self.frames: deque[list[bytes | memoryview]] = deque()
-        self.failures: Counter[str] = Counter()  # number so far, by error code
+        self.failures: Counter[str] = Counter()  # number of failures so far, by error code
         self._unreported: list[OperationFailed] = []
         self._account: OverheadAccount | None = None
 
@@ -118,6 +118,6 @@ class BurnOutbox:
 def _own_bytes(frame: Sequence[bytes | memoryview]) -> int:
     """Return a frame's own memory, without elements that are views of a tensor's memory.
 
-    ``TensorTable.hold_reply`` counts those.
+    ``TensorTable.hold_reply`` counts such elements.
     """
     return held_bytes(sum(len(buffer) for buffer in frame if isinstance(buffer, bytes)))

@@ -50,11 +50,11 @@ __all__ = [
 
 logger = get_logger(__name__)
 
-# Most frames in one batch for the worker. Passing a batch to the worker takes about 40 µs; replies
-# to its first frames wait for the whole batch.
+# Most frames in one batch for the worker. With fewer, passing batches to the worker takes longer,
+# about 40 µs each. With more, replies to the first frames of a batch wait longer for the others.
 MAX_BATCH_FRAMES: Final = 256
-# A batch with this many bytes takes no more frames: all are decoded in one iteration of the event
-# loop, and so many bytes take up to 2 ms.
+# A batch with this many bytes takes no more frames: all its frames are decoded in one iteration of
+# the event loop, and decoding so many bytes takes up to 2 ms.
 FULL_BATCH_BYTES: Final = LARGE_FRAME_BYTES
 # A batch with this many unrecognized frames takes no more frames: decoding these takes up to 2 ms.
 MAX_UNKNOWN_FRAMES: Final = 16
@@ -62,8 +62,8 @@ MAX_UNKNOWN_FRAMES: Final = 16
 SENT_AT_ONCE: Final = 64
 # Larger messages are sent in fragments, which the Rust client accepts but copies once more.
 WHOLE_BYTES: Final = 2**24
-# The size of a fragment. While a socket is full, the event loop keeps a copy of what the socket did
-# not accept, so this bounds the copy for a slow reader.
+# The size of a fragment. While a socket is full, the event loop keeps a copy of the bytes that the
+# socket did not accept, so this limits the copy for a slow reader.
 FRAGMENT_BYTES: Final = 2**20
 # Queued requests of one peer. A Burn server waits for each response, so it queues none.
 MAX_WAITING_REQUESTS: Final = 64
@@ -164,7 +164,7 @@ async def _complete_or_end(session: BurnSession, device: Device, missing: str) -
             await session.complete.wait()
     except TimeoutError:
         raise ProtocolViolation(
-            f"the client opened no {missing} socket within {seconds:g} seconds"
+            f"the client did not open the {missing} socket within {seconds:g} seconds"
         ) from None
 
 
@@ -206,7 +206,7 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
             session.progress.clear()
             await session.progress.wait()
         if session.session.spent >= TURN_COST:
-            # ``receive`` does not yield while frames are buffered: let other sessions run.
+            # ``receive`` does not yield while frames are buffered, so let other sessions run here.
             session.session.spent = 0
             await asyncio.sleep(0)
 
@@ -224,7 +224,7 @@ class _Batch(NamedTuple):
 
 
 def _decoded_batch(frame: bytes, link: AsyncLink, predictor: OperationPredictor) -> _Batch:
-    """Decode a frame and those that have arrived after it, within a bounded time."""
+    """Decode a frame and later frames that have arrived, within a bounded time."""
     seen = predictor.unknown
     tasks = [*_decoded(frame, predictor)]
     size, count = len(frame), 1
@@ -246,7 +246,7 @@ def _decoded(frame: bytes, predictor: OperationPredictor) -> Sequence[Any]:
     try:
         return decode_tasks(frame, predictor.recognize)
     except ProtocolViolation as error:
-        # Its traceback would keep what was decoded of the frame, up to 15 MiB.
+        # The traceback would keep objects that were decoded from the frame alive, up to 15 MiB.
         return (Unreadable(error.with_traceback(None)),)
 
 
@@ -279,8 +279,8 @@ async def finish(session: BurnSession) -> None:
 async def send_replies(link: AsyncLink, session: BurnSession) -> None:
     """Send the replies of a session until it ends.
 
-    Small replies leave in the iteration of the event loop in which they are ready: waking this task
-    first takes about 20 µs.
+    Small replies are sent in the iteration of the event loop in which they are ready, without this
+    task (``send_now``), because waking it takes about 20 µs.
     """
     frames = session.outbox.frames
     session.send_now = partial(_send_ready, link, session)
@@ -291,7 +291,7 @@ async def send_replies(link: AsyncLink, session: BurnSession) -> None:
                 if sent >= SENT_AT_ONCE:
                     sent = 0
                     await asyncio.sleep(0)  # sending does not yield if the client reads fast enough
-                    continue  # in the meantime, all may have been sent
+                    continue  # all replies may have been sent during the wait
                 sent += 1
                 frame = frames.popleft()
                 session.send_now = _send_nothing  # a message in fragments must not be interrupted
@@ -310,7 +310,7 @@ async def send_replies(link: AsyncLink, session: BurnSession) -> None:
 
 
 def _send_ready(link: AsyncLink, session: BurnSession) -> None:
-    """Send small replies that are first in the queue, as far as the client reads them."""
+    """Send the small replies at the head of the queue, while the socket accepts them."""
     frames = session.outbox.frames
     for _ in range(min(len(frames), SENT_AT_ONCE)):
         if not link.is_writable or len(frames[0]) > 1:
@@ -333,7 +333,7 @@ async def _send(link: AsyncLink, buffers: Sequence[bytes | memoryview]) -> int:
 
 
 async def _listen(link: AsyncLink) -> None:
-    """Detect that the client closes ``/response``, on which it sends nothing."""
+    """Detect that the client closes ``/response``, on which it sends no frames."""
     while True:
         await link.receive()
         await asyncio.sleep(0)  # ``receive`` does not yield while frames are buffered
@@ -359,7 +359,7 @@ async def serve_data(link: AsyncLink, device: Device, token: str | None, address
     seconds = host.settings.handshake_timeout_seconds
     try:
         async with asyncio.TaskGroup() as tasks:
-            # While a request waits for its tensor, only a read detects that the peer disconnected.
+            # Reading also while a request waits for its tensor detects that the peer disconnected.
             tasks.create_task(_receive_requests(link, requests))
             tasks.create_task(_close_when_draining(host, sending))
             while True:

@@ -88,7 +88,7 @@ class TaskRunner:
                     if not done:
                         invoke(plan, task.tensors)
                     elif done > 1:
-                        next(islice(waiting, done - 1, done - 1), None)  # skip the others
+                        next(islice(waiting, done - 1, done - 1), None)  # skip the fused tasks
                 elif isinstance(task, Unreadable):
                     raise task.error
                 else:
@@ -134,7 +134,7 @@ class TaskRunner:
     def estimate(self, tasks: Sequence[Any]) -> int | None:
         """Estimate the cost of tasks; return ``None`` if it is unknown."""
         tensors = self._interpreter.tensors
-        # The first error frees all tensors, and freeing many would block the event loop.
+        # The first error frees all tensors. Freeing many tensors would block the event loop.
         if tensors.has_slots() or len(tensors) > FREED_INLINE:
             return None
         known_plan = self._interpreter.known_plan
@@ -155,10 +155,10 @@ class TaskRunner:
         return total
 
     def _give_up(self, task: Any, error: Exception) -> None:
-        """End the session with what a task raised, and reply to the task."""
+        """Make the session fail with a task's error, and reply to the task."""
         if isinstance(error, BurnRemoteError):
             self._refuse(task, error)
-            error.__traceback__ = None  # ``failure`` is kept; its frames would keep the tasks
+            error.__traceback__ = None  # ``failure`` is kept, and the traceback refers to the tasks
         else:  # a bug in the server: the client still needs a response
             logger.error("session_failed", exc_info=error)
             self._refuse(task, OperationFailed(f"{type(error).__name__}: {error}"))

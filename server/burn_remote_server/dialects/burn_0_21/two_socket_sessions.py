@@ -41,10 +41,10 @@ class BurnSession:
         self.outbox: Final = outbox
         self._runner: Final = runner or TaskRunner(session.engine, session.interpreter, outbox)
         self.dtypes: Final = ReplyDTypes()
-        # ``wake`` is set when there are frames to send, ``progress`` when there may be room to read
-        # on.
+        # ``wake`` is set when there are frames to send. ``progress`` is set when the queues have
+        # become shorter, so reading may continue.
         self.wake: Final = asyncio.Event()
-        # Sends what can be sent without waiting; the handler that sends replies sets it.
+        # Sends the replies that can be sent without waiting; set by the handler that sends replies.
         self.send_now: Callable[[], None] = _no_handler
         self.progress: Final = asyncio.Event()
         self.ended: Final = asyncio.Event()
@@ -53,7 +53,7 @@ class BurnSession:
         session.notify = self.notify
 
     def notify(self) -> None:
-        """Send replies, and wake the handlers, after work was done."""
+        """Send replies and wake the handlers, after tasks were executed."""
         self.send_now()
         if self.outbox.frames or self.session.error is not None or self.ended.is_set():
             self.wake.set()
@@ -81,7 +81,10 @@ class BurnSession:
 
 
 def _decoded_bytes(tasks: Sequence[BurnTask], size: int) -> int:
-    """Return the memory of tasks that arrived in ``size`` bytes; elements are not copied."""
+    """Return the memory of tasks that arrived in ``size`` bytes.
+
+    Elements of uploads count once, because decoding does not copy them.
+    """
     elements = 0
     if size > FEW_BYTES:
         elements = sum(len(task.data.bytes) for task in tasks if isinstance(task, Upload))

@@ -1,7 +1,8 @@
-"""The process at the other end of a connection from this machine.
+"""Search for the client process of a connection that comes from this machine.
 
-Linux lists the sockets of a machine in ``/proc/net/tcp``, and the files of a process that this user
-may examine in ``/proc/PID/fd``. A process of another user, container or machine is not found.
+Linux lists the sockets of a machine in ``/proc/net/tcp``. It lists the open files of a process in
+``/proc/PID/fd``, if this user may examine the process. So a process of another user, container or
+machine is not found.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ _FAMILIES: Final = ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6"))
 
 
 def process_at(host: str, port: int, server_port: int) -> int | None:
-    """Return the number of the process whose socket at ``host:port`` is connected to a port here.
+    """Return the id of the process whose socket ``host:port`` is connected to ``server_port``.
 
-    Returns ``None`` if it cannot be found.
+    Returns ``None`` if the process cannot be found.
     """
     inode = _socket_inode(host, port, server_port)
     if inode is None:
         return None
     target = f"socket:[{inode}]"
     for entry in _processes():
-        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+        with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
             for descriptor in os.scandir(entry / "fd"):
                 with contextlib.suppress(OSError):
                     if os.readlink(descriptor.path) == target:

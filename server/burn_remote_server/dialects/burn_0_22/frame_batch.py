@@ -14,25 +14,26 @@ from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES, Decod
 
 __all__ = ["MAX_UNKNOWN_MESSAGES", "SHORT_FRAME_BYTES", "FrameBatch"]
 
-# A batch with this many tasks takes no more frames. Small operations cost about 2 µs each, so these
-# may run on the event loop. A batch for a worker that is busy may be larger, because passing it on
-# takes about 40 µs.
+# A batch with this many tasks takes no more frames. Small operations cost about 2 µs each, so such
+# a batch may run on the event loop. If earlier tasks wait for the worker, the batch goes to the
+# worker too. It may then be larger, because passing a batch on takes about 40 µs.
 FULL_BATCH_TASKS: Final = 48
 FULL_WORKER_BATCH_TASKS: Final = 256
-# A batch with this many bytes takes no more frames: all are decoded in one iteration of the event
-# loop, and so many bytes take up to 2 ms.
+# A batch with this many bytes takes no more frames: all its frames are decoded in one iteration of
+# the event loop, and decoding so many bytes takes up to 2 ms.
 FULL_BATCH_BYTES: Final = LARGE_FRAME_BYTES
 # Longer frames are decoded in turns. A frame of four operations has 300 to 600 bytes.
 SHORT_FRAME_BYTES: Final = 4096
-# From this number of messages that take long to decode, a batch takes no more frames, and the next
-# one is decoded in turns: each message takes 30 to 100 µs, those of a running program less.
+# A batch with this many unknown messages takes no more frames, and the next batch is decoded in
+# turns. Decoding an unknown message takes 30 to 100 µs; messages that a program repeats take less.
 MAX_UNKNOWN_MESSAGES: Final = 64
 
 
 class FrameBatch:
-    """The messages of consecutive frames. ``unknown`` is the number of those decoded in full.
+    """The messages of consecutive frames.
 
-    ``tasks`` has messages, and ``KnownFrame``s.
+    ``unknown`` is the number of messages that the recognizer did not know. ``tasks`` has messages
+    and ``KnownFrame``s.
     """
 
     def __init__(self, recognizer: MessageRecognizer) -> None:
@@ -94,5 +95,5 @@ class FrameBatch:
 
     def _end_with(self, error: ProtocolViolation) -> None:
         self.count += 1
-        # Its traceback would keep what was decoded of the frame, up to 15 MiB.
+        # The traceback would keep objects that were decoded from the frame alive, up to 15 MiB.
         self.tasks.append(Unreadable(error.with_traceback(None)))

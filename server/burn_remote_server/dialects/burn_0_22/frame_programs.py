@@ -1,9 +1,10 @@
 """Programs for frames that a client repeats: each message with its plan, found in advance.
 
-The layout of a frame determines which operations follow each other and which numbers they use. So
-the first frame of a layout is executed message by message, and the plans that it used are kept. A
-later one needs no search for plans, no estimates of single operations and no objects for messages.
-Only operations that may be fused with those of other frames still run as messages.
+The layout of a frame determines its operations, their order and which of the frame's numbers they
+use. So the first frame of a layout is executed message by message, and its plans are kept. A later
+frame with this layout needs no search for plans, no estimates of single operations and no objects
+for messages. Only operations that may be fused with operations of other frames still run as
+messages.
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ from burn_remote_server.programs.plans import Plan
 __all__ = ["FrameProgram", "FramePrograms", "Make", "Step"]
 
 # Programs kept per session, of about 400 bytes each, and the sum of the lengths of their frames. A
-# program keeps its frame's layout, which takes up to six times that length, after the recognizer
-# has forgotten it. When a client has more frames that it repeats, they are made again.
+# program keeps its frame's layout alive, even after the recognizer has discarded it; a layout takes
+# up to six times the length of its frame. At either limit, all programs are discarded.
 PROGRAMS_KEPT: Final = 1024
 PROGRAM_FRAME_BYTES_KEPT: Final = 512 * 1024
 
-# Tasks of a message, made of its numbers.
+# Returns the tasks of a message, made from its numbers.
 Make = Callable[[tuple[int, ...]], tuple[Any, ...]]
 
 
 class Step(NamedTuple):
     """One message of a program; its numbers are ``numbers[start:stop]`` of the frame.
 
-    It is an operation with ``plan``, or the tasks that ``make`` returns, or else frees tensors.
+    The message is an operation with ``plan``, or the tasks that ``make`` returns. If both are
+    ``None``, it frees the tensors of its numbers.
     ``is_simple``: ``Interpreter.invoke_simple`` runs the operation.
     """
 
@@ -46,8 +48,8 @@ class Step(NamedTuple):
 class FrameProgram(NamedTuple):
     """The steps of a frame, each with its place, and an estimate of their cost.
 
-    ``opens_windows``: fusers may take an operation with those after it, so the messages must run
-    one by one. ``joins_windows``: they may take one with operations of frames before.
+    ``opens_windows``: an operation may be fused with operations after it, so the messages must run
+    one by one. ``joins_windows``: an operation may be fused with operations of earlier frames.
     """
 
     steps: tuple[tuple[int, Step], ...]
@@ -67,7 +69,7 @@ class FramePrograms:
     def program(self, frame: KnownFrame) -> FrameProgram | None:
         """Return the program of a frame; ``None`` while an operation has no plan."""
         if self._interpreter.tensors.lost is not None:
-            return None  # plans that only a program keeps were not told of the loss
+            return None  # plans that only a program keeps still assume that the device works
         found = self._programs.get(frame.layout)
         if found is None:
             found = self._made(frame)

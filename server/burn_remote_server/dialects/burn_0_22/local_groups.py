@@ -1,13 +1,15 @@
 """The groups in which sessions of one Burn 0.22 client carry out collectives on this server.
 
-A client opens a session per device. Each passes its tensor to an all-reduce, which names all the
-devices that take part. The first all-reduce with certain devices makes the sessions that issue it
-members of a group, with ranks in the order of their arrival: a sum and a mean are the same for any
-order of the ranks. The group is complete when as many sessions have joined as there are devices.
+A client opens a session per device. Each session passes its tensor to an all-reduce, which names
+all the devices that take part. A session that issues its first all-reduce with a set of devices
+becomes a member of a group for this set. Its rank is the order of its arrival, which is possible
+because sums and means do not depend on the order of the ranks. The group is complete when it has as
+many members as devices.
 
-A session that is opened again has no place in its earlier group. While the group's other sessions
-are open, they issue their all-reduces in it, so the new session would wait alone for members that
-never join. Its all-reduces fail at once instead, until the other sessions have ended too.
+If a session ends and the client opens a new one for its device, the new session cannot join the
+earlier group. While the group's other sessions are open, they issue their all-reduces in it, so the
+new session would wait in a new group for members that never join. Its all-reduces fail at once
+instead, until the other sessions have ended too.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from burn_remote_server.dialects.burn_0_22.local_transfers import LocalClient
 
 __all__ = ["LocalGroups", "SessionCollectives"]
 
-# A session may be in this many groups, each of which has two threads and its own buffers.
+# Most groups of one session; each has two threads and its own buffers.
 MAX_GROUPS: Final = 8
 
 Devices = tuple[tuple[int, int], ...]
@@ -48,14 +50,14 @@ class _Forming(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Complete:
-    """A group that was complete. ``members`` are its sessions that are still open."""
+    """A group that has been complete. ``members`` are its sessions that are still open."""
 
     members: set[LocalClient]
     is_broken: bool = False  # one of its sessions has ended
 
 
 class LocalGroups:
-    """The groups of all clients of a process, while they form and while they last. Thread-safe."""
+    """The groups of all clients of a process, incomplete and complete ones. Thread-safe."""
 
     def __init__(self) -> None:
         self._forming: Final[dict[_GroupKey, _Forming]] = {}
@@ -63,29 +65,29 @@ class LocalGroups:
         self._lock: Final = threading.Lock()
 
     def join(self, client: LocalClient, devices: Devices, addresses: Sequence[str]) -> GroupSpec:
-        """Make a session a member of the group of some devices, and return what it joins.
+        """Make a session a member of the group of some devices, and return the group's spec.
 
-        ``addresses`` are those of this server's devices. Raises ``OperationFailed`` if the server
-        has fewer devices than take part, or if other sessions of the client are members of an
-        earlier group of these devices, of which one session has ended. Raises ``TransferFailed`` if
-        it is not certain which sessions are those of this client.
+        ``addresses`` are the addresses of this server's devices. Raises ``OperationFailed`` if the
+        server has fewer devices than take part, or if there is an earlier group of these devices
+        in which some sessions are open and others have ended. Raises ``TransferFailed`` if it is
+        not certain which sessions belong to this client.
         """
         different = len({*devices})
         if not 1 <= different == len(devices) <= len(addresses):
             raise OperationFailed(
-                f"an all-reduce of {len(devices)} devices, of which {different} are different; "
-                f"this server has {len(addresses)}, and reduces only between its own; name each "
-                "device once, or start the server with a larger --device-count"
+                f"an all-reduce names {len(devices)} devices, of which {different} are different; "
+                f"this server has {len(addresses)} devices, and reduces only between these; name "
+                "each device once, or start the server with a larger --device-count"
             )
         key = client.name(), devices
         with self._lock:
             left = sum(len(one.members) for one in self._complete.get(key, ()) if one.is_broken)
             if left:
                 raise OperationFailed(
-                    f"an all-reduce of {len(devices)} devices by a session that was opened again: "
-                    f"the client has {left} other open session(s) in an earlier group of these "
-                    "devices, of which a session has ended; open the sessions of all the devices "
-                    "again"
+                    f"a new session cannot take part in an all-reduce of {len(devices)} devices: "
+                    f"the client still has {left} open session(s) in an earlier group of these "
+                    "devices, of which another session has ended; open the sessions of all the "
+                    "devices again"
                 )
             forming = self._forming.pop(key, None)
             if forming is None or client in forming.members:
@@ -99,7 +101,7 @@ class LocalGroups:
         return GroupSpec(forming.secret, rank, (*addresses[: len(devices)],), ISSUE_SECONDS)
 
     def leave(self, client: LocalClient) -> None:
-        """Forget a session that has ended: no other one may join a group with it."""
+        """Forget a session that has ended, so that no other session joins a group with it."""
         with self._lock:
             for key, forming in [*self._forming.items()]:
                 if client in forming.members:
@@ -130,11 +132,13 @@ class SessionCollectives:
     def tasks(self, task: AllReduce) -> tuple[JoinGroup | Collective, ...]:
         """Return the tasks that carry out an all-reduce.
 
-        Raises ``OperationFailed`` if this server cannot, and ``UsageError``.
+        Raises ``OperationFailed`` if this server cannot carry it out, and ``UsageError`` if the
+        all-reduce is invalid.
         """
         if task.spec != task.output_spec:
             raise OperationFailed(
-                f"an all-reduce of {task.spec} into {task.output_spec}; they must be equal"
+                f"an all-reduce has the input {task.spec} and the output {task.output_spec}; they "
+                "must be equal"
             )
         call = CollectiveCall(CollectiveKind.ALL_REDUCE, (task.spec,), task.reduction)
         devices = tuple(sorted(task.devices))
@@ -145,8 +149,8 @@ class SessionCollectives:
             number = len(self._numbers)
             if number == MAX_GROUPS:
                 raise OperationFailed(
-                    f"an all-reduce of another set of devices; a session may use no more than "
-                    f"{MAX_GROUPS} sets, so use an earlier one"
+                    f"an all-reduce names a new set of devices, but the session has used "
+                    f"{MAX_GROUPS} sets, the maximum; use one of these"
                 )
             spec = self._groups.join(self._client, devices, self._addresses)
             self._numbers[devices] = number

@@ -1,13 +1,14 @@
 """Transfers of tensors between the sessions of one Burn 0.22 client.
 
-A client opens one session per device. It moves a tensor between two of them under a number that it
-counts up from 0, so numbers of different clients collide. The protocol does not say which sessions
-belong to one client. The server groups sessions by token and address and, for a client on this
-machine, by process.
+A client opens one session per device. When it moves a tensor between two of its sessions, it
+identifies the transfer by a number. Each client counts these numbers from 0, so numbers of
+different clients collide. The protocol does not tell which sessions belong to one client. So the
+server groups sessions by token and address and, for a client on this machine, by process.
 
-Two clients may share a token and an address, and their processes may be unknown. If no two sessions
-of such a group use the same device, the server treats the group as one client. If two do, the group
-has several clients, and the server refuses its moves, so that no tensor reaches the wrong client.
+Two clients may share a token and an address, and the server may not find their processes. If all
+sessions of such a group use different devices, the server treats the group as one client. If two
+sessions use the same device, the group has several clients. Then the server refuses its moves, so
+that no tensor reaches the wrong client.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def _not_found() -> None:
 
 
 class ClientIdentity(NamedTuple):
-    """The name of a client's token, and its address."""
+    """The name of a client's token, and the client's address."""
 
     token: str
     host: str
@@ -57,10 +58,10 @@ class LocalClient:
         return self.name(), transfer
 
     def name(self) -> str:
-        """Return the client's name, which all its sessions have and no other client's.
+        """Return the client's name, which is the same for all its sessions and for no others.
 
-        The first call looks for the client's process, which takes some milliseconds. Raises
-        ``TransferFailed`` if it is not certain which sessions are those of this client.
+        The first call searches for the client's process, which takes some milliseconds. Raises
+        ``TransferFailed`` if it is not certain which sessions belong to this client.
         """
         if not self._is_found:
             self._process = self._find_process()
@@ -92,7 +93,7 @@ class LocalClients:
         find_process: Callable[[], int | None] = _not_found,
     ) -> LocalClient:
         """Add a session on a device; ``find_process`` returns its client's process, if known."""
-        # A new list each time: other threads read it.
+        # A new list each time, because other threads read the old one without a lock.
         self._devices[identity] = [*self._devices.get(identity, ()), device]
         return LocalClient(self, identity, device, find_process)
 

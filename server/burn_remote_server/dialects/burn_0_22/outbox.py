@@ -29,7 +29,7 @@ class Burn22Outbox(BurnOutbox):
         self.local_keys: Final[dict[int, Key]] = {}
 
     def profile(self, request: int, answer: str) -> None:
-        """Queue the reply to a profile's start or end."""
+        """Queue the reply to the start or end of a profile."""
         self.append([encode_profile(request, answer)])
 
     def fetch(self, task: Fetch, slot: InFlight) -> None:

@@ -1,6 +1,6 @@
 """The handler of the socket of a Burn 0.22 session.
 
-Burn's client waits forever, or fails without a reason, when the server closes its socket. So
+When the server closes the socket, Burn's client waits forever or fails without a reason. So
 failures are sent as responses and the socket stays open. No pings are sent.
 """
 
@@ -164,14 +164,19 @@ def _open(
     except ProtocolViolation as error:
         raise _Refused(str(error), IncompatibleProtocol()) from None
     if init.version != VERSION:
-        reason = f"the client speaks version {init.version} of Burn's protocol, not {VERSION}"
+        reason = (
+            f"the client has version {init.version} of Burn's protocol; this server has {VERSION}"
+        )
         raise _Refused(reason, IncompatibleProtocol())
     try:
         grant = host.access.admit(_token(init, token))
     except HandshakeRefused as error:
         raise _Refused(str(error), Unauthorized()) from None
     if init.device_index >= len(host.devices):
-        reason = f"the client asks for device {init.device_index} of {len(host.devices)}"
+        reason = (
+            f"the client asks for device {init.device_index}; this server has "
+            f"{len(host.devices)} devices, whose numbers begin at 0"
+        )
         raise _Refused(reason, NoSuchDevice(len(host.devices)))
     device = host.devices[init.device_index]
     identity = ClientIdentity(grant.name, link.peer_host)
@@ -233,8 +238,8 @@ class _Closed(Exception):
 class _Intake:
     """Decodes the frames of a session, and executes or queues their tasks.
 
-    Most frames are taken as soon as they arrive, without waking the task that receives. That task
-    takes what needs waiting: long frames, and all frames while the session is behind.
+    Most frames are handled as soon as they arrive, without waking the task that receives. That task
+    handles the frames that must wait: long ones, and all frames while the session is behind.
     """
 
     def __init__(self, link: AsyncLink, session: BurnSession, device: Device) -> None:
@@ -248,7 +253,7 @@ class _Intake:
         self._is_slow = False  # the last batch had many unknown messages
 
     def take_arrived(self) -> None:
-        """Take the frames that need no waiting. Raises ``_Closed``."""
+        """Handle arrived frames that need not wait. Raises ``_Closed``."""
         session = self._session.session
         session.spent = 0  # the event loop has just called other sessions
         while session.spent < TURN_COST and not self._is_slow and not self._must_wait():
@@ -259,7 +264,7 @@ class _Intake:
             self._submit(batch)
 
     async def take(self, frame: bytes | memoryview) -> None:
-        """Take a frame and those that have arrived after it. Raises ``_Closed``."""
+        """Handle a frame and later frames that have arrived. Raises ``_Closed``."""
         session = self._session.session
         batch = FrameBatch(self._recognizer)
         if self._is_slow or len(frame) > SHORT_FRAME_BYTES:
@@ -273,7 +278,7 @@ class _Intake:
             self._session.progress.clear()
             await self._session.progress.wait()
         if session.spent >= TURN_COST:
-            # ``receive`` does not yield while frames are buffered: let other sessions run.
+            # ``receive`` does not yield while frames are buffered, so let other sessions run here.
             session.spent = 0
             await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""Execution of the tasks that Burn 0.22 has and Burn 0.21 has not."""
+"""Execution of the tasks of Burn 0.22 that Burn 0.21 does not have."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Burn22Runner(TaskRunner):
         self._programs: Final = FramePrograms(interpreter)
 
     def run(self, tasks: Sequence[Any]) -> None:
-        """Execute tasks in order; those of a ``KnownFrame`` in its program, if it has one."""
+        """Execute tasks in order; execute a ``KnownFrame`` by its program, if it has one."""
         super().run(self._divided(tasks))
 
     def handle(self, task: Any) -> None:
@@ -82,7 +82,7 @@ class Burn22Runner(TaskRunner):
             return super().estimate(task.messages()) if program is None else program.cost
         if isinstance(task, RunGraph):
             return self.graphs.estimate(task)
-        # The first of these looks for the process of the client.
+        # The first such task of a session searches for the client's process.
         if isinstance(task, ExposeLocally | FetchLocally | AllReduce):
             return None
         return super().cost_of(task)
@@ -98,12 +98,12 @@ class Burn22Runner(TaskRunner):
             super().answer_refused(task, failure)
 
     def _divided(self, tasks: Sequence[Any]) -> Sequence[Any]:
-        """Return tasks with the messages of those frames in their place that run one by one.
+        """Replace some frames by their messages, which run one by one; return all tasks.
 
-        These are frames without a program, and those whose operations may be fused with others.
+        These are frames without a program, and frames whose operations may be fused with others.
         """
         divided: list[Any] = []
-        follows_operations = False  # with which operations of this frame could be fused
+        follows_operations = False  # the tasks before may be operations, to fuse with the frame's
         for task in tasks:
             if type(task) is KnownFrame:
                 program = None if self.failure is not None else self._programs.program(task)
@@ -128,7 +128,7 @@ class Burn22Runner(TaskRunner):
         engine.place = 0
         engine.tasks = frame
         try:
-            if program is None:  # the device was lost after the tasks before
+            if program is None:  # an earlier task of the batch found the device lost
                 super().run(frame.messages())
             else:
                 self._run_program(frame, program)

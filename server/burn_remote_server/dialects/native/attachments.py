@@ -1,8 +1,8 @@
 """Native sessions, each with the connection that serves it or the lease that keeps it alive.
 
 The state machine is in ``protocol/…/session_states.py``; this module performs its actions.
-Everything here runs on the event loop. A resume never waits, so concurrent resumes happen one after
-the other, and the last one wins.
+All methods run on the event loop. A resume never waits, so concurrent resumes happen one after the
+other, and the last one wins.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from burn_remote_server.execution.sessions import Session
 __all__ = ["Attachment", "Attachments"]
 
 # Limits of the replay window. Clients acknowledge every few frames. Without limits, a client that
-# never does would keep dropped arrays alive.
+# never acknowledges would keep dropped arrays alive.
 MAX_UNACKNOWLEDGED_BYTES: Final = 2**30
 MAX_UNACKNOWLEDGED_FRAMES: Final = 65_536
 
@@ -120,7 +120,7 @@ class Attachment:
         """Cancel the connection that serves the session; its handler closes the link."""
         self.session.notify = _ignore
         if self._writer is not None:
-            # Immediately, because the writer would send further frames only on the old link.
+            # Now, because the writer would send frames on the old link until its task has ended.
             self._writer.stop()
             self._writer = None
         if self._connection is not None and self._connection is not asyncio.current_task():

@@ -19,9 +19,10 @@ SENT_AT_ONCE: Final = 64
 
 
 class FrameWriter:
-    """Sends the frames of an outbox, one at a time; the connection's reader waits for its progress.
+    """Sends the frames of an outbox, one at a time.
 
-    The reader stops receiving while too much work or too many frames are queued (backpressure).
+    The connection's reader stops receiving while too much work or too many frames are queued
+    (backpressure). It then waits for ``progress``.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class FrameWriter:
         self._stopped = True
 
     def wake(self) -> None:
-        """Check for frames to send, and let the reader check for room."""
+        """Check for frames to send, and let the reader check whether it may continue."""
         if not (self._is_idle and self._sent_now()):
             self._wake.set()
         self._progress.set()
@@ -54,7 +55,8 @@ class FrameWriter:
     def acknowledge(self, message: Acknowledged) -> None:
         """Send an acknowledgement before the outbox's frames.
 
-        It replaces an earlier one that was not sent, so none pile up for a peer that reads nothing.
+        It replaces an earlier one that was not sent, so acknowledgements do not accumulate for a
+        peer that reads nothing.
         """
         self._acknowledgement = message
         self._wake.set()
@@ -80,7 +82,7 @@ class FrameWriter:
     def _sent_now(self) -> bool:
         """Send the first queued frame if it need not wait; return whether nothing is left to do.
 
-        A switch to the task of ``run`` would delay the reply to a read by a twentieth.
+        Switching to the task of ``run`` would make the round trip of a read 5 % longer.
         """
         session = self._session
         if self._acknowledgement is not None or self._stopped or self._wake.is_set():

@@ -55,7 +55,7 @@ def read_hello(frame: bytes | memoryview) -> tuple[Hello, int]:
 async def refuse(link: AnyAsyncLink, error: BurnRemoteError) -> None:
     """Refuse a ``Hello`` and close the connection. Never raises.
 
-    If the frame was corrupted, it closes without a reason, so that the client retries.
+    If the frame was corrupted, this closes the connection without a reason, so the client retries.
     """
     if isinstance(error, ConnectionLost) and not isinstance(error, SessionLost):
         return

@@ -27,7 +27,7 @@ async def serve_link(
 ) -> None:
     """Serve a link of a group until it ends.
 
-    Raises ``HandshakeRefused`` if no session of this process becomes its member in time.
+    Raises ``HandshakeRefused`` if no session of this process joins as the link's member in time.
     """
     if not accepts_join(message, signer):
         raise ProtocolViolation("the message to join a link has an invalid signature")
@@ -35,7 +35,9 @@ async def serve_link(
         seconds = host.settings.fetch_timeout_seconds
         member, proof = await host.groups.source(message.link, seconds)
     except TimeoutError:
-        raise HandshakeRefused("no session of this server joined such a group in time") from None
+        raise HandshakeRefused(
+            "no session of this server joined a group with this link in time"
+        ) from None
     await link.send(encode_frame(LinkJoined(proof)))
     sender = await frame_sender(link, member.while_sending)
     outgoing = PeerOutgoing(sender)
@@ -73,7 +75,7 @@ async def _listen_until_lost(link: AnyAsyncLink, member: Member) -> None:
     try:
         await _listen(link, member)
     except TimeoutError:
-        member.next_lost(f"nothing was heard of it for {member.spec.bound_seconds:g} seconds")
+        member.next_lost(f"nothing arrived from it for {member.spec.bound_seconds:g} seconds")
     except BurnRemoteError as error:
         member.next_lost(str(error))
 

@@ -45,9 +45,10 @@ from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
 
 __all__ = ["serve_peer"]
 
-# Fetches of one connection that run or wait for their tensors; a session of the other server sends
-# up to 64 at a time. Beyond them, the connection is not read. Each is a task, and all are cancelled
-# in one iteration of the event loop when the connection ends, about 20 µs each.
+# Most fetches of one connection that run or wait for their tensors; a session of the other server
+# sends up to 64 at a time. At this number, the connection is not read. Each fetch is a task, and
+# all tasks are cancelled in one iteration of the event loop when the connection ends, about 20 µs
+# each.
 MAX_PEER_FETCHES: Final = 2048
 # Requests handled in one iteration of the event loop, each about 50 µs.
 REQUESTS_AT_ONCE: Final = 16
@@ -135,7 +136,7 @@ async def _receive_requests(
         if received % REQUESTS_AT_ONCE == 0:
             await asyncio.sleep(0)  # ``receive`` does not yield while frames are buffered
         if isinstance(message, Acknowledged) and isinstance(link, CheckedAsyncLink):
-            continue  # its checksum has shown that no frame before it was lost
+            continue  # a heartbeat: its checksum has shown that no earlier frame was lost
         if not isinstance(message, FetchRequest):
             raise ProtocolViolation(f"a peer must not send {name_of(message)}")
         if signer is not None and not signer.accepts(
@@ -172,7 +173,7 @@ async def _serve_link(
 
 
 async def _beat(host: Host, writer: FrameWriter) -> None:
-    """Send a frame each interval, so that its checksum soon reveals the loss of an earlier one."""
+    """Send a frame each interval, so that its checksum soon reveals the loss of earlier frames."""
     while True:
         await asyncio.sleep(host.settings.peer_beat_seconds)
         writer.acknowledge(Acknowledged(0))
@@ -220,7 +221,7 @@ async def _serve_fetch(
         outbox.reply(request.request, error)
     except MemoryError:
         sending.give_up(request)
-        reason = "the source has no memory to copy the tensor's elements"
+        reason = "the source does not have enough memory to copy the tensor's elements"
         outbox.reply(request.request, TransferFailed(reason))
     writer.wake()
 

@@ -17,14 +17,15 @@ from burn_remote_server.hosting.host import Device
 __all__ = ["native_routes"]
 
 
-# serve(link, device, token, address, first): serves a session whose first frame is not ours.
+# serve(link, device, token, address, first): serves a session whose first frame is not of the
+# native dialect.
 ServeForeign = Callable[[AsyncLink, Device, str | None, str, bytes], Awaitable[None]]
 
 
 def native_routes(serve_foreign: ServeForeign | None = None) -> Mapping[str, Route]:
     """Return the native routes of one process, with a registry of its native sessions.
 
-    Burn's clients since 0.22 use the same path; ``serve_foreign`` serves those.
+    Clients of Burn 0.22 use the path ``/session`` too; ``serve_foreign`` serves them.
     """
     attachments = Attachments()
 
@@ -51,7 +52,8 @@ def native_routes(serve_foreign: ServeForeign | None = None) -> Mapping[str, Rou
     def serve_transfer(
         link: AsyncLink, device: Device, _token: str | None, _address: str
     ) -> Awaitable[None]:
-        # Detects a peer that stops responding: its fetch would keep the exposed tensor in memory.
+        # Pings detect a peer that stops responding, whose fetch would keep the exposed tensor in
+        # memory.
         link.keep_alive(device.host.settings.peer_beat_seconds)
         return serve_peer(link, device.host)
 

@@ -185,14 +185,15 @@ def _open(device: Device, attachments: Attachments, grant: Grant) -> Attachment:
     return attachment
 
 
-# The outcome of a frame: taken, the client's last one, or not taken (another link serves).
+# The outcome of a frame: handled (``True``), the client's last frame (``Closing``), or not handled,
+# because another link serves the session by now (``None``).
 _Taken = Literal[True] | Closing | None
 
 
 class _LeftToTask(Exception):
-    """Raised when a frame that ends reading was handled on arrival; the reading task ends then.
+    """A frame that ends the connection was handled on arrival, outside of the task that reads.
 
-    It is no error of a link, so links let it pass.
+    Links pass this exception on to that task, because it is not an error of a link.
     """
 
     def __init__(self, outcome: Closing | BurnRemoteError | None) -> None:
@@ -257,7 +258,7 @@ class _Connection:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _beat(self) -> None:
-        """Send a frame each interval: its checksum soon reveals the loss of an earlier one."""
+        """Send a frame each interval, so that its checksum soon reveals lost earlier frames."""
         while True:
             await asyncio.sleep(self._host.settings.heartbeat_seconds)
             self._writer.acknowledge(self._attachment.acknowledgement())
@@ -274,8 +275,9 @@ class _Connection:
                 attachment.leave()
                 if not is_first:
                     await self._finish()
-                # As the first frame it asks to skip the queued work. A client sends it over a new
-                # link, because this server stops reading the old one while much work is queued.
+                # ``Closing`` as the first frame of a link means that the client does not wait for
+                # the queued work. A client sends it over a new link, because this server stops
+                # reading the old link while much work is queued.
                 raise taken.error
             if is_first:
                 is_first = False
@@ -291,7 +293,7 @@ class _Connection:
                 await asyncio.sleep(0)
 
     async def _take_next(self) -> _Taken:
-        """Take the next frame. No reference to the frame is left when this returns."""
+        """Handle the next frame. No reference to the frame is left when this returns."""
         try:
             frame = await self._link.receive()
         except _LeftToTask as left:
@@ -311,7 +313,7 @@ class _Connection:
         return len(self._attachment.outbox) >= MAX_WAITING_REPLIES
 
     def _take_arrived(self) -> None:
-        """Take frames that need no waiting, as soon as they arrive.
+        """Handle frames that need not wait, as soon as they arrive.
 
         Raises ``_LeftToTask`` after the last frame.
         """
@@ -324,7 +326,7 @@ class _Connection:
             self._take_now(frame)
 
     def _take_alone(self, frame: bytes | memoryview) -> bool:
-        """Take a frame that has arrived alone, unless it must wait; return whether it was taken.
+        """Handle a frame that arrived alone, unless it must wait; return whether it was handled.
 
         Raises ``_LeftToTask`` after the last frame.
         """
@@ -335,7 +337,7 @@ class _Connection:
         return True
 
     def _take_now(self, frame: bytes | memoryview) -> None:
-        """Take a frame outside of the task that reads. Raises ``_LeftToTask``."""
+        """Handle a frame outside of the task that reads. Raises ``_LeftToTask``."""
         attachment = self._attachment
         try:
             taken = self._take(frame)
@@ -381,7 +383,10 @@ class _Connection:
         return True
 
     async def _finish(self) -> None:
-        """Finish the work queued before ``Closing``: other sessions may wait for its transfers."""
+        """Finish the work queued before ``Closing``.
+
+        Other sessions may wait for tensors that this work exposes.
+        """
         session = self._attachment.session
         while session.queued and session.error is None:
             await self._writer.progress()
