@@ -167,7 +167,7 @@ def test_a_session_is_in_a_bounded_number_of_groups(sessions: Sessions) -> None:
     for number in range(MAX_GROUPS):
         joined(collectives, reduced((0, 0), (0, number + 1)))
 
-    with pytest.raises(OperationFailed, match=f"more than {MAX_GROUPS}"):
+    with pytest.raises(OperationFailed, match=f"has used {MAX_GROUPS} sets"):
         collectives.tasks(reduced((0, 0), (0, 100)))
 
 
