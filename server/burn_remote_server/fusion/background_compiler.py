@@ -20,10 +20,10 @@ __all__ = ["BackgroundCompiler"]
 
 logger = get_logger(__name__)
 
-# Compiled sources of a compiler, some 100 KB each with their machine code.
+# Most compiled sources of a compiler, about 100 KB each with their machine code.
 MAX_KERNELS: Final = 256
-# Sources that wait. LLVM takes 10 to 60 ms for each, and NVIDIA's compiler 150 to 280 ms, so an
-# exiting process waits for about a second, or four.
+# Most sources that wait for compilation. LLVM takes 10 to 60 ms for each, and NVIDIA's compiler 150
+# to 280 ms, so an exiting process waits for up to one second or four seconds.
 MAX_WAITING: Final = 16
 
 Compiled = TypeVar("Compiled")
@@ -71,14 +71,15 @@ class BackgroundCompiler(ABC, Generic[Compiled]):
         return source in self._compiled
 
     def _forked(self) -> None:
-        # In a forked child: the parent's thread may have held the compiler's own locks, so the
-        # child must not compile. A full queue accepts no sources.
+        # Called in a forked child. The parent's thread may have held locks of the compiler library
+        # during the fork, so the child must not compile. A queue that counts as full accepts no
+        # sources.
         self._lock = threading.Lock()
         self._worker = None
         self._waiting = OrderedDict((str(place), ()) for place in range(MAX_WAITING))
 
     def wait(self) -> None:
-        """Wait until nothing waits for its compilation."""
+        """Wait until all queued sources are compiled."""
         worker = self._worker
         if worker is not None:
             worker.join()
@@ -94,7 +95,7 @@ class BackgroundCompiler(ABC, Generic[Compiled]):
             kernels = None
             try:
                 kernels = self._compile(source, names)
-            except Exception:  # a bug: the programs run without the kernel
+            except Exception:  # a bug in the server: the programs run without the kernel
                 logger.exception("kernel_not_compiled", functions=len(names))
             seconds = time.perf_counter() - started
             logger.debug("kernel_compiled", functions=len(names), seconds=round(seconds, 4))

@@ -12,13 +12,14 @@ __all__ = ["FusionCounts", "KernelCounts"]
 class FusionCounts:
     """Counts of one session; only the thread that runs the session writes them.
 
-    A *window* is a run of operations of a stream that fusers were asked about. ``plans_found`` are
-    windows whose execution plan was known, ``fallbacks`` optimizations in whose place the
-    operations ran one by one, ``graph_fallbacks`` calls of graphs that ran step by step.
+    A *window* is a run of operations of a stream that was offered to the fusers. ``plans_found``
+    counts windows whose execution plan was known, ``fallbacks`` counts optimizations whose
+    operations ran one by one instead, and ``graph_fallbacks`` counts calls of graphs that ran step
+    by step.
 
-    ``captures`` are parts of graphs that a device captured, ``replays`` their launches;
-    ``replay_fallbacks`` calls that had to run the operations again, ``captures_refused`` attempts
-    that failed, and ``captures_released`` captures that gave way to tensors.
+    ``captures`` counts parts of graphs that a device captured, and ``replays`` their launches.
+    ``replay_fallbacks`` counts calls that had to run the operations again, ``captures_refused``
+    attempts that failed, and ``captures_released`` captures that were released so that tensors fit.
     """
 
     windows: int = 0

@@ -1,8 +1,8 @@
 """The interfaces of fusers and of the optimizations that they build.
 
 A stream of operations is offered to several fusers, one operation after the other, until each of
-them is closed. The fuser with the best score then builds an optimization, which replaces the run of
-operations that the fuser accepted (``search``).
+them is closed, that is, accepts no more. The fuser with the best score then builds an optimization,
+which replaces the run of operations that the fuser accepted (``search``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 class OverwrittenInputs(Exception):
     """An optimization failed after it had begun to overwrite the inputs at ``places``.
 
-    Its single operations cannot be executed instead, because inputs are lost. The cause is the
+    Its single operations cannot be executed instead, because inputs are lost. ``__cause__`` is the
     error that occurred.
     """
 
@@ -71,10 +71,10 @@ class FuserStatus(enum.Enum):
 
 
 class FuserProperties(NamedTuple):
-    """What a fuser could build now.
+    """Properties of the optimization that a fuser could build now.
 
-    ``score`` compares fusers: the bytes that the optimization does not move through memory.
-    ``ready``: an optimization of the accepted operations would pay.
+    ``score`` compares the fusers of a device: the larger one is chosen. ``ready``: the optimization
+    would be faster than its operations one by one.
     """
 
     score: int
@@ -95,12 +95,12 @@ OptimizationState = dict[str, Any]
 class DirectCall(NamedTuple):
     """An optimization as one function that a program calls in place of its operations.
 
-    ``run`` takes the inputs in any layout, and after them, if there is one output, optionally the
-    array of an input to write it into. It returns the output, or a tuple of several. ``compiled``
-    returns a faster ``run`` or ``None``, and whether this answer is final. The faster ``run`` gives
-    outputs in C order if those of the operations are in C order. It can raise only ``MemoryError``,
-    and only before it has written anything. ``makes_new_arrays``: nothing else references the
-    outputs of either function.
+    ``run`` takes the inputs in any layout. If there is one output, it also takes the array of an
+    input, as an optional last argument, into which it writes the output. It returns the output, or
+    a tuple of several. ``compiled`` returns a faster ``run`` or ``None``, and whether this result
+    is final. The faster ``run`` returns outputs in C order if those of the operations are in C
+    order. It can raise only ``MemoryError``, and only before it has written anything.
+    ``makes_new_arrays``: nothing else references the outputs of either function.
     """
 
     run: Run
@@ -121,16 +121,16 @@ class Optimization(NumOperations):
     @property
     @abstractmethod
     def outputs(self) -> tuple[int, ...]:
-        """The tensors that it makes; those that die inside are never made."""
+        """The tensors that it makes, except those that only its own operations use."""
 
     @property
     def direct_call(self) -> DirectCall | None:
-        """The optimization as one function, or ``None``: then only ``execute`` executes it."""
+        """The optimization as one function; ``None`` if only ``execute`` can execute it."""
         return None
 
     @property
     def is_final(self) -> bool:
-        """Whether executions will use the same kernels from now on: none is being compiled."""
+        """Whether executions use the same kernels from now on, because none is being compiled."""
         return True
 
     @abstractmethod

@@ -61,7 +61,7 @@ class FusionRuntime(ABC):
 
 
 class FusionBackend(ABC):
-    """What fusion adds to a backend."""
+    """The methods that fusion adds to a backend."""
 
     @property
     @abstractmethod
@@ -80,9 +80,9 @@ class FusionBackend(ABC):
 
     @property
     def full_precision_backend(self) -> FusionBackend:
-        """Burn's ``FullPrecisionBackend``: it computes in float32 what this one stores in 16 bits.
+        """The equivalent of Burn's ``FullPrecisionBackend``, which computes in float32.
 
-        It is this backend itself, because kernels here widen such tensors.
+        It is this backend itself, because kernels here convert 16-bit floats to float32 themselves.
         """
         return self
 
@@ -92,14 +92,14 @@ class FusionBackend(ABC):
 
 
 class Fusion(Backend, FusionBackend):
-    """A backend whose streams of operations are fused; in all else the backend that it wraps."""
+    """A backend that fuses operations; in all other respects, it behaves as the one it wraps."""
 
     def __init__(self, inner: Backend, runtime: FusionRuntime) -> None:
         self.inner: Final = inner
         self._runtime: Final = runtime
         self.name = f"fusion<{inner.name}>"  # type: ignore[misc]
         self.ad_enabled = inner.ad_enabled  # type: ignore[misc]
-        # Called for each tensor: a forwarding method would add 0.1 µs.
+        # Called for each tensor, so a forwarding method would cost 0.1 µs each time.
         self.nbytes = inner.nbytes  # type: ignore[method-assign]
         self.root = inner.root  # type: ignore[method-assign]
         self.owns_memory = inner.owns_memory  # type: ignore[method-assign]

@@ -1,8 +1,8 @@
 """The state of an optimization as plain data, from which an equal one is built.
 
-A state is a dictionary of strings, numbers, lists and bytes, which MessagePack can store: the
-optimization's name, the shape of its results, and its operations as Burn's wire form writes them,
-with the ids of their tensors. Functions and compiled kernels are bound again.
+A state is a dictionary of strings, numbers, lists and bytes, which MessagePack can store. It has
+the optimization's name, the shape of its results, and its operations in Burn's wire form with the
+ids of their tensors. It has no functions and compiled kernels; these are bound again.
 """
 
 from __future__ import annotations

@@ -11,11 +11,7 @@ __all__ = ["OrderedExecution"]
 
 
 class OrderedExecution:
-    """Operations of a stream, and the optimization that replaces them.
-
-    ``executed`` counts the executions of the optimization, ``fallbacks`` those among them that
-    executed the operations one by one.
-    """
+    """Operations of a stream, and the optimization that replaces them."""
 
     def __init__(self, operations: Sequence[StreamOperation], optimization: Optimization) -> None:
         self.operations: Final = tuple(operations)
@@ -24,9 +20,9 @@ class OrderedExecution:
     def execute_optimization(self, *inputs: Any, reusable: Sequence[int] = ()) -> list[Any]:
         """Return the outputs of the optimization for the arrays of its inputs.
 
-        Outputs may be written into the inputs at the places ``reusable``. Raises
-        ``OverwrittenInputs`` if that has begun, otherwise any error of an operation; the inputs
-        are unchanged then.
+        Outputs may be written into the inputs at the places ``reusable``. After such a write has
+        begun, an error raises ``OverwrittenInputs``. Otherwise, the inputs are unchanged and the
+        error of the operation is raised.
         """
         outputs = self.optimization.execute(inputs, reusable)
         return self.execute_operations(inputs) if outputs is None else outputs

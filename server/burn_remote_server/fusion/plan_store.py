@@ -1,4 +1,4 @@
-"""The execution plans that a stream of operations was found to need."""
+"""The execution plans of the windows of a stream of operations."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ P = TypeVar("P")
 class ExecutionPlanStore(Generic[P]):
     """Execution plans by window, the least recently used of which are evicted.
 
-    A window is explored when it is seen for the second time: most windows of a program that does
-    not repeat itself are never explored.
+    A window is explored when it is seen for the second time. So windows that a program does not
+    repeat are never explored.
     """
 
     def __init__(self, counts: FusionCounts) -> None:
@@ -34,7 +34,7 @@ class ExecutionPlanStore(Generic[P]):
         return len(self._plans)
 
     def found(self, window: Hashable, explore: Callable[[], P]) -> P | None:
-        """Return the plan of a window, from ``explore`` at its second sighting."""
+        """Return the plan of a window; call ``explore`` for it when it is seen the second time."""
         self._counts.windows += 1
         if window not in self._plans:
             self._plans[window] = None

@@ -12,7 +12,7 @@ __all__ = ["RunFuser"]
 
 
 class RunFuser(OperationFuser):
-    """Collects operations on arrays of one shape until one is not accepted."""
+    """Collects operations on arrays of one shape, up to the first one that is not accepted."""
 
     def __init__(self) -> None:
         self._operations: list[StreamOperation] = []

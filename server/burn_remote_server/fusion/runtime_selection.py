@@ -20,7 +20,7 @@ def _numpy_runtime(backend: Backend, compiles: bool) -> FusionRuntime:
 
 def _cupy_runtime(backend: Backend, compiles: bool) -> FusionRuntime | None:
     if not compiles:
-        return None  # without kernels, a run on a GPU saves nothing
+        return None  # on a GPU, runs are only faster as compiled kernels
     from burn_remote_server.backends.cupy.backend import CupyBackend
     from burn_remote_server.fusion.cuda.runtime import CupyFusionRuntime
 

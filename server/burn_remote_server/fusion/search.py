@@ -10,8 +10,8 @@ from burn_remote_server.fusion.ordered_execution import OrderedExecution
 
 __all__ = ["MAX_BLOCK_OPERATIONS", "Block", "begins_run", "optimized"]
 
-# Most operations of one optimization. Larger blocks save little more, and an error in one of their
-# operations repeats all before it.
+# Most operations of one optimization. Larger blocks save little more, and after an error in one of
+# their operations, all operations before it are executed again.
 MAX_BLOCK_OPERATIONS: Final = 64
 
 
@@ -32,8 +32,8 @@ def optimized(
 ) -> list[Block]:
     """Return the blocks of a stream that fusers can replace, in their order.
 
-    ``None`` stands for an operation that no fuser takes. One greedy pass: the time grows with the
-    number of operations.
+    ``None`` stands for an operation that no fuser takes. The search is one greedy pass, so its time
+    is proportional to the number of operations.
     """
     blocks: list[Block] = []
     start = 0

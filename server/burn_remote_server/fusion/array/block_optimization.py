@@ -27,9 +27,10 @@ __all__ = [
 
 
 class BlockOptimization(Optimization):
-    """Operations with results of one shape, or of one element for each of its rows, in blocks.
+    """Operations that are executed block by block.
 
-    ``program_inputs`` has the shapes and dtypes of the inputs.
+    Each result has one common shape, or one element for each row of this shape. ``program_inputs``
+    has the shapes and dtypes of the inputs.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class BlockOptimization(Optimization):
 
 
 def exact_steps_of(operation: StreamOperation) -> tuple[ExactStep, ...] | None:
-    """Return an operation as exact functions, or ``None`` if it is none."""
+    """Return an operation as exact functions, or ``None`` if it is not exact."""
     if not operation.calls:
         return None
     dtypes = [array_dtype(use.spec.dtype) for use in operation.signature.input_uses]
@@ -131,9 +132,9 @@ def _dying(operations: Sequence[StreamOperation]) -> frozenset[int]:
 
 
 def bytes_saved(operations: Sequence[StreamOperation]) -> tuple[int, int]:
-    """Return how many results die inside a run, and the bytes of memory traffic that this saves.
+    """Return how many results only the run itself uses, and the saved bytes of memory traffic.
 
-    Each such result is neither written to memory nor read from it.
+    Such a result is neither written to memory nor read from it.
     """
     dying = _dying(operations)
     inside = [each.signature.outputs[0].nbytes for each in operations if each.outputs[0] in dying]
@@ -154,7 +155,7 @@ def reused_inputs(operations: Sequence[StreamOperation]) -> int:
 
 
 def gives(operation: StreamOperation, out: TensorSpec) -> bool:
-    """Whether an element-wise function gives the declared shape and dtype; calls it on ones."""
+    """Whether an element-wise function returns the declared shape and dtype; calls it with ones."""
     (call,) = operation.calls
     uses = operation.signature.input_uses
     wanted = array_dtype(out.dtype)
@@ -166,6 +167,6 @@ def gives(operation: StreamOperation, out: TensorSpec) -> bool:
         ones = [np.ones((1,) * len(out.shape), array_dtype(use.spec.dtype)) for use in uses]
         with np.errstate(all="ignore"):
             result = call.function(*ones, *constants)
-    except Exception:  # it fails as a single operation, which reports it
+    except Exception:  # the single operation will raise this error too, and report it
         return False
     return bool(result.dtype == wanted)

@@ -1,16 +1,17 @@
 """Programs of functions that run block by block.
 
-The functions are those of single operations. So results have the same bits if a function gives an
-element the same bits wherever the element stands in its array. NumPy's loops do so for contiguous
-arrays, but not for reversed ones, nor for strided float16. Therefore each call checks that operands
-are C-contiguous, or repeat C-contiguous elements. A reduction gets whole rows of a C-contiguous
-array.
+The functions are those of single operations. So results have the same bits as those of single
+operations if a function computes an element with the same bits at any position of an array. NumPy's
+loops do so for contiguous arrays, but not for reversed ones, nor for strided float16. Therefore
+each call checks that operands are C-contiguous, or repeat C-contiguous elements. A reduction gets
+whole rows of a C-contiguous array.
 
 With a compiler, kernels replace the runs of exact instructions once they are compiled.
 
-An output may be written into the memory of an input that dies. Every function that a block executes
-reads and writes the same elements, so a block overwrites only elements that no later block reads.
-This is done only where no function can raise, so that nothing need be repeated.
+An output may be written into the memory of an input that is used for the last time. A function
+reads and writes elements at the same positions, so a block overwrites only elements that no later
+block reads. This is done only if no function can raise, because overwritten inputs cannot be used
+again.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ BLOCK_ELEMENTS: Final = 64 * 1024
 # Kernels leave few intermediate arrays, so larger blocks are faster (`--block-sizes`).
 KERNEL_BLOCK_ELEMENTS: Final = 256 * 1024
 
-# Operands whose layout changes from call to call are rare.
+# Most layouts of the inputs for which a program is prepared. Layouts rarely change between calls.
 MAX_LAYOUTS: Final = 8
 
-# Most loops of a kernel: one for each axis that cannot be merged with its neighbour. Few programs
-# need more.
+# Most nested loops of a kernel: one for each axis that cannot be merged with its neighbour. Few
+# programs need more.
 MAX_KERNEL_RANK: Final = 4
 
-# The number of the run at which a program is compiled: what runs once is not worth it.
+# The number of the run at which a program is compiled. A program that runs once is not worth it.
 COMPILED_AT: Final = 2
 
 
@@ -81,7 +82,8 @@ class _Way(NamedTuple):
 class _Prepared:
     """The prepared form of a program for inputs with certain masks, some of them overwritable.
 
-    ``compiled`` is how it is executed with kernels, ``source`` their assembly.
+    ``blocks`` says how it is executed by functions, ``compiled`` how it is executed with kernels;
+    ``source`` is the assembly of the kernels.
     """
 
     def __init__(self, blocks: _Way, compiled: _Way | None, source: str) -> None:
@@ -119,7 +121,7 @@ class BlockProgram:
         self._instructions = tuple(instructions)
         self._outputs = tuple(outputs)
         self._reduces = any(each.is_reduction for each in instructions)
-        # Inputs that are reduced, and must therefore be stored as they are.
+        # Inputs that are reduced. They must be C-contiguous as they are.
         self._reduced = {
             each.operands[0]
             for each in instructions
@@ -312,7 +314,8 @@ class BlockProgram:
         moved = [_strides(registers[slot], layout) for slot in slots]
         is_scratch = [slot >= len(arrays) for slot in slots]
         bases = np.array([_address(registers[slot]) for slot in slots], np.int64)
-        # How far a block's first element moves with its place along the divided and earlier axes.
+        # For each array, the distance in bytes between the first elements of consecutive blocks,
+        # along the divided axis and those before it.
         leading = np.array(
             [
                 [0] * (len(each) - rank) if fixed else each[:-rank]
@@ -358,7 +361,7 @@ def _run_step(step: Step, r: list[Any]) -> None:
     function, takes_out, sources, target, _, _ = step
     assert function is not None
     if not takes_out:
-        # Copied, because the result may be an operand, whose memory is used again.
+        # Copied, because the function may return an operand, whose memory will be overwritten.
         np.copyto(r[target], function(*[r[source] for source in sources]), "no")
     elif len(sources) == 2:
         function(r[sources[0]], r[sources[1]], out=r[target])

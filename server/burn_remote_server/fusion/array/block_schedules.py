@@ -14,9 +14,9 @@ __all__ = ["Instruction", "KernelCall", "Schedule", "Step", "Width", "inputs_tak
 
 
 class Width(NamedTuple):
-    """The kind of an array of a program.
+    """The dtype of an array of a program, and whether it has one element for each row.
 
-    ``is_row``: it has one element for each row of the program's shape, otherwise the whole shape.
+    Without ``is_row``, the array has the program's whole shape.
     """
 
     dtype: np.dtype[Any]
@@ -27,8 +27,8 @@ class Instruction(NamedTuple):
     """A call of ``function(*operands)``, or of ``into(*operands, out=…)``, on one block.
 
     Operands and results are values, which have numbers: first the inputs of the program, then the
-    constants, then the results of the instructions. ``width`` is that of the result. ``exact`` has
-    the exact functions that compute the same, ``None`` if there are none.
+    constants, then the results of the instructions. ``width`` is the result's. ``exact`` has the
+    exact functions with the same result, or is ``None``.
     """
 
     function: Run
@@ -79,10 +79,11 @@ def scheduled(
     kernels: Sequence[KernelCall] = (),
     taken: Mapping[int, int] | None = None,
 ) -> Schedule:
-    """Assign registers: of inputs and constants, outputs, then scratch arrays, which are reused.
+    """Assign registers to inputs and constants, then to outputs, then to reusable scratch arrays.
 
-    ``first`` is the number of inputs and constants, ``taken`` what ``inputs_taken`` returned. An
-    instruction may write over an operand that is not used afterwards; a kernel may not.
+    ``first`` is the number of inputs and constants, and ``taken`` is the result of
+    ``inputs_taken``. An instruction may overwrite an operand that is not used afterwards; a kernel
+    may not.
     """
     calls = {call.start: (number, call) for number, call in enumerate(kernels)}
     replaced = {place for call in kernels for place in range(call.start, call.end)}
@@ -123,15 +124,17 @@ def inputs_taken(
     candidates: Mapping[int, Width],
     kernels: Sequence[KernelCall] = (),
 ) -> dict[int, int]:
-    """Return the outputs that can be written into candidates, which are inputs, with those.
+    """Return the outputs that can be written into an input, each with that input.
 
-    An input is read for the last time before the output is written, or by the step that writes it.
+    ``candidates`` are the inputs that may be overwritten. The last step that reads such an input
+    comes before the step that writes the output, or is that step.
     """
     last_use = _last_uses(instructions, kernels)
     made = {value: value - first for value in outputs}
     for call in kernels:
         made |= {value: call.start for value in call.results if value in made}
-    # An output that is made later can take whatever an earlier one can, so this finds the most.
+    # Assigning inputs to outputs in the order in which the outputs are made finds the most pairs,
+    # because a later output can take any input that an earlier one can take.
     taken: dict[int, int] = {}
     for value in sorted(outputs, key=made.__getitem__):
         width = instructions[value - first].width
@@ -173,7 +176,7 @@ class _Registers:
         self.scratch: list[Width] = []
 
     def join(self, output: int, operands: Iterable[int]) -> None:
-        """Assign the register of an output to one of the operands, if they are alike."""
+        """Assign the register of an output to an operand with the same width, if there is one."""
         width = self._instructions[output - self._first].width
         for value in operands:
             is_free = value not in self._register

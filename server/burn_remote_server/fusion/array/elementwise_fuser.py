@@ -1,7 +1,7 @@
 """The fuser of element-wise operations: they run together, block by block.
 
-A block of each intermediate result stays in the processor's cache, and results that die inside are
-never written to memory.
+A block of each intermediate result stays in the processor's cache. Results that only the run itself
+uses (they *die inside*) are never written to memory.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ from burn_remote_server.fusion.run_fuser import RunFuser
 __all__ = ["ElementwiseFuser", "ElementwiseOptimization"]
 
 KI: Final = 1024
-# Pairs of two minimums: of the elements of each result, and of the results that die inside.
+# Pairs of minimums: the elements of each result, and the number of results that die inside. A run
+# pays if it reaches both minimums of any pair.
 Limits = tuple[tuple[int, int], ...]
 
-# Where runs pay. Smaller results stay in the cache anyway. Speed with fusion ÷ without, measured by
+# The limits from which fused runs are faster. Smaller results stay in the cache anyway. The numbers
+# are the speed with fusion divided by the speed without, measured by
 # `benchmarks/fusion.py --sizes` on two processors; the first has 2 MiB of cache per core:
 # - block by block, 5 cheap operations and GELU gave 1.53 and 1.19 with 512 Ki elements on the
 #   first, but 2 and 5 operations gave 0.66 to 0.86 with 512 Ki to 1 Mi on the second;
@@ -43,10 +45,11 @@ BLOCKS_PAY: Final[Limits] = ((2048 * KI, 4), (1024 * KI, 8))
 MIXED_PAY: Final[Limits] = ((384 * KI, 4), *BLOCKS_PAY)
 KERNELS_PAY: Final[Limits] = ((1024 * KI, 1), (256 * KI, 4))
 
-# Runs write new arrays, where single operations reuse the memory of an input that dies. For each
-# such input, at least this many results must die inside, each of at least so many elements.
-# Block by block, 6 operations on such an input gave 0.94 with 512 Ki and 1.29 with 1 Mi elements;
-# with kernels, 1.52 with 256 Ki.
+# Fused runs write new arrays, but single operations reuse the memory of an input that dies. So for
+# each such input, at least ``RESULTS_PER_INPUT`` results must die inside, each with at least
+# ``MIN_REUSING_ELEMENTS``. Block by block, 6 operations on such an input had 0.94 times the speed
+# of single operations with 512 Ki elements, and 1.29 times with 1 Mi. With kernels, they had 1.52
+# times the speed with 256 Ki.
 RESULTS_PER_INPUT: Final = 5
 MIN_REUSING_ELEMENTS: Final = 1024 * KI
 MIN_KERNEL_REUSING_ELEMENTS: Final = 256 * KI
@@ -61,7 +64,8 @@ class ElementwiseOptimization(BlockOptimization):
 class ElementwiseFuser(RunFuser):
     """Collects element-wise operations with results of one shape."""
 
-    # A quarter of the smallest run that pays, because bools take a byte.
+    # A quarter of the bytes of the smallest results that pay, which have elements of 4 bytes,
+    # because bools take one byte.
     least_bytes: ClassVar[int] = 256 * KI
 
     def __init__(self, compiler: KernelCompiler | None = None) -> None:

@@ -1,6 +1,7 @@
 """Element-wise operations whose results IEEE 754 or integer arithmetic define bit by bit.
 
-Any correct implementation of them gives NumPy's bits, but for the sign and payload of a NaN.
+Any correct implementation of them gives the same bits as NumPy, except for the sign and payload of
+a NaN.
 ``exp`` and similar functions are not exact in this sense. Neither is any operation on ``float16``
 or ``bfloat16``, which is computed in ``float32``. The server's error function of ``float32`` is a
 quotient of polynomials, so it is exact.
@@ -33,7 +34,8 @@ DTypes = Sequence["np.dtype[Any]"]
 class ExactStep(NamedTuple):
     """One exact function of scalars.
 
-    ``operands``: from 0 on those of the operation, then the results of its earlier steps.
+    ``operands`` are indices: first of the operation's operands, then of the results of its earlier
+    steps.
     """
 
     name: str
@@ -44,8 +46,8 @@ class ExactStep(NamedTuple):
 class AroundExponential(NamedTuple):
     """An operation as exact functions before and after one exponential, which NumPy computes.
 
-    The steps of ``before`` take the operands and ``constants``; the last one gives the exponent.
-    Those of ``after`` take the operands, the exponential and ``constants``.
+    The steps of ``before`` take the operands and ``constants``; the last step returns the exponent.
+    The steps of ``after`` take the operands, the exponential and ``constants``.
     """
 
     constants: tuple[np.ndarray[Any, Any], ...]
@@ -76,7 +78,7 @@ COMPARISONS: Final = frozenset(
     {"equal", "not_equal", "greater", "greater_equal", "less", "less_equal"}
 )
 
-# The functions by ufunc, and the dtypes of the operands for which they are exact.
+# For each ufunc, the exact function, and the dtypes of the operands for which it is exact.
 _UFUNCS: Final[Mapping[Any, tuple[str, frozenset[Any]]]] = {
     np.add: ("add", _NUMBERS),
     np.subtract: ("subtract", _NUMBERS),
@@ -113,7 +115,7 @@ _UFUNCS: Final[Mapping[Any, tuple[str, frozenset[Any]]]] = {
 def exact_steps(
     operation: StreamOperation, operands: DTypes, result: np.dtype[Any]
 ) -> tuple[ExactStep, ...] | None:
-    """Return an operation as exact functions of its operands, or ``None`` if it is none.
+    """Return an operation as exact functions of its operands, or ``None`` if it is not exact.
 
     ``operands`` are the dtypes of its inputs, then of its constants.
     """
@@ -185,7 +187,7 @@ def _cast(
     operation: StreamOperation, operands: DTypes, result: np.dtype[Any]
 ) -> tuple[ExactStep, ...] | None:
     (source,) = operands
-    # A cast of floats to integers saturates, which LLVM's conversion does not.
+    # The server's cast of floats to integers saturates, but LLVM's conversion does not.
     if result == _BOOL or (source in _FLOATS and result in _INTEGERS):
         return None
     return (ExactStep("cast", (0,), result),)
@@ -194,7 +196,7 @@ def _cast(
 def _power(
     operation: StreamOperation, operands: DTypes, result: np.dtype[Any]
 ) -> tuple[ExactStep, ...] | None:
-    # The powers that the server's kernels compute by products and quotients, not by NumPy's power.
+    # Only powers that the server's kernels compute by products and quotients, not by NumPy's power.
     exponent = operation.signature.call.parameters["rhs"]
     if [*operands] != [result] or result not in _FLOATS or exponent not in (2, 3, -1):
         return None
@@ -224,7 +226,7 @@ _ROWS: Final[Mapping[tuple[str, str], Callable[..., tuple[ExactStep, ...] | None
 def around_exponential(
     operation: StreamOperation, operands: DTypes, result: np.dtype[Any]
 ) -> AroundExponential | None:
-    """Return an operation as exact functions around an exponential, or ``None`` if it is none.
+    """Return an operation as exact functions around an exponential, or ``None`` if it is not one.
 
     ``operands`` are the dtypes of its inputs.
     """
@@ -271,7 +273,7 @@ _EXPONENTIALS: Final[Mapping[tuple[str, str], Callable[..., AroundExponential | 
     ("Activation", "Sigmoid"): _sigmoid,
 }
 
-# Rows whose functions are no ufuncs, but return a new array, to which they keep no reference.
+# Rows whose functions are not ufuncs, but also return a new array and keep no reference to it.
 _NEW_ARRAYS: Final = frozenset({
     ("Activation", "Gelu"), ("Activation", "GeluBackward"), ("Activation", "Sigmoid"),
     ("Activation", "SigmoidBackward"), ("Float", "Erf"),

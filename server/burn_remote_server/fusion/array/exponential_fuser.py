@@ -1,8 +1,8 @@
 """The fuser of small arrays for single operations around an exponential.
 
 The gradient of GELU and the logistic function consist of exact operations before and after one
-exponential. A ufunc computes each of the two parts, and NumPy the exponential between them, so the
-results have the bits of the single operation.
+exponential. One compiled ufunc computes the part before it, another one the part after it, and
+NumPy computes the exponential. So the results have the bits of the single operation.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ExponentialOptimization(LoopOptimization):
             return None, is_before_final and is_after_final
         count, exp = len(arrays), np.exp
 
-        # ``before`` and ``after`` own the code of their functions, so the function refers to them.
+        # The closure refers to ``before`` and ``after``, because they own the code of their ufuncs.
         def run(*given: Any) -> Any:
             operands = given[:count]
             power = before.function(*operands)

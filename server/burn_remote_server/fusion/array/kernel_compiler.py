@@ -28,8 +28,8 @@ class Kernels(NamedTuple):
 class KernelCompiler(BackgroundCompiler[Kernels]):
     """Sources that LLVM has compiled.
 
-    One linker serves all sources, and keeps only their machine code: 0.13 MB for each. With an
-    engine of its own, each would take 0.9 MB.
+    One linker serves all sources and keeps only their machine code, 0.13 MB for each. With a
+    separate LLVM engine, each source would take 0.9 MB.
     """
 
     def __init__(self, llvm: Any) -> None:
@@ -78,12 +78,13 @@ def opened_compiler() -> KernelCompiler | None:
             import llvmlite.binding as llvm
 
             compiler = KernelCompiler(llvm)
-        except ModuleNotFoundError:  # an extra that few servers have: no reason to log anything
+        except ModuleNotFoundError:  # an extra that few servers have, so nothing is logged
             return None
         except (ImportError, OSError) as error:  # installed, but not for this system
             logger.warning("kernels_not_compiled", reason=str(error))
             return None
         logger.debug("kernels_compiled", llvmlite=llvmlite.__version__)
-        # Without a lock, which a fork could leave locked: a second compiler would be discarded.
+        # Without a lock, because a fork could leave it locked. If two threads open a compiler, the
+        # second one is discarded.
         _opened.setdefault("llvm", compiler)
     return _opened["llvm"]

@@ -50,7 +50,7 @@ def source_of(
 ) -> str:
     """Return the assembly of a kernel on blocks with ``rank`` axes.
 
-    ``taken`` has the outputs of the program that are written into inputs, with those.
+    ``taken`` has the outputs of the program that are written into inputs, and these inputs.
     """
     number = {value: place for place, value in enumerate(call.operands)}
     steps: list[KernelStep] = []

@@ -3,9 +3,10 @@
 No fast-math flag and no ``contract`` flag is set, so LLVM rounds each result as IEEE 754 says and
 never joins a multiplication and an addition.
 
-A kernel is ``void(ptr pointers, ptr strides, ptr lengths)``: the addresses of its operands and
-results, for each of them the strides in bytes along all axes but the last, and the lengths of the
-axes. Along the last axis, an array has either consecutive elements or a single one.
+A kernel is ``void(ptr pointers, ptr strides, ptr lengths)``. The arguments are the addresses of its
+operands and results, for each of them the strides in bytes along all axes but the last, and the
+lengths of the axes. Along the last axis, an array has either consecutive elements or one element
+for all iterations.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ def kernel_source(
 ) -> str:
     """Return the assembly of a kernel on arrays with ``rank`` axes.
 
-    ``results`` are the values that it stores. ``joined`` has the places of those that are stored in
-    the memory of an operand, and the operand, which overlaps no other. No other result may overlap
-    an operand.
+    ``results`` are the values that it stores. ``joined`` has, by place, the results that are stored
+    in the memory of an operand, with that operand, which must not overlap another operand. Other
+    results must not overlap any operand.
     """
     dtypes = [each.dtype for each in operands] + [each.dtype for each in steps]
     arrays = [*operands, *[KernelArray(dtypes[value]) for value in results]]
@@ -198,7 +199,7 @@ def _address(name: str, dtype: np.dtype[Any], base: str) -> str:
 
 def load(value: int, dtype: np.dtype[Any], address: str) -> list[str]:
     """Return the instructions that load an element into ``%v<value>``."""
-    # ``align 1``: arrays that view a received message may have any address.
+    # ``align 1``, because arrays that are views of a received message may have any address.
     if dtype.kind == "b":
         return [
             f"  %m{value} = load i8, ptr %{address}, align 1",
@@ -274,7 +275,7 @@ def _suffix(dtype: np.dtype[Any]) -> str:
 def _comparison(name: str, dtype: np.dtype[Any]) -> str:
     order = _ORDERS[name]
     if dtype.kind == "f":
-        # Every comparison with NaN is false but this one.
+        # Every comparison with NaN is false, except ``!=``.
         return f"fcmp {'u' if order == 'ne' else 'o'}{order} {type_name(dtype)}"
     sign = "" if order in ("eq", "ne") else "s" if dtype.kind == "i" else "u"
     return f"icmp {sign}{order} {type_name(dtype)}"
@@ -283,7 +284,8 @@ def _comparison(name: str, dtype: np.dtype[Any]) -> str:
 def _extreme(order: str) -> Callable[..., list[str]]:
     """Return the instructions of a maximum or minimum.
 
-    As in NumPy on x86: NaN if an operand is NaN, and the second operand for 0.0 and -0.0.
+    The result is as in NumPy on x86: NaN if an operand is NaN, and the second operand for 0.0 and
+    -0.0.
     """
 
     def written(v: str, operands: list[str], dtypes: Any, result: np.dtype[Any]) -> list[str]:
@@ -368,7 +370,7 @@ def _conversion(source: np.dtype[Any], target: np.dtype[Any]) -> str | None:
 
 
 class _Formula:
-    """Instructions of ``float32`` arithmetic, whose intermediate values are named after ``v``."""
+    """Instructions of ``float32`` arithmetic; the names of intermediate values begin with ``v``."""
 
     def __init__(self, v: str) -> None:
         self._v = v
@@ -420,9 +422,9 @@ def _normal_distribution(
 
 
 def literal(constant: Any) -> str:
-    """Return how LLVM writes a number of NumPy."""
+    """Return a NumPy scalar in LLVM's syntax."""
     if constant.dtype.kind == "f":
-        # LLVM writes numbers of 32 bits as those of 64 bits that are equal to them.
+        # LLVM's syntax for a 32-bit number is the hexadecimal form of the equal 64-bit number.
         return f"0x{struct.pack('>d', float(constant)).hex().upper()}"
     if constant.dtype.kind == "b":
         return "true" if constant else "false"

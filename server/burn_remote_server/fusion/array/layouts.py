@@ -1,11 +1,11 @@
 """The division of an element-wise computation into blocks.
 
 All results of a computation have one shape, to which each operand is broadcast. Two neighbouring
-axes are merged if each operand has both, or is broadcast along both. Then the computation is split
-along the first axis whose following axes together have no more elements than a block. Without
-broadcasting, all axes become one.
+axes are merged if each operand either has both or is broadcast along both. Then the computation is
+split along the first axis whose following axes together have no more elements than a block. Without
+broadcasting, all axes are merged into one.
 
-Where a computation reduces rows, the last axis is neither merged nor split, and each block has at
+If a computation reduces rows, the last axis is neither merged nor split, and each block has at
 least two rows.
 """
 
@@ -20,7 +20,8 @@ from burn_remote_protocol.tensors import Shape
 
 __all__ = ["Layout", "Mask", "expanded_mask", "static_mask"]
 
-# For each axis of the results, whether an operand has it; otherwise it is broadcast along it.
+# For each axis of the results, whether an operand has it; otherwise, the operand is broadcast along
+# it.
 Mask = tuple[bool, ...]
 
 
@@ -35,7 +36,7 @@ def static_mask(shape: Shape, result: Shape) -> Mask:
 def expanded_mask(array: Any, result: Shape) -> tuple[Any, Mask] | None:
     """Return an operand without the axes that only repeat its elements, and its mask.
 
-    ``None`` if what remains is not C-contiguous.
+    Returns ``None`` if the remaining array is not C-contiguous.
     """
     index = tuple(
         slice(0, 1) if stride == 0 and length > 1 else slice(None)
@@ -48,9 +49,10 @@ def expanded_mask(array: Any, result: Shape) -> tuple[Any, Mask] | None:
 class Layout:
     """The blocks of a computation whose operands have these masks.
 
-    ``keeps_rows``: it reduces rows, of which there are at least two, each at most half as long as a
-    block. ``shapes``: the shape to which each operand is reshaped, so that its index applies.
-    ``size``: the shape of the largest block; others are shorter along the first axis.
+    ``keeps_rows``: the computation reduces rows, of which there are at least two, each at most half
+    as long as a block. ``shapes`` has the shape to which each operand must be reshaped before its
+    index is applied. ``size`` is the shape of the largest block; other blocks are shorter along the
+    first axis.
     """
 
     def __init__(
@@ -75,8 +77,8 @@ class Layout:
         self._lengths = lengths
         self._masks = merged
         rows, inner = lengths[axis], lengths[axis + 1 :]
-        # Parts of equal length: a part of a single element would take other loops of NumPy, which
-        # treats an axis of length 1 as broadcast.
+        # The parts have nearly equal lengths. NumPy treats an axis of length 1 as broadcast, so a
+        # last part of a single element would run through other loops of NumPy.
         most = max(1, block_elements // max(1, math.prod(inner)))
         self._parts = max(1, rows // most if keeps_rows else -(-rows // most))
         self.size: Final = (-(-rows // self._parts), *inner)
@@ -88,11 +90,11 @@ class Layout:
 
     @property
     def row_size(self) -> Shape:
-        """The shape of the largest block of such a result."""
+        """The shape of the largest block of a result with one element for each row."""
         return (*self.size[:-1], 1)
 
     def blocks(self) -> Iterator[tuple[int, Any, tuple[Any, ...]]]:
-        """Yield the rows of each block, its index in a result, and those in the operands."""
+        """Yield the rows of each block, its index in a result, and its indices in the operands."""
         axis, rows, parts = self._axis, self._lengths[self._axis], self._parts
         bounds = [rows * part // parts for part in range(parts + 1)]
         everything = slice(None)

@@ -1,12 +1,12 @@
 """The fuser for small arrays: exact operations on them become one ufunc.
 
-A graph calls the ufunc as it calls NumPy's own, so a run of operations takes the time of one call:
-the updates of many small parameters (Burn's "foreach"), and what follows a product, in the memory
-of the product. The elements of arrays below ``MAX_LOOP_ELEMENTS`` stay in the cache, so calls are
-most of the time that their operations take.
+A graph calls the ufunc as it calls NumPy's own ufuncs, so a run of operations takes the time of one
+call. Examples are the updates of many small parameters (Burn's "foreach"), and the operations on a
+product, whose result takes the memory of the product. The elements of arrays below
+``MAX_LOOP_ELEMENTS`` stay in the cache, so most of the time of their operations is that of calls.
 
 The results have the same bits as those of single operations in every layout, because each function
-is exact. They are in C order if those of the single operations are.
+is exact. They are in C order if the results of the single operations are.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MAX_LOOP_ELEMENTS: Final = 256 * 1024
 
 
 class LoopOptimization(Optimization):
-    """Exact operations with results of one shape, as one ufunc once it is compiled."""
+    """Exact operations with results of one shape, which run as one ufunc once it is compiled."""
 
     name: ClassVar[str] = "loop"
 
@@ -192,8 +192,9 @@ class LoopFuser(RunFuser):
 
     def __init__(self, compiler: KernelCompiler) -> None:
         self._compiler: Final = compiler
-        # By the identity of signatures, which the plans of the stream keep alive. A program repeats
-        # few of them often, and a trial takes longer than all other checks.
+        # The results of trials, by the identity of signatures, which the plans of the stream keep
+        # alive. A program often repeats few signatures, and a trial takes longer than all other
+        # checks.
         self._tried: dict[int, bool] = {}
         self._tensors: set[int] = set()
         super().__init__()

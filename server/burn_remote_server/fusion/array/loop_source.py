@@ -2,11 +2,12 @@
 
 The loop has the signature that NumPy gives inner loops: ``void(ptr args, ptr dimensions, ptr steps,
 ptr data)`` with the addresses of the operands and results, the number of elements, and the bytes
-between the elements of each array. It takes any steps. If all elements are consecutive, or repeated
-as their shapes say, a second version runs, which LLVM vectorizes.
+between the elements of each array. The loop accepts any steps. If the elements of each array are
+consecutive, or one element is repeated where its shape says so, a second version of the loop runs,
+which LLVM vectorizes.
 
 NumPy calls a loop only with results that overlap no operand, or whose elements are exactly those of
-an operand. So no iteration depends on another, which the metadata of the second version says.
+an operand. So no iteration depends on another. The metadata of the second version tells LLVM so.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ def loop_source(
     """Return the assembly of a loop.
 
     The values of its steps are the operands, then ``constants``, which are zero-dimensional arrays,
-    then the results of the steps. ``results`` are the values that it stores. ``is_row`` of an
-    operand: it has an element for each iteration of most loops; otherwise one for all of them.
+    then the results of the steps. ``results`` are the values that it stores. An operand with
+    ``is_row`` has one element for each iteration of most calls, and otherwise one element for all
+    iterations.
     """
     dtypes = [
         *[each.dtype for each in operands],
@@ -154,7 +156,7 @@ def _version(
 
 
 def _marked(lines: Iterable[str], is_fast: bool) -> list[str]:
-    """Return loads or stores as members of the group that no iteration depends on."""
+    """Return instructions; mark loads and stores as independent of other iterations if fast."""
     if not is_fast:
         return [*lines]
     return [

@@ -23,9 +23,9 @@ from burn_remote_server.fusion.run_fuser import RunFuser
 
 __all__ = ["ReduceFuser", "ReduceOptimization"]
 
-# Pairs of the least number of elements, and of exact operations on whole rows, with which blocks of
-# rows are faster (`benchmarks/fusion.py --rows`). With fewer, programs took up to 1.5 times as long
-# as their operations one by one.
+# Pairs of minimums: the number of elements, and the number of exact operations on whole rows.
+# Blocks of rows are faster if both minimums of a pair are reached (`benchmarks/fusion.py --rows`).
+# With fewer, programs took up to 1.5 times as long as their operations one by one.
 EXACT_OPERATIONS: Final = ((16 * 2**20, 2), (4 * 2**20, 3), (2**20, 4))
 
 
@@ -65,7 +65,7 @@ class ReduceFuser(RunFuser):
         size = math.prod(shape)
         if all(size < least for least, _ in EXACT_OPERATIONS):
             return False
-        # Two rows or more in each block: NumPy computes a single element by other functions.
+        # Each block needs two rows or more, because NumPy computes a single element by other loops.
         return 2 <= shape[-1] <= size // 2 and is_short_row(shape[-1])
 
     def finish(self) -> Optimization:

@@ -46,8 +46,8 @@ _OPTIMIZATIONS: Final[dict[str, type[BlockOptimization | LoopOptimization]]] = {
 class NumpyFusionRuntime(FusionRuntime):
     """The fusers of the NumPy backend.
 
-    ``compiler`` compiles kernels. Without it, blocks of rows are not faster than single operations
-    (0.93 to 1.0 times their speed), so reductions are not fused.
+    ``compiler`` compiles kernels. Without it, reductions are not fused, because blocks of rows are
+    not faster than single operations (0.93 to 1.0 times their speed).
     """
 
     def __init__(self, compiler: KernelCompiler | None = None) -> None:

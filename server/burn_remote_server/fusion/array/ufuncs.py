@@ -21,8 +21,8 @@ __all__ = ["MAX_UFUNC_ARRAYS", "CompiledUfunc", "compiled_ufunc"]
 # The most operands and results that a ufunc has together, in all releases of NumPy 2.
 MAX_UFUNC_ARRAYS: Final = 32
 
-# The ufuncs of all graphs of a process together, each with some 140 KB of machine code. No further
-# runs of operations are compiled until graphs are freed.
+# Most ufuncs of all graphs of a process together, each with about 140 KB of machine code. At this
+# number, no further runs of operations are compiled until graphs are freed.
 MAX_UFUNCS: Final = 512
 
 # The place of ``PyUFunc_FromFuncAndData`` in NumPy's table of functions, and its argument for an
@@ -33,10 +33,10 @@ _NAME: Final = b"fused"
 
 
 class CompiledUfunc:
-    """A ufunc with one loop, and the memory to which it refers: it must live as long."""
+    """A ufunc with one loop, and the memory to which it refers, which must live as long."""
 
     def __init__(self, kernels: Kernels, dtypes: Sequence[np.dtype[Any]], operands: int) -> None:
-        """``dtypes`` are those of the operands and results."""
+        """``dtypes`` are the dtypes of the operands and results."""
         function: Any
         (function,) = kernels.functions
         address = ctypes.cast(function, ctypes.c_void_p).value
@@ -73,9 +73,9 @@ def compiled_ufunc(
     dtypes: Sequence[np.dtype[Any]],
     operands: int,
 ) -> tuple[CompiledUfunc | None, bool]:
-    """Return the ufunc of a source if it is compiled, and whether the answer will not change.
+    """Return the ufunc of a source if it is compiled, and whether this result is final.
 
-    ``name`` is that of its loop, ``dtypes`` are those of the operands and results.
+    ``name`` is the name of its loop; ``dtypes`` are the dtypes of the operands and results.
     """
     known = _ufuncs.get(source)
     if known is not None:

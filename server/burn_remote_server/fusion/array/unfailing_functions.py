@@ -1,6 +1,6 @@
-"""Element-wise functions that cannot raise once they run.
+"""Element-wise functions that cannot raise on arrays of the right shapes and dtypes.
 
-Inputs may be overwritten by a program of such functions only, because it need never be repeated.
+Only a program of such functions may overwrite its inputs, because it never has to be repeated.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from burn_remote_server.backends.interface import Run
 
 __all__ = ["cannot_raise"]
 
-# Their loops compute every pair of elements, allocate nothing, and report division by zero and the
-# like by flags that the server ignores. Not so ``power`` of integers, which refuses exponents below
-# 0; the operations on integers that can fail are no ufuncs.
+# The loops of these ufuncs accept every pair of elements and allocate nothing. They report division
+# by zero and similar conditions by flags that the server ignores. ``power`` is not among them,
+# because it refuses negative exponents of integers. Other operations on integers that can fail are
+# not ufuncs.
 _UFUNCS: Final[frozenset[Any]] = frozenset({
     np.add, np.subtract, np.multiply, np.true_divide, np.reciprocal, np.negative, np.sqrt,
     np.absolute, np.rint, np.floor, np.ceil, np.trunc, np.maximum, np.minimum,

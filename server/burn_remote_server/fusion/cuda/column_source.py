@@ -30,8 +30,8 @@ def column_epilogue_source(
 ) -> str:
     """Return the source of a kernel ``(inputs…, outputs…, numbers, three integers)``.
 
-    The first input is the array that is summed, and the first step its sum. ``shape`` is that of
-    all results; the arguments are those of ``kernel_source``.
+    The first input is the array that is summed, and the first step is its sum. ``shape`` is the
+    shape of all results. The other arguments are those of ``kernel_source``.
     """
     first = len(inputs)
     dtype = steps[0].expression.dtype

@@ -17,7 +17,7 @@ from burn_remote_server.fusion.cuda.kernel_cache import trim
 
 __all__ = ["CudaCompiler"]
 
-# A product and a sum must be rounded one after the other, as in single operations.
+# Without fused multiply-add: a product and a sum must each be rounded, as in single operations.
 OPTIONS: Final = ("--std=c++17", "--fmad=false")
 
 

@@ -15,7 +15,7 @@ from burn_remote_server.fusion.run_fuser import RunFuser
 
 __all__ = ["CudaElementwiseFuser", "CudaElementwiseOptimization", "is_expression"]
 
-# Threads of a block, and the most blocks: enough to fill the largest GPUs several times.
+# Threads of a block, and the most blocks: enough to occupy the largest GPUs several times over.
 THREADS: Final = 256
 MAX_BLOCKS: Final = 4096
 
@@ -56,7 +56,8 @@ class CudaElementwiseFuser(RunFuser):
         return CudaElementwiseOptimization(self._shape, self._operations, self._compiler)
 
     def properties(self) -> FuserProperties:
-        # Each operation but the first saves a launch, which costs more than anything else here.
+        # Each operation but the first saves a launch, which saves more time than anything else. So
+        # the score is the number of operations.
         return FuserProperties(len(self._operations), ready=len(self._operations) > 1)
 
     def _empty(self) -> Self:

@@ -1,4 +1,4 @@
-"""A bound for the disk cache of compiled kernels, which CuPy does not bound.
+"""A limit for the disk cache of compiled kernels, which CuPy does not limit.
 
 Each new shape or operation adds kernels, so the cache would fill the disk in the long run.
 """
@@ -11,18 +11,18 @@ from typing import Final
 
 __all__ = ["MAX_CACHE_BYTES", "trim"]
 
-# A kernel takes some 10 KB, so this is enough for tens of thousands.
+# A kernel takes about 10 KB, so this is enough for tens of thousands.
 MAX_CACHE_BYTES: Final = 256 * 2**20
 
-# CuPy's ending of compiled kernels; other files in the folder are not ours to remove.
+# The names of CuPy's compiled kernels; the server must not remove other files in the folder.
 _KERNELS: Final = "*.cubin"
 
 
 def trim(folder: Path, limit_bytes: int = MAX_CACHE_BYTES) -> int:
     """Remove the least recently used kernels until half of the limit is free.
 
-    Does nothing within the limit. Returns how many were removed; files that cannot be removed are
-    left. A removed kernel is compiled again when it is needed.
+    Does nothing if the cache is within the limit. Returns how many kernels were removed; files that
+    cannot be removed are left. A removed kernel is compiled again when it is needed.
     """
     found = []
     for path in folder.glob(_KERNELS):

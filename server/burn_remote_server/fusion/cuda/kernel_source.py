@@ -2,7 +2,7 @@
 
 A thread computes whole elements of the results, one after the other: it reads an element of each
 input, computes all operations in registers, and writes the results that are kept. Inputs are
-C-contiguous; one that is broadcast is read at the place that its shape gives.
+C-contiguous. The index in a broadcast input follows from its shape.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ FUNCTION: Final = "burn_remote_fused"
 class KernelStep(NamedTuple):
     """One operation: its expression, and the values that are its inputs.
 
-    Values count from 0: the inputs of the kernel, then the results of the steps. A step with a
-    ``reduction`` has an expression only for its dtype: it reduces each row of its operand.
-    ``is_narrow``: the result has one element for each row.
+    Values are numbered from 0: first the inputs of the kernel, then the results of the steps. A
+    step with a ``reduction`` reduces each row of its operand; only the dtype of its expression is
+    used. ``is_narrow``: the result has one element for each row.
     """
 
     expression: Expression
@@ -51,7 +51,7 @@ class NumberFields:
         self._members: Final[list[str]] = []
 
     def names(self, expression: Expression) -> list[str]:
-        """Add the numbers of an expression; return how the source refers to them."""
+        """Add the numbers of an expression; return their names in the source."""
         found = []
         for number in expression.numbers:
             found.append(f"numbers.n{len(self._members)}")
@@ -92,7 +92,7 @@ def kernel_source(
     """Return the source of a kernel ``(inputs…, outputs…, numbers)``.
 
     The inputs and outputs are pointers. ``numbers`` is a structure of all numbers of the steps, in
-    order; without numbers, there is no such argument. ``shape`` is that of all results, and
+    order; without numbers, there is no such argument. ``shape`` is the shape of all results, and
     ``outputs`` has the values that are kept.
     """
     size = math.prod(shape)
@@ -123,9 +123,10 @@ extern "C" __global__ void {FUNCTION}({", ".join(parameters)}) {{
 
 
 def place_expression(operand: Shape, result: Shape) -> str:
-    """Return where element ``i`` of the results is in a C-contiguous operand that is broadcast.
+    """Return an expression for the index in a broadcast, C-contiguous operand of element ``i``.
 
-    Neighbouring axes are merged if the operand has both, or is broadcast along both.
+    ``i`` is an index in the results. Neighbouring axes are merged if the operand either has both
+    or is broadcast along both.
     """
     padded = (1,) * (len(result) - len(operand)) + tuple(operand)
     if math.prod(padded) == 1:

@@ -1,7 +1,8 @@
 """Optimizations that execute their operations as one CUDA kernel.
 
-A small operation on a GPU costs the launch of its kernel, some 10 µs of the server's time; a large
-one costs the memory traffic of its operands. Operations that run as one kernel pay both once.
+The cost of a small operation on a GPU is the launch of its kernel, about 10 µs of the server's
+time. The cost of a large one is the memory traffic of its operands. Operations that run as one
+kernel pay both only once.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class CudaOptimization(Optimization):
     """Operations as one kernel, for inputs in C order.
 
     ``shape`` is the shape of the fuser that accepted the operations. ``function`` is the kernel's
-    name in its source, ``grid`` and ``block`` are how it is launched.
+    name in its source. ``grid`` and ``block`` are the sizes with which it is launched.
     """
 
     function: str
@@ -81,7 +82,7 @@ class CudaOptimization(Optimization):
     def _steps(
         self, operation: StreamOperation, operands: tuple[int, ...], first: int
     ) -> list[KernelStep]:
-        """Return the steps of an operation, the results of which count from ``first`` on."""
+        """Return the steps of an operation, whose results are the values from ``first`` on."""
         expression = expression_of(operation.signature)
         assert expression is not None  # the fuser accepted it
         if operation.numbers:  # arrays take the place of the constants
@@ -99,7 +100,7 @@ class CudaOptimization(Optimization):
         return ()
 
     def _pointers(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Return the arrays that the kernel gets for the inputs."""
+        """Return the arrays that are passed to the kernel for the inputs."""
         return inputs
 
     def __len__(self) -> int:

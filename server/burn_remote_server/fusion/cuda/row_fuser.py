@@ -61,7 +61,7 @@ class CudaRowOptimization(CudaOptimization):
 
 
 def _softmax(name: str, dtype: np.dtype, operand: int, first: int) -> list[KernelStep]:
-    """Return the steps of ``backends.cupy.row_kernels``."""
+    """Return the steps of softmax, as in ``backends.cupy.row_kernels``."""
     shifted = KernelStep(Expression("({0} - {1})", dtype), (operand, first))
     steps = [
         KernelStep(Expression("{0}", dtype), (operand,), "max", True),
@@ -113,7 +113,7 @@ class CudaRowFuser(RunFuser):
 
 
 def _reduces_rows(operation: StreamOperation) -> bool:
-    """Whether a kernel of rows computes an operation, also a single one."""
+    """Whether an operation is a reduction that a kernel of rows computes, also without fusion."""
     signature = operation.signature
     key = (signature.row.family, signature.row.name)
     if key not in _SUMS | _SOFTMAXES:

@@ -1,9 +1,9 @@
 """The CUDA C++ source of a kernel that computes operations around reductions of rows.
 
 The threads of a row compute all operations on its elements. For each reduction, they compute the
-elements that it takes, and for the results once more: inputs are read again from the cache, which
-costs less than to keep a row in registers. A reduction adds in the order of a single operation
-(``backends.cupy.row_kernels``).
+elements that it reduces, and afterwards they compute the elements of the results again. Inputs are
+then read again from the cache, which costs less than keeping a row in registers. A reduction adds
+in the same order as the single operation (``backends.cupy.row_kernels``).
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class _Writer:
                     if operand < len(self._inputs)
                 ]
                 line = step_line(value, step, self.numbers)
-                if loads:  # in a block of their own, because other steps read other places
+                if loads:  # in a separate C++ block, because other steps read other indices
                     kind = C_TYPES[step.expression.dtype]
                     line = line.replace(f"const {kind} v{value} =", f"v{value} =")
                     body += [f"{kind} v{value};", "{", *loads, line, "}"]
