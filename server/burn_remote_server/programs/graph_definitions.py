@@ -28,16 +28,16 @@ __all__ = [
     "slot_specs",
 ]
 
-# Memory of one step of a graph, of one input of a step, and of one entry of its numbers, with the
-# value of the last call (measured).
+# Memory of one step of a graph, of one input of a step, and of one number of a step with its value
+# in the last call (measured).
 GRAPH_STEP_BYTES: Final = 600
 GRAPH_INPUT_BYTES: Final = 16
 GRAPH_NUMBER_BYTES: Final = 256
 
-# Memory of a step whose numbers change, in addition: it keeps a plan of its own (measured).
+# Additional memory of a step whose numbers change, because it keeps a separate plan (measured).
 NUMBERED_STEP_BYTES: Final = 2_500
 
-# Memory of a fused step, in addition: operations and instructions of its block (measured: 920).
+# Additional memory of a fused step: operations and instructions of its block (measured: 920).
 FUSED_STEP_BYTES: Final = 1_000
 
 # Dead values of this size are freed at once; smaller ones when their register is used again.
@@ -51,16 +51,16 @@ class Step(NamedTuple):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     released: tuple[int, ...]  # inputs that no later step uses; outputs may take their registers
-    unused: tuple[int, ...]  # outputs that no step uses
+    unused: tuple[int, ...]  # outputs that neither a later step nor the graph's outputs use
     kept: int  # how many of the outputs are outputs of the graph
     numbers: tuple[tuple[int, int], ...]  # (argument of the signature, place in the call)
 
 
 class Steps(Sequence[Step]):
-    """The steps of a graph, in columns; a ``Step`` is made for each use.
+    """The steps of a graph, stored in columns; a ``Step`` object is made for each use.
 
     Python's garbage collector stops tracking tuples of integers when it first examines them. Named
-    tuples stay tracked.
+    tuples stay tracked, so they would make each collection slower.
     """
 
     __slots__ = ("_columns",)
@@ -92,7 +92,8 @@ def plan_of_step(step: tuple[int, ...], numbered: Mapping[int, Any]) -> Plan:
         raise ProtocolViolation(f"a step of a graph begins with a signature, not {shown(step)}")
     if len(step) != 1 + plan.input_count:
         raise ProtocolViolation(
-            f"{plan.signature.row} has {plan.input_count} inputs, not {len(step) - 1}"
+            f"a step of a graph gives {len(step) - 1} inputs to {plan.signature.row}; expected "
+            f"{plan.input_count}"
         )
     if plan.last_uses:
         raise ProtocolViolation("a step of a graph must not drop its inputs")
@@ -121,7 +122,9 @@ def slot_specs(task: DefineGraph, plans: Sequence[Plan]) -> list[TensorSpec]:
     if len(set(outputs)) != len(outputs) or any(
         not task.input_count <= slot < len(known) for slot in outputs
     ):
-        raise ProtocolViolation(f"a graph's outputs are results of its steps, not {shown(outputs)}")
+        raise ProtocolViolation(
+            f"a graph's outputs must be results of its steps, not {shown(outputs)}"
+        )
     return known
 
 
@@ -141,7 +144,7 @@ def number_variants(task: DefineGraph, plans: Sequence[Plan]) -> tuple[str, ...]
         arguments = plans[step].signature.arguments if step < len(plans) else ()
         scalar = arguments[field] if field < len(arguments) else None
         if type(scalar) is not Scalar:
-            raise ProtocolViolation(f"argument {field} of step {step} of a graph is no scalar")
+            raise ProtocolViolation(f"argument {field} of step {step} of a graph is not a scalar")
         if variants.setdefault(position, scalar.variant) != scalar.variant:
             raise ProtocolViolation(f"number {position} of a graph has two types")
     if [*range(len(variants))] != sorted(variants):
@@ -154,8 +157,8 @@ def allocate_registers(
 ) -> tuple[list[Step], tuple[int, ...], list[Any]]:
     """Assign registers to slots.
 
-    Returns the steps, the registers of the graph's outputs, and the empty registers that follow
-    those of the inputs.
+    Returns the steps, the registers of the graph's outputs, and the initial (empty) values of the
+    registers after those of the inputs.
     """
     last_use = [-1] * slot_count
     for place, step in enumerate(task.steps):
@@ -218,7 +221,8 @@ def definition_bytes(task: DefineGraph, fused_count: int) -> int:
 def peak_bytes(steps: Sequence[Step]) -> int:
     """Return the most bytes that the registers hold, except those of the inputs.
 
-    A small dead value counts until its register is used again, because the program frees it then.
+    A small dead value counts until its register is used again, because only then the program frees
+    it.
     """
     held: dict[int, int] = {}
     total = peak = 0

@@ -17,10 +17,10 @@ __all__ = ["fused_steps"]
 def fused_steps(
     task: DefineGraph, plans: Sequence[Plan], backend: Backend, session: BackendSession
 ) -> list[Block]:
-    """Return the runs of steps that one optimization each can replace.
+    """Return the blocks: runs of steps, each of which one optimization can replace.
 
-    The tensors of a block are the graph's slots. The constant of a step with numbers is the tensor
-    ``-1 - place``.
+    The tensors of a block are the graph's slots. If a step has numbers, its constant is the tensor
+    ``-1 - place``, with the place of the step.
     """
     if not isinstance(backend, FusionBackend):
         return []
@@ -32,7 +32,10 @@ def fused_steps(
 def _operations(
     task: DefineGraph, plans: Sequence[Plan], session: BackendSession, *, takes_all: bool
 ) -> list[StreamOperation | None]:
-    """Return the steps as operations; ``takes_all``: also those too small for a stream's fusers."""
+    """Return the steps as operations.
+
+    ``takes_all``: also return operations that are too small for the fusers of a stream.
+    """
     bound: dict[Plan, tuple[ElementwiseCall, ...]] = {}
     last_use: dict[int, int] = {}
     for place, step in enumerate(task.steps):
@@ -53,7 +56,7 @@ def _operations(
                 bound[plan] = session.bind_elementwise(plan.signature)
             calls = bound[plan]
         if place in numbered:
-            # Only if every number gives a call with one constant.
+            # Fusible only if any numbers give a call with one constant.
             calls = session.bind_elementwise(plan.signature, _numbers(task, plan, place))
             if [len(call.constants) for call in calls] != [1]:
                 continue

@@ -24,24 +24,27 @@ from burn_remote_server.tensors.tensor_table import TensorTable
 __all__ = ["GraphRunner", "Stopped"]
 
 # Most failures that one call of a graph reports. Reads of the outputs return every failure; reports
-# only serve a client that reads none of them. A sequence that a client recognizes by itself has at
-# most as many operations, so its program gets the reports of single operations.
+# only serve a client that reads no output. The graphs that a client makes of repeated operations
+# have at most as many operations, so their failures are all reported, as without graphs.
 MAX_REPORTED: Final = 64
 
 Report = Callable[[tuple[int, ...], OperationFailed], None]
 
 
 class Stopped(BaseException):
-    """The session ended while a graph was running. Not the failure of a kernel."""
+    """The session ended while a graph was running.
+
+    A ``BaseException``, so that it is not taken for the failure of a kernel.
+    """
 
 
 class GraphRunner:
     """Runs the graphs of one session.
 
-    A graph runs in one loop if its inputs have arrived and its peak fits into the quota. If not, or
-    from a step that fails, the steps run one by one as ordinary operations do: the outputs of a
-    failed step are failures, steps that use a failure pass it on, and each step takes its own bytes
-    from the quota.
+    A graph runs in one loop if its inputs have arrived and its peak memory fits into the quota.
+    Otherwise, its steps run one by one as ordinary operations do. If a step fails in the loop, that
+    step and those after it do so. Then the outputs of a failed step are failures, steps that use a
+    failure pass it on, and each step takes its own bytes from the quota.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class GraphRunner:
         check: Callable[[], None],
         counts: FusionCounts,
     ) -> None:
-        """``check`` is called before each step of those that run one by one."""
+        """``check`` is called before each step that runs by itself; it may raise."""
         self._backend: Final = backend
         self._quota: Final = quota
         self._tensors: Final = tensors
@@ -88,7 +91,7 @@ class GraphRunner:
                 array = None
                 self._run_steps(_Call(plan, outputs, numbers), _checked(plan, values))
                 return
-        array = None  # the check of a reusable input counts references
+        array = None  # the check whether an input is reusable counts its references
         quota = self._quota
         counted, count = quota.bytes, quota.tensors
         try:
@@ -165,9 +168,10 @@ class GraphRunner:
                 registers[register] = failed.registers[register]
             for register, failure in failed.lost.items():
                 registers[register] = failure
-            failed.registers.clear()  # it holds dead values, which do not count any more
+            failed.registers.clear()  # they refer to dead values, which no longer count
             kept = sum(step.kept for step in plan.steps[:start])
-            # The peak was counted. Nothing may take the bytes of live values in between.
+            # The peak was counted. Return the excess in one call, so that no other tensor can take
+            # the bytes of live values in between.
             quota.give_back(plan.peak_bytes - sum(live.values()), plan.output_count - kept)
         try:
             for place in range(start, len(plan.steps)):
@@ -188,7 +192,7 @@ class GraphRunner:
         live: dict[int, int],
         cause: Exception | None,
     ) -> None:
-        """Run one step on the registers; ``live`` has the bytes that each of them counts."""
+        """Run one step on the registers; ``live`` has the counted bytes of each live register."""
         step = call.plan.steps[place]
         results = self._step(call, place, [registers[register] for register in step.inputs], cause)
         for register in step.released:
@@ -205,10 +209,10 @@ class GraphRunner:
     def _step(
         self, call: _Call, place: int, values: list[Any], cause: Exception | None
     ) -> list[Any]:
-        """Run one step and count its outputs; return them, or its failure for each of them."""
+        """Run one step and count its outputs; return each output, or the failure in its place."""
         step = call.plan.steps[place]
         failure = next((value for value in values if isinstance(value, OperationFailed)), None)
-        if failure is None or not failure.operation:  # an input that the session does not have
+        if failure is None or not failure.operation:  # the failure of a missing or unfitting input
             try:
                 return self._results(call, place, values, cause or failure)
             except Exception as error:
@@ -249,7 +253,7 @@ class GraphRunner:
             except MemoryError:
                 pass
         elif step.plan.reusable:
-            raise cause  # it may have overwritten an input, so it cannot be repeated
+            raise cause  # the kernel may have overwritten an input, so it cannot be repeated
         # Freeing the device's cached memory may be enough.
         self._backend.memory_cleanup()
         return run(*values)
@@ -303,14 +307,14 @@ def _live(steps: Sequence[Step]) -> dict[int, int]:
 
 
 def _checked(plan: GraphPlan, values: list[Any]) -> list[Any]:
-    """Return inputs with failures in place of arrays of other shapes and dtypes than declared.
+    """Return inputs, with failures in place of arrays of other shapes and dtypes than declared.
 
-    Like that of a missing tensor, such a failure becomes the failure of each step that uses it.
+    Like the failure of a missing tensor, such a failure makes each step fail that uses the input.
     """
     checked = []
     for value, (shape, dtype) in zip(values, plan.expected, strict=True):
         if not isinstance(value, OperationFailed) and (value.shape, value.dtype) != (shape, dtype):
             seen = f"{value.dtype}{list(value.shape)}"
-            value = OperationFailed(f"the tensor is {seen}, the graph takes {dtype}{list(shape)}")
+            value = OperationFailed(f"the tensor is {seen}; the graph expects {dtype}{list(shape)}")
         checked.append(value)
     return checked

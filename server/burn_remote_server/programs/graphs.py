@@ -1,16 +1,16 @@
 """Graphs: sequences of operations that are checked once and run by one task.
 
 A graph's tensors have *slots* (``DefineGraph``). A definition is turned into a program over
-*registers*, which are reused: a program needs as many as values are alive at once. The loop of
-``GraphPlan.run`` does little more than call the kernels: it looks up no tensors, compares no shapes
-and counts no bytes, because all of that was done when the graph was defined.
+*registers*, which are reused: a program has as many registers as values are alive at once. The loop
+of ``GraphPlan.run`` does little more than call the kernels. It looks up no tensors, compares no
+shapes and counts no bytes, because all of that was done when the graph was defined.
 
-Instructions are tuples of integers (``instructions``), which have the places of kernels in a table,
-and ``Steps`` has columns. So Python's garbage collector examines no object of a single step: it
-stops tracking tuples that hold nothing but numbers and such tuples. A tuple with a function would
-be tracked.
+Instructions are tuples of integers (``instructions``), which refer to kernels by their places in a
+table, and ``Steps`` stores columns. So Python's garbage collector examines no object of a single
+step: it stops tracking tuples that contain only numbers and such tuples. It would track a tuple
+with a function.
 
-On a device that captures runs, the program is run by ``ProgramCapture``.
+On a device that can capture runs, ``ProgramCapture`` runs the program.
 
 A step that fails ends the loop with ``StepFailed``. ``GraphRunner`` continues from there, with
 failures as values.
@@ -82,15 +82,15 @@ __all__ = ["GRAPH_STEP_COST", "GraphPlan"]
 # The time to check and compile a step, in nanoseconds: 18 to 23 µs (measured, with fusion).
 GRAPH_STEP_COST: Final = 25_000
 
-# The call of a graph from which on its functions are compiled. LLVM takes some 20 ms for each, in a
-# thread of its own, and saves up to a few µs a call.
+# The number of the call at which the functions of a graph are compiled. LLVM takes about 20 ms for
+# each, in a separate thread, and saves up to a few µs per call.
 COMPILED_AT: Final = 32
 
 _INTEGER: Final = frozenset({int})
 
 
 class GraphPlan:
-    """A checked graph, compiled to a program; it takes the place of a ``Plan`` under its number.
+    """A checked graph, compiled to a program; like a ``Plan``, it is found by its number.
 
     ``peak_bytes`` is the most that its intermediate and output tensors take together, and
     ``nbytes`` the memory of the graph itself. ``error`` is set when the device is lost; each use
@@ -114,11 +114,11 @@ class GraphPlan:
     ) -> None:
         """Check and compile a definition.
 
-        ``numbered`` has the plans by number; ``prepare`` makes the plan of a step whose numbers
+        ``numbered`` has the plans by number. ``prepare`` makes the plan of a step whose numbers
         have changed. ``limited`` adds the checks of several plans to a function that executes them
-        together. A long program calls ``check`` from time to time; it may raise a
-        ``BaseException``. Parts of the program are captured through ``captures``, if it is given.
-        Raises ``ProtocolViolation`` for an invalid definition.
+        together. A long program calls ``check`` regularly; it may raise a ``BaseException``. If
+        ``captures`` is given, it captures parts of the program. Raises ``ProtocolViolation`` for an
+        invalid definition.
         """
         plans = [plan_of_step(step, numbered) for step in task.steps]
         specs = slot_specs(task, plans)
@@ -149,7 +149,7 @@ class GraphPlan:
         self._kernels, self._places = compiled.kernels, compiled.places
         self._registers = compiled.registers
         self._number_registers = compiled.number_registers
-        # Inputs whose memory a result may take if they die.
+        # Inputs whose memory a result may take if the call uses them for the last time.
         self.reusable_inputs: Final = compiled.reusable_inputs
         # Steps whose instruction overwrites an input, so that it cannot be repeated.
         self.overwriting: Final = compiled.overwriting
@@ -160,7 +160,7 @@ class GraphPlan:
         # The functions among the kernels that are not compiled yet, by their places.
         self._uncompiled = compiled.direct_calls
         self._calls = 0
-        # For each step with numbers: the last ones, and the plan for them.
+        # For each step with numbers: the numbers of the last call, and the plan for them.
         self._prepared: dict[int, tuple[tuple[Any, ...], Plan]] = {}
         self._capture = None if captures is None else self._captured_by(captures)
 
@@ -171,8 +171,8 @@ class GraphPlan:
     ) -> list[Any]:
         """Run the program; return the outputs. Raises ``StepFailed``.
 
-        ``dying`` are places of ``reusable_inputs`` that nobody uses afterwards. Results may take
-        their memory if only ``inputs`` and the session's table reference them.
+        ``dying`` are the places of those ``reusable_inputs`` that no later task uses. Results may
+        take their memory if only ``inputs`` and the session's table reference them.
         """
         if self._capture is not None:
             r = self.registers(inputs)
@@ -272,7 +272,10 @@ class GraphPlan:
             raise failed from error
 
     def _take_compiled(self) -> None:
-        """Replace functions by those that are compiled; have them compiled once they repeat."""
+        """Replace functions by their compiled forms; start to compile them at call ``COMPILED_AT``.
+
+        Functions whose compiled form is not ready yet are tried again at a later call.
+        """
         self._calls += 1
         if self._calls < COMPILED_AT:
             return
@@ -284,7 +287,7 @@ class GraphPlan:
                 del self._uncompiled[place]
 
     def _set_numbers(self, inputs: Sequence[Any], numbers: tuple[Any, ...]) -> None:
-        """Write the numbers of a call into their registers, unless they are there.
+        """Write the numbers of a call into their registers, unless the last call had the same.
 
         Raises ``StepFailed``.
         """
@@ -295,9 +298,9 @@ class GraphPlan:
             return
         try:
             found = self._constants(numbers)
-        except Exception as error:  # the steps that cannot take their numbers fail, one by one
+        except Exception as error:  # the steps run one by one, and those with invalid numbers fail
             raise StepFailed(0, 0, self.registers(inputs), None) from error
-        self._last_numbers = ()  # an interrupt may leave a part of them
+        self._last_numbers = ()  # an interrupt may stop the writes below halfway
         for register, constant in found:
             self._registers[register] = constant
         self._last_numbers = key
@@ -367,7 +370,8 @@ class GraphPlan:
         values = [r[register] for register in registers]
         for register in candidates:
             is_input = register in dying and r[register] is inputs[register]
-            # ``r`` and ``values``, for an input also ``inputs`` and the table, and nothing else.
+            # Free if only ``r`` and ``values`` reference it; for an input, also ``inputs`` and the
+            # session's table.
             is_free = held_by_a_call if is_input else held_only_here
             if is_free(r, register, values) and self._owns_memory(r[register]):
                 return plan.run_into(*values, out=r[register])
@@ -383,7 +387,7 @@ class GraphPlan:
         inputs: Sequence[Any],
         dying: Collection[int],
     ) -> None:
-        """Run several steps as one; let it overwrite the inputs that nothing else references."""
+        """Run several steps as one; they may overwrite inputs that nothing else references."""
         values = [r[register] for register in registers]
         reusable = []
         for register in candidates:
@@ -413,7 +417,7 @@ class GraphPlan:
 
         Raises ``ProtocolViolation``.
         """
-        # Compared as lists, in C: a call checks these types for each of its tensors.
+        # Comparing lists takes one call in C for the types of all tensors.
         if [*map(type, arguments)] == self._call_types:
             return arguments[: self.input_count], arguments[self.input_count :], ()
         count = self.input_count + self.output_count
@@ -437,8 +441,9 @@ class GraphPlan:
     # -- capture ------------------------------------------------------------------------------
 
     def _captured_by(self, captures: Captures) -> ProgramCapture | None:
-        """Return the program as one that is captured, or ``None`` if no part of it can be."""
-        # No cycle of references: a plan's memory on the device must be free as soon as the plan is.
+        """Return the capture of the program, or ``None`` if no part of it can be captured."""
+        # A weak reference avoids a reference cycle: the plan's memory on the device must be freed
+        # together with the plan, not by a later garbage collection.
         plan = weakref.proxy(self)
 
         def may_capture(place: int) -> bool:

@@ -1,7 +1,8 @@
 """Instructions of a graph's program, their failures, and the segments of a program.
 
 An instruction is a tuple ``(form, k, i, j, target)`` of integers and tuples of integers. ``k`` is
-the place of its kernel, for ``NUMBERED`` that of its step; the others are registers.
+the place of its kernel (for ``NUMBERED``, the place of its step). ``i``, ``j`` and ``target`` are
+registers.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ __all__ = [
 
 Instruction = tuple[Any, ...]
 
-# How the loop runs an instruction: by the number of its inputs, or one of the other forms. A result
-# takes the memory of a ``CHECKED`` operand only if that is in C order. ``CHECKED_MANY`` is
-# ``MANY_INPUTS``, but if a register in ``j[0]`` is in another order, the next kernel takes the
-# first ``j[1]`` operands. ``UNPACKED`` has several results, all of them present.
+# How the loop runs an instruction. The ``INTO_`` forms write the result into an operand; the
+# ``CHECKED_`` forms do so only if this operand is in C order. ``CHECKED_MANY`` is ``MANY_INPUTS``,
+# but if a register in ``j[0]`` is in another order, the kernel after ``k`` is called with the first
+# ``j[1]`` operands. ``UNPACKED`` has several results, all of which are used.
 (
     NO_INPUT, ONE_INPUT, TWO_INPUTS, INTO_ONLY, INTO_FIRST, INTO_SECOND, MANY_INPUTS,
     MANY_OUTPUTS, REUSING, FUSED, NUMBERED, FREE, CHECK, FAILED, CHECKED_FIRST, CHECKED_SECOND,
     CHECKED_MANY, UNPACKED,
 ) = range(18)  # fmt: skip
 
-# The forms whose fourth element has the registers that their results may take.
+# The forms whose ``j`` has the registers whose memory their results may take.
 MAY_REUSE: Final = frozenset({REUSING, FUSED, NUMBERED})
 
 _NO_OPERANDS: Final = frozenset({NO_INPUT, FREE, CHECK, FAILED})
@@ -82,10 +83,10 @@ def writes(instruction: Instruction) -> tuple[int, ...]:
 
 
 class StepFailed(Exception):
-    """A step of a program raised ``cause``; ``registers`` has the values before it.
+    """The step at ``place`` raised ``cause``; ``registers`` has the values before this step.
 
-    Without a cause, ``place`` is the first step of several that ran as one. None of them has a
-    result yet, and any of them may fail when it runs alone. ``index`` is the place of the
+    If ``cause`` is ``None``, ``place`` is the first of several steps that ran as one. None of them
+    has a result yet, and any of them may fail when it runs alone. ``index`` is the place of the
     instruction. ``lost`` has the registers whose values were overwritten before these steps failed,
     and the failure of each.
     """
@@ -104,9 +105,9 @@ class StepFailed(Exception):
 class Segment(NamedTuple):
     """Consecutive instructions of a program, from the place ``start`` on.
 
-    ``inputs`` are the registers whose values it takes, ``outputs`` those whose new values are used
-    after it, and ``cleared`` all others that it changes. ``is_capturable``: a device may capture
-    it.
+    ``inputs`` are the registers whose values it reads, ``outputs`` are those whose new values are
+    used after it, and ``cleared`` are all other registers that it changes. ``is_capturable``: a
+    device may capture it.
     """
 
     start: int
@@ -120,10 +121,11 @@ class Segment(NamedTuple):
 def segments_of(
     program: Sequence[Instruction], capturable: Collection[int], kept: Collection[int]
 ) -> list[Segment]:
-    """Divide a program into segments that can be captured and others.
+    """Divide a program into segments that can be captured and segments that cannot.
 
-    ``capturable`` has the places of the instructions that can be, ``kept`` the registers that are
-    used after the program. A segment that launches a single kernel gains nothing from a capture.
+    ``capturable`` has the places of the instructions that can be captured, and ``kept`` the
+    registers that are used after the program. A segment that launches a single kernel is not
+    capturable, because it would gain nothing.
     """
     places: list[tuple[list[int], bool]] = []
     for is_capturable, group in groupby(range(len(program)), capturable.__contains__):

@@ -47,13 +47,13 @@ __all__ = [
 
 logger = get_logger(__name__)
 
-# Smallest result that may reuse the memory of a dying input. For smaller ones, the check for other
-# references takes longer than allocating memory; for larger ones, the operating system would map
-# and clear new pages.
+# Smallest result that may reuse the memory of a *dying* input, one that is used for the last time.
+# For smaller results, the check for other references takes longer than allocating memory. For
+# larger results, the operating system would have to map and clear new pages.
 REUSED_BYTES: Final = 256 * 1024
 
-# Memory of a plan with its signature: 1 to 4 KiB, measured. ``signature_bytes`` has what a plan of
-# many tensors or dimensions takes besides.
+# Memory of a plan with its signature: 1 to 4 KiB, measured. ``signature_bytes`` returns the
+# additional memory of a plan with many tensors or dimensions.
 PLAN_BYTES: Final = 4096
 SIGNATURE_TENSOR_BYTES: Final = 280
 SIGNATURE_DIMENSION_BYTES: Final = 48
@@ -75,7 +75,7 @@ def signature_bytes(signature: Signature) -> int:
 
 
 def _values(argument: Any) -> int:
-    """Count the values in an argument, tensors left out."""
+    """Count the values in an argument, except tensors."""
     if type(argument) is tuple:
         return sum(map(_values, argument))
     return type(argument) is not TensorUse
@@ -91,10 +91,10 @@ class Plan:
     the signature is invalid, ``error`` is set, and each use fails with it. ``wrap`` adds a check to
     ``run`` and ``run_into``, and clears ``is_bare``.
 
-    Fusers may take the operation, as ``calls`` or as ``reduction``, if ``joins_windows`` is true;
-    if ``is_fusible`` is, one of them takes it as the first of a run, so it begins a window. Plans
-    with the same ``fusion_key`` differ only in the constant of their call; ``None`` equals no other
-    key.
+    If ``joins_windows`` is true, fusers may take the operation, as ``calls`` or as ``reduction``.
+    If ``is_fusible`` is also true, a fuser takes it as the first operation of a run, so it begins a
+    window (``stream_fusion``). Plans with the same ``fusion_key`` differ only in the constant of
+    their call; ``None`` equals no other key.
     ``is_large`` is true if the operation is fusible or has reusable inputs.
     ``seen`` has the expected shapes and dtypes in one tuple, for ``Interpreter.invoke_simple``. It
     is ``None`` if only ``invoke`` runs the plan.
@@ -172,8 +172,8 @@ class Plan:
     def _bind_into(self, signature: Signature, session: BackendSession) -> None:
         (out,) = signature.outputs
         if out.dtype.is_complex:
-            # NumPy multiplies complex numbers with fused operations, but not always in place: the
-            # last bits of a result would depend on whether an input dies.
+            # NumPy multiplies complex numbers with fused multiply-add, but not always if the result
+            # is an input. So the last bits of a result would depend on whether an input dies.
             return
         wanted = (array_shape(out), session.array_dtype(out.dtype))
         fitting = tuple(
@@ -201,10 +201,10 @@ class Plan:
         *,
         opens_windows: bool = True,
     ) -> None:
-        """Let the operation be fused if the fusers take it: in graphs, and in windows of a stream.
+        """Allow the fusion of the operation, in graphs and in windows of a stream.
 
-        They decide which operations begin a window. Element-wise operations on the results of
-        reductions are small, so they only join one.
+        The fusers decide whether they take it, and which operations begin a window. Element-wise
+        operations on the results of reductions are small, so they may only join a window.
         """
         if self.error is not None or not self.gives_one:
             return
@@ -252,12 +252,12 @@ class Plan:
         """Return the error for inputs whose shapes or dtypes differ from the declared ones."""
         seen = ", ".join(f"{array.dtype}{list(array.shape)}" for array in inputs)
         return ShapeMismatch(
-            f"the session's tensors are {seen}, the operation declares {self.signature.describe()}"
+            f"the session's tensors are {seen}; the operation declares {self.signature.describe()}"
         )
 
 
 def _gives_one(signature: Signature) -> bool:
-    """Whether the kernel returns one array, not a tuple: the row has a single output, no list."""
+    """Whether the kernel returns one array and not a tuple: its row has one output, not a list."""
     outputs = [
         argument
         for field, argument in zip(signature.row.fields, signature.arguments, strict=True)
@@ -377,7 +377,8 @@ def _blame(error: Exception, plan: Plan) -> tuple[type[OperationFailed], str]:
     if isinstance(error, OperationFailed):
         return type(error), error.reason
     if isinstance(error, MemoryError):
-        return OutOfMemory, f"the device has no room for {plan.output_bytes:,} bytes"
+        reason = f"the device does not have enough memory for {plan.output_bytes:,} bytes"
+        return OutOfMemory, reason
     if isinstance(error, BurnRemoteError):
         return OperationFailed, str(error)
     logger.warning("kernel_failed", operation=_named(plan.signature), exc_info=error)

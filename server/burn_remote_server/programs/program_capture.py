@@ -1,9 +1,9 @@
 """Capture of a graph's program: a device launches the kernels of many instructions as one.
 
 A segment of the program is captured when it has run twice with the same layouts: its kernels are
-compiled by then. From then on a call launches what was captured, on copies of its inputs. If that
+compiled by then. From then on, a call launches the captured run, on copies of its inputs. If that
 is impossible, the instructions run one by one, as in the first calls. An instruction that cannot be
-captured, because it waits for the device, divides its segment.
+captured, because it waits for the device, divides its segment in two.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ logger = get_logger(__name__)
 # Ordinary runs before a capture. The first compiles kernels and fills caches; the second shows
 # that the call is repeated.
 RUNS_BEFORE_CAPTURE: Final = 2
-# Captures of one segment whose layouts or fixed numbers keep changing, and instructions at which a
-# program is divided. A capture takes some milliseconds.
+# Most captures of one segment whose layouts or fixed numbers keep changing, and most instructions
+# at which a program is divided. A capture takes some milliseconds.
 MAX_CAPTURES: Final = 8
 MAX_DIVISIONS: Final = 16
-# Runs until a segment is captured again after there was no memory for it.
+# Runs after which a segment is captured again, if a capture did not fit into memory.
 RUNS_WITHOUT_MEMORY: Final = 1024
 
 
 class Captures:
     """The captured runs of one session and their memory, which counts in the session's quota.
 
-    They give way to tensors: when the quota is exhausted, all of them are released.
+    When the quota is exhausted, all captured runs are released, so that tensors fit.
     """
 
     def __init__(self, session: BackendSession, quota: Quota, counts: FusionCounts) -> None:
@@ -66,7 +66,7 @@ class Captures:
     ) -> CapturedRun:
         """Capture ``run(inputs, constants)``.
 
-        Raises what ``run`` raises, ``NotCaptured``, ``MemoryError`` and ``QuotaExceeded``.
+        Raises the errors of ``run``, ``NotCaptured``, ``MemoryError`` and ``QuotaExceeded``.
         """
         self._is_capturing = True
         try:
@@ -99,9 +99,10 @@ class Captures:
 class Program(NamedTuple):
     """A program, and the facts about it that its capture needs.
 
-    ``capturable`` has the places of the instructions that may be captured, ``kept`` the registers
-    of the outputs, ``numbers`` the number of a call that each register of a constant holds, and
-    ``fixed`` the numbers of a call that an instruction's kernel depends on.
+    ``capturable`` has the places of the instructions that may be captured, and ``kept`` the
+    registers of the outputs. A call has numbers, which are counted from 0. ``numbers`` says for
+    each register of a constant which number it contains, and ``fixed`` says for each instruction
+    on which numbers its kernel depends.
     """
 
     instructions: Sequence[Instruction]
@@ -120,7 +121,7 @@ class Program(NamedTuple):
 
 
 class _State:
-    """A segment, and what is captured of it."""
+    """A segment, and its captured run if there is one."""
 
     def __init__(self, segment: Segment, program: Program) -> None:
         self.segment: Final = segment
@@ -132,7 +133,7 @@ class _State:
             position for place in places for position in program.fixed.get(place, ())
         ]
         self.captured: CapturedRun | None = None
-        # The fixed numbers for which it is captured, or was run last.
+        # The fixed numbers for which the segment is captured or was run last.
         self.fixed: tuple[Any, ...] = ()
         self.keeps: list[Any] = []
         self.runs_left = RUNS_BEFORE_CAPTURE
@@ -182,7 +183,7 @@ class ProgramCapture:
     def _launched(
         self, state: _State, registers: list[Any], numbers: tuple[Any, ...]
     ) -> list[Any] | None:
-        """Launch what is captured, or capture it now; ``None`` if the instructions must run."""
+        """Launch the captured run, or capture it now; ``None`` if the instructions must run."""
         fixed = number_key(tuple([numbers[position] for position in state.fixed_positions]))
         captured = state.captured
         if captured is None:
@@ -201,7 +202,7 @@ class ProgramCapture:
         values = [numbers[position] for position in state.positions]
         try:
             results = captured.launch(inputs, values)
-        except MemoryError:  # the instructions run in its place, and free memory if they need it
+        except MemoryError:  # the instructions run instead, and free memory if they need it
             results = None
         except Exception:  # an error of the device: the instructions report it
             logger.warning("captured_run_failed", exc_info=True)
@@ -217,7 +218,7 @@ class ProgramCapture:
         return self._are_kernels_final
 
     def _forget(self, state: _State) -> None:
-        """Run the instructions from now on, until they are captured again."""
+        """Discard the captured run; the instructions run until they are captured again."""
         self._captures.counts.replay_fallbacks += 1
         captured, state.captured = state.captured, None
         was_released = captured is not None and captured.is_released
@@ -264,7 +265,7 @@ class ProgramCapture:
         return state.captured
 
     def _divide(self, index: int) -> None:
-        """Capture the program without an instruction, from the next call on."""
+        """Exclude an instruction from capture, from the next call on."""
         self._captures.counts.captures_refused += 1
         self._divisions_left -= 1
         if self._divisions_left:
@@ -276,5 +277,5 @@ class ProgramCapture:
 
 
 def number_key(numbers: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a key that tells 0.0 from -0.0, and 1 from 1.0 and True."""
+    """Return a key that distinguishes 0.0 from -0.0, and 1 from 1.0 and True."""
     return (*numbers, *map(repr, numbers))

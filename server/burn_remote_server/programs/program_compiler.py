@@ -1,7 +1,8 @@
 """The compilation of a graph's steps to a program.
 
-``ProgramCompiler`` goes through the steps once. It finds the forms of their instructions, the
-operands whose memory results may take, and the blocks of steps that run as one.
+``ProgramCompiler`` goes through the steps once. It chooses the forms of their instructions and the
+operands whose memory results may take, and it replaces each block of fused steps by one
+instruction.
 """
 
 from __future__ import annotations
@@ -49,22 +50,24 @@ STOP_COST: Final = 10_000_000
 CALL_COST: Final = 300
 PREPARE_COST: Final = 30_000
 
-# The forms that overwrite an operand of two, and those that first check its order.
+# The forms that overwrite one of two operands, and the forms that first check its order.
 _CHECKED: Final = {INTO_FIRST: CHECKED_FIRST, INTO_SECOND: CHECKED_SECOND}
 
 
 class CompiledProgram(NamedTuple):
     """A program, and what is known about it.
 
-    ``instructions`` are valid if the inputs in ``assumed`` are in C order, ``checked`` for every
-    order. ``kernels`` are named by both; each entry of ``direct_calls`` says how the kernel at its
-    place gets faster. ``places`` has the step of each instruction. ``blocks`` are the runs of steps
-    that one instruction executes, by the place of their first step.
+    ``instructions`` are valid if the inputs in ``assumed`` are in C order; ``checked`` are valid
+    for any order. Both refer to ``kernels`` by place. ``direct_calls`` has, by place, the calls of
+    kernels that may be replaced by compiled ones. ``places`` has the step of each instruction.
+    ``blocks`` are the runs of steps that one instruction executes, by the place of their first
+    step.
 
-    ``registers`` are the initial values of those after the inputs; ``number_registers`` those that
-    follow from the numbers of a call, with the place of the step that takes them. The memory of
-    ``reusable_inputs`` may be taken if they die. The instructions of the steps in ``overwriting``
-    overwrite an operand, so they cannot be repeated.
+    ``registers`` are the initial values of the registers after those of the inputs.
+    ``number_registers`` are the registers whose values follow from the numbers of a call, with the
+    place of the step that reads them. Results may take the memory of ``reusable_inputs`` if these
+    die. The instructions of the steps in ``overwriting`` overwrite an operand, so they cannot be
+    repeated.
     """
 
     instructions: tuple[Instruction, ...]
@@ -93,7 +96,7 @@ class ProgramCompiler:
         limited: Callable[[Run, Sequence[Plan]], Run],
         check: Callable[[], None],
     ) -> None:
-        """``limited`` and ``check`` are those of ``GraphPlan``."""
+        """``limited`` and ``check`` are the arguments of ``GraphPlan``."""
         self._steps: Final = steps
         self._input_count: Final = input_count
         self._session: Final = session
@@ -102,7 +105,8 @@ class ProgramCompiler:
         self.blocks: Final = {block.start: block for block in blocks}
         self.registers: Final = [*registers]
         self.number_registers: Final[list[tuple[int, int]]] = []
-        # These registers by the identity of the plan, which the steps keep alive, and the numbers.
+        # Registers of constants, by the identity of the plan, which the steps keep alive, and by
+        # the numbers.
         self._shared_registers: dict[tuple[int, Any], int] = {}
         self.reusable_inputs: Final[set[int]] = set()
         self.overwriting: Final[set[int]] = set()
@@ -190,8 +194,8 @@ class ProgramCompiler:
     def _called(self, steps: Sequence[Step], place: int, block: Block, direct: DirectCall) -> bool:
         """Append the instruction of a block that is one function.
 
-        Returns ``False`` if single steps must run instead: they have no output, or one that may be
-        in another order than C.
+        Returns ``False`` if the single steps must run instead, because they have no output, or an
+        output that may be in another order than C.
         """
         plans = [step.plan for step in steps]
 
@@ -209,9 +213,9 @@ class ProgramCompiler:
         is_ordered = bool(targets) and all(target in orders for target in targets)
         if not is_ordered or (unknown and len(targets) > 1):
             return False
-        # A limit may be exceeded after everything was written.
+        # With a limit, the call may fail after it has written its results, so overwrite nothing.
         dying = () if has_limit else self._overwritten(steps, inputs, targets, unknown)
-        # Its own entry among the kernels, which a compiled function replaces.
+        # A separate entry among the kernels, because a compiled function replaces it later.
         k = len(self._kernels.found)
         self._kernels.found += [partial(direct.run), direct.run]
         self._direct_calls[k] = direct
@@ -260,7 +264,7 @@ class ProgramCompiler:
         """Return the register of the input whose memory the only output of a block takes, if any.
 
         Nothing else references that input, and it has the output's shape and dtype. Its order is
-        known, or ``checked`` by each call.
+        known, or each call checks it because it is in ``checked``.
         """
         if len(targets) != 1:
             return ()
@@ -301,7 +305,7 @@ class ProgramCompiler:
         # A register is first released by the last step that uses its value from before the block.
         released = {register for step in steps for register in step.released}
         dying = tuple(sorted(released.intersection(inputs)))
-        # With limits, an execution may fail after everything was written.
+        # With limits, an execution may fail after it has written everything.
         if not dying or run != execute:
             return (MANY_OUTPUTS, run, inputs, 0, outputs)
         return (FUSED, run, inputs, dying, outputs)
@@ -324,8 +328,9 @@ class ProgramCompiler:
     def _number_register(self, place: int, call: ElementwiseCall) -> int:
         """Return a register for the constant of a call.
 
-        Steps with the same plan and numbers share one: an update of 100 parameters binds each
-        number once for each shape, not once for each parameter, which took longer than the kernels.
+        Steps with the same plan and numbers share one register. So an update of 100 parameters
+        binds each number once for each shape. Binding it for each parameter took longer than the
+        kernels.
         """
         step = self._steps[place]
         register = self._input_count + len(self.registers)
@@ -344,10 +349,10 @@ class ProgramCompiler:
     ) -> tuple[Any, ...] | None:
         """Return form, kernel and operands of a step that is one elementwise call of two operands.
 
-        A call from the loop without a function of Python between them takes half the time. If an
-        operand in ``private`` dies, the result takes its memory: 0.87 times the time for small
-        arrays, and half of it at 64 KiB. One that is not in C order keeps its memory if there are
-        two operands: the result may have another order.
+        The loop then calls NumPy without a Python function in between, which takes half the time.
+        If an operand in ``_private`` dies, the result takes its memory. That takes 0.87 times the
+        time for small arrays, and half of it at 64 KiB. If there are two operands, only one in C
+        order gives its memory, because otherwise the result could have another order.
         """
         plan = step.plan
         if plan.error is not None or not plan.is_bare:
@@ -400,7 +405,7 @@ class ProgramCompiler:
         }
 
     def _large_dead(self, steps: Sequence[Step]) -> tuple[int, ...]:
-        """Return the registers whose values, at least as large as ``FREED_BYTES``, die here."""
+        """Return the registers whose values die here and have at least ``FREED_BYTES``."""
         dead: dict[int, int] = {}
         for step in steps:
             sizes = self._sizes(step)
@@ -412,7 +417,7 @@ class ProgramCompiler:
 
 
 class _MemoryOrders:
-    """The registers whose arrays are in C order if the inputs in ``assumed`` are.
+    """The registers whose arrays are in C order, provided that the inputs in ``assumed`` are.
 
     A ufunc's result is in C order if an operand of its shape is: NumPy prefers C order where the
     orders of operands differ. Other kernels may return arrays in any order.
@@ -424,7 +429,7 @@ class _MemoryOrders:
         self._known = {*self._inputs}
 
     def assuming(self, registers: Collection[int]) -> _MemoryOrders:
-        """Return a copy that takes these registers to be in C order."""
+        """Return a copy that assumes C order for these registers."""
         copied = _MemoryOrders(0)
         copied.assumed = {*self.assumed}
         copied._inputs, copied._known = {*self._inputs}, {*self._known, *registers}
@@ -486,7 +491,7 @@ class _Kernels:
 
 
 def _call(k: int, inputs: tuple[int, ...], dying: tuple[int, ...], target: int) -> Instruction:
-    """Return the instruction that calls the function of a block, into the memory of ``dying``."""
+    """Return the instruction that calls a block's function; the result takes ``dying``'s memory."""
     if len(inputs) == 1:
         return (INTO_ONLY if dying else ONE_INPUT, k, *inputs, 0, target)
     if len(inputs) == 2:
@@ -572,7 +577,10 @@ def _inputs_of_shape(step: Step) -> list[int]:
 
 
 def _specs_at_first_use(steps: Sequence[Step]) -> dict[int, TensorSpec]:
-    """Return what the registers that steps take hold before them: one may be used again later."""
+    """Return the spec of each register that the steps read, before any of them runs.
+
+    A register may get another value in these steps.
+    """
     specs: dict[int, TensorSpec] = {}
     for step in steps:
         for register, use in zip(step.inputs, step.plan.signature.input_uses, strict=True):

@@ -1,10 +1,11 @@
 """Graphs with relative values, as clients of Burn 0.22 register them.
 
-Such a graph has relative ids in the place of tensors. Its dimensions are places in a list of sizes,
-its scalars places in a list of scalars, and its slices places in a list of slices. A call brings
-these lists. Binding puts the values in their places; the result is an ordinary operation.
+In such a graph, tensors have relative ids. Its dimensions are indices into a list of sizes, its
+scalars are indices into a list of scalars, and its slices are indices into a list of slices. Each
+call sends these lists. Binding replaces the indices of an operation by the values; the result is an
+ordinary operation.
 
-Everything here is a pure function, except for a cache of bound signatures.
+All functions of this module are pure, except for a cache of bound signatures.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ __all__ = [
 ]
 
 # Bound signatures that are kept, about 4 KiB each. Plans are found by the identity of a signature,
-# so operations that are bound to equal values must have the same one.
+# so operations that are bound to equal values must share one signature object.
 SIGNATURES_KEPT: Final = 4096
 
-# Memory of a registered operation besides its signature, in which each tensor has an id (measured
-# with tracemalloc: 350 to 900 bytes for one to three tensors).
+# Memory of a registered operation in addition to its signature (measured with tracemalloc: 350 to
+# 900 bytes for one to three tensors).
 OPERATION_BYTES: Final = 512
 
 _SIGNATURES: Final[dict[Any, Signature]] = {}
@@ -42,7 +43,7 @@ class Interface(NamedTuple):
     """The tensors through which a graph is connected to a session, by relative id.
 
     ``consumed`` are inputs that the graph uses for the last time. ``is_regular``: each tensor is
-    made once, before it is used, and used by nobody after its last use.
+    made once, before it is used, and is not used after the use that is marked as its last.
     """
 
     inputs: tuple[int, ...]
@@ -80,8 +81,8 @@ def bound_signature(
 ) -> Signature:
     """Return a relative signature with the values of a call.
 
-    ``reads_only``: no input is used for the last time. Raises ``LimitExceeded`` for a tensor with
-    too many elements.
+    ``reads_only``: mark no input as used for the last time. Raises ``LimitExceeded`` for a tensor
+    with too many elements.
     """
     arguments = tuple([_bound(argument, bindings, reads_only) for argument in signature.arguments])
     key = (signature.kind, signature.row.name, signature.dtype, arguments)
@@ -153,9 +154,10 @@ def graph_interface(graph: RelativeGraph, named: Collection[int]) -> Interface:
 def definition(
     graph: RelativeGraph, interface: Interface, bindings: Bindings
 ) -> tuple[DefineGraph, list[Signature], tuple[int, ...]]:
-    """Return a graph of our own, the signatures that its steps number, and the scalars of a call.
+    """Return a graph of the native dialect, the signatures of its steps, and places of scalars.
 
-    The last has the places of the scalars, in the order in which a call brings their values.
+    A step refers to a signature by its index. The last result has the index of each number of the
+    graph in a call's list of scalars.
     """
     slots = {tensor: slot for slot, tensor in enumerate(interface.inputs)}
     signatures: list[Signature] = []

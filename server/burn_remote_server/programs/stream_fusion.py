@@ -1,10 +1,11 @@
 """Fusion of the operations of a stream: those that have arrived and wait for their execution.
 
-A window is a run of tasks that has already arrived: operations that the fusers take, element-wise
-operations on the results of reductions, and drops. Any other task ends it, so nothing waits for a
-window. Two windows are equal if their operations have the same plans, apart from numbers, are
-connected in the same way, and drop the same ones of their tensors. If a block of a window cannot
-run as one, because of a tensor, the quota or any error, its tasks run as usual.
+A window is a run of tasks that have already arrived: operations that the fusers take, element-wise
+operations on the results of reductions, and drops. Any other task ends the window, so no task waits
+for one to fill. Two windows are equal if their operations have the same plans (apart from numbers),
+are connected in the same way, and drop the same tensors. A *block* is a part of a window that one
+optimization executes. If a block cannot run as one, because of a tensor, the quota or any error,
+its tasks run as usual.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ __all__ = ["MAX_WINDOW_TASKS", "Entry", "Progress", "StreamFusion"]
 
 # Most tasks of a window. Exploring takes about 50 µs for each.
 MAX_WINDOW_TASKS: Final = 256
-# Operations on the results of reductions are small, so looking at them costs a part of what they
-# do. More than these in a row are no part of a normalization.
+# Operations on the results of reductions are small, so examining them takes a significant part of
+# their own time. A longer run of them is not part of a normalization.
 MAX_SMALL_OPERATIONS: Final = 16
 
 
@@ -41,7 +42,7 @@ class Progress(Protocol):
 
 
 class Entry(NamedTuple):
-    """A task of a window: an operation, or without a plan the drop of tensors."""
+    """A task of a window: an operation; if ``plan`` is ``None``, the drop of tensors."""
 
     plan: Plan | None
     tensors: tuple[int, ...]
@@ -60,9 +61,10 @@ class _Block(NamedTuple):
 
     A negative id ``-1 - place`` is the constant of the window's operation at this place.
 
-    ``start`` and ``end`` are places among the window's operations. ``peak`` bounds the bytes and
-    the number of tensors that these operations hold at any time. ``dying`` are the places of the
-    inputs that the window drops before it uses them again, unless the operations have limits.
+    ``start`` and ``end`` are places among the window's operations. ``peak`` has upper bounds for
+    the bytes and the number of the tensors that these operations hold at any time. ``dying`` are
+    the places of the inputs that the window drops before it uses them again. It is empty if the
+    operations have limits.
     """
 
     start: int
@@ -109,7 +111,7 @@ class StreamFusion:
         self._blocks: dict[int, tuple[_Block, int, tuple[int, ...]]] = {}
         self._ids: list[int] = []
         self._plans: list[Plan] = []
-        # Tensors that an interrupt (Ctrl-C) of a local device has kept from being dropped.
+        # Tensors that still have to be dropped after an interrupt (Ctrl-C) of a local device.
         self._drops: tuple[int, ...] = ()
         # Tensors that a block may have overwritten, until its results are stored.
         self._overwritten: tuple[int, ...] = ()
@@ -138,7 +140,7 @@ class StreamFusion:
             self._counts.operations_fused += block.end - block.start
             # Without a call in between, so that after an interrupt only the drops remain.
             self._drops, progress.place, self._overwritten = drops, end, ()
-        except BaseException:  # an interrupt: the rest of the operations must not use such inputs
+        except BaseException:  # an interrupt: later operations must not use overwritten inputs
             self._lose("it was interrupted")
             raise
         if drops:
@@ -210,11 +212,11 @@ class StreamFusion:
             ),
             optimization.outputs,
             sum(sizes[tensor] for tensor in optimization.outputs),
-            # As if no result were freed before the end. Single operations hold less: if this does
-            # not fit, they run instead, and they decide what fails.
+            # An upper bound: the sum of all results. If it does not fit into the quota, the single
+            # operations run instead. They need less, and each of them fits or fails by itself.
             (sum(sizes.values()), len(sizes)),
             tuple(last_uses),
-            # With limits, an execution may fail after everything was written.
+            # With limits, an execution may fail after it has written everything.
             tuple(place for place, tensor in enumerate(optimization.inputs) if tensor in dying)
             if run == optimization.execute
             else (),
@@ -310,7 +312,7 @@ def _operations(window: _Window, plans: Sequence[Plan]) -> list[StreamOperation]
 
 
 def _window(entries: Sequence[Entry]) -> tuple[_Window, list[Plan], list[int], list[int]]:
-    """Return the window that the first entries form; its plans, their places, and its ids.
+    """Return the window that the first entries form, its plans, their places, and its tensor ids.
 
     An operation ends the window if it uses a dropped tensor, or if its output's id already occurs
     in the window.

@@ -277,7 +277,7 @@ def test_a_result_that_took_too_long_is_refused(monkeypatch: pytest.MonkeyPatch)
     ("raised", "kind", "reason"),
     [
         (QuotaExceeded("full"), QuotaExceeded, "full"),
-        (MemoryError(), OutOfMemory, "no room for 16 bytes"),
+        (MemoryError(), OutOfMemory, "enough memory for 16 bytes"),
         (ShapeMismatch("shapes differ"), OperationFailed, "shapes differ"),
         (ZeroDivisionError("division"), OperationFailed, "ZeroDivisionError: division"),
     ],
