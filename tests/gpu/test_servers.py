@@ -145,9 +145,9 @@ def test_a_session_that_fills_the_gpu_gets_an_error_and_continues(gpu: Backend) 
         held = [br.ones((2**26,), device=device) for _ in range(4)]  # 256 MiB each
         failed = held.pop()
 
-        with pytest.raises(OutOfMemory, match="no room"):
+        with pytest.raises(OutOfMemory, match="enough memory"):
             (failed + 1).numpy()
-        with pytest.raises(OutOfMemory, match="no room"):
+        with pytest.raises(OutOfMemory, match="enough memory"):
             failed.numpy()
         assert float(held[0].sum().item()) == 2**26
         assert float(kept.sum().item()) == 7000

@@ -73,7 +73,7 @@ def test_an_operation_without_room_fails_its_results_and_takes_no_quota(
 
     interpreter.execute(Operation(signature("Base.Ones", out=SPEC), (1,)))
 
-    with pytest.raises(OutOfMemory, match="no room for 16 bytes"):
+    with pytest.raises(OutOfMemory, match="enough memory for 16 bytes"):
         interpreter.tensors.read(1, SPEC)
     assert (crowded.runs, crowded.cleanups, len(failures)) == (2, 1, 1)
     assert interpreter.quota.bytes == 0
@@ -99,7 +99,7 @@ def test_an_upload_without_room_for_its_elements_fails_alone(
         with monkeypatch.context() as patched:
             patched.setattr(NumpyBackend, step, full)
             missing = br.tensor(np.ones(1_000_000), device=device)
-            with pytest.raises(OutOfMemory, match=r"no room for float64\[1000000\]"):
+            with pytest.raises(OutOfMemory, match=r"not enough memory for float64\[1000000\]"):
                 missing.numpy()
         assert (kept + 1).tolist() == [2, 2, 2]
         assert br.tensor(np.ones(1_000_000), device=device).sum().item() == 1_000_000

@@ -262,7 +262,7 @@ class SessionGroups:
     def submit(
         self, task: Collective, inputs: Sequence[InFlight | Lent], outputs: Sequence[InFlight]
     ) -> None:
-        """Carry out a collective, whose outputs always get an array or an error.
+        """Carry out a collective; each of its outputs always gets an array or an error.
 
         Raises ``OperationFailed``, and ``QuotaExceeded`` if its scratch memory does not fit.
         """

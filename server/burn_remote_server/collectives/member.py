@@ -342,7 +342,8 @@ class Member:
         except BurnRemoteError as error:
             self.report(GroupBroken(0, self.spec.rank, str(error)[:MAX_REASON]))
         except MemoryError:
-            self.report(GroupBroken(0, self.spec.rank, "its server has no memory for the elements"))
+            reason = "its server does not have enough memory for the elements"
+            self.report(GroupBroken(0, self.spec.rank, reason))
         except Exception as error:
             logger.exception("collective failed unexpectedly", rank=self.spec.rank)
             self.report(

@@ -28,7 +28,7 @@ TASK_COST: Final = 1_000
 # Freeing one tensor.
 DROPPED_COST: Final = 200
 
-# Freeing one byte of signatures and graphs: 250 ns for a step of a graph.
+# Freeing one byte of signatures and graphs; that is 250 ns for a step of a graph.
 DEFINITION_BYTE_COST: Final = 0.5
 
 # Checking a definition and binding it to its kernel, in addition to decoding its bytes.
@@ -77,11 +77,11 @@ def batch_cost(
 def _cost_of_numbered(
     tasks: Sequence[Any], numbered: Mapping[int, Plan | GraphPlan]
 ) -> tuple[int, Sequence[Any]]:
-    """Return the cost of the tasks that refer to definitions before the batch, and the others.
+    """Return the cost of the tasks that use definitions of earlier batches, and the other tasks.
 
     Raises ``TypeError``, ``IndexError``, ``KeyError``.
     """
-    # Operations repeat, and counting one takes a fifth of the time of a step in a loop.
+    # Operations repeat, and counting an operation takes a fifth of the time of a loop's iteration.
     counts = Counter(map(itemgetter(0), tasks))
     if not _DEFINITIONS.keys().isdisjoint(counts):
         return 0, tasks

@@ -27,14 +27,15 @@ SHORT_SECONDS: Final = 0.0005
 class DecodingTurns:
     """Turns of all sessions of a process for long decoding on the event loop, one at a time.
 
-    After each turn, the event loop serves everyone else for as long as the turn took. Without this
-    pause, a client whose request takes five iterations of the loop would wait for five long frames,
-    or for as many of every session that sends them.
+    After each turn, a pause as long as the turn follows, in which the event loop does other work.
+    Without this pause, another turn could begin in every iteration of the loop. A client whose
+    request takes five iterations would then wait for five long frames, or for five of each session
+    that sends them.
 
     A session waits for one turn at a time, and turns are given in the order in which they were
     requested. So a frame waits for at most one turn and one pause of each other session: 80 ms for
     each session, or 20 s if 256 sessions send frames of the worst kind without a break. Smaller
-    frames wait for none.
+    frames do not wait for turns.
     """
 
     def __init__(self) -> None:

@@ -106,8 +106,8 @@ def _not_asynchronous(deliver: Deliver) -> Deliver:
 class Engine:
     """Executes one session's tasks in order.
 
-    Raises ``ProtocolViolation`` for an invalid message, and ``SessionLost`` if the quota has no
-    room for a failure or a reply. The session must then be closed.
+    Raises ``ProtocolViolation`` for an invalid message, and ``SessionLost`` if a failure or a reply
+    does not fit into the quota. The session must then be closed.
     """
 
     def __init__(
@@ -139,8 +139,8 @@ class Engine:
         # task, the position is their number.
         self.tasks: Sequence[Any] = ()
         self.place = 0
-        # Wraps a callback: the device may call the result from its own thread, and the callback
-        # then runs in the session's order.
+        # Returns a function that the device may call in its own thread; the callback then runs in
+        # the session's thread, in order.
         self.later: Callable[[Deliver], Deliver] = _not_asynchronous
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Define: lambda task: interpreter.define(task.number, task.signature),
@@ -193,7 +193,8 @@ class Engine:
                 else:
                     invoke(plan, task[1:])
             elif isinstance(plan, GraphPlan):
-                # Programs drop the weights that a training step replaces a few tasks later.
+                # A drop may follow a few tasks later: programs so drop the weights that a training
+                # step replaces.
                 dropped = dropped_later(tasks, place) if plan.reusable_inputs else ()
                 try:
                     self._interpreter.invoke_graph(plan, task[1:], dropped)
@@ -207,7 +208,7 @@ class Engine:
     def _invoke_large(
         self, plan: Plan, tasks: Sequence[Any], place: int, waiting: Iterator[Any]
     ) -> None:
-        """Run a task; if those after it were fused with it, take them from ``waiting``."""
+        """Run a task; if tasks after it were fused with it, remove them from ``waiting``."""
         interpreter = self._interpreter
         if plan.is_fusible:
             done = interpreter.invoke_fused(
@@ -226,14 +227,14 @@ class Engine:
 
     @property
     def progress(self) -> tuple[int, ...]:
-        """A value that changes whenever an operation has returned. Any thread may read it."""
+        """A value that changes whenever an operation returns. Any thread may read it."""
         return self.place, self._interpreter.executed, self._interpreter.checks
 
     def lost_task(self, reason: str) -> OperationFailed | None:
-        """Return the failure of the task that is being executed and does not return.
+        """Return a failure for the current task, which does not return.
 
-        ``None`` if no task is being executed, or if the task has no time limit. Called by another
-        thread.
+        Returns ``None`` if no task is being executed, or if the task has no time limit. Called by
+        another thread.
         """
         error = OperationLost(reason)
         try:
@@ -248,7 +249,7 @@ class Engine:
                     return OperationLost(reason, operation="Graph", tensor=output)
                 return as_failure(error, plan, output)
             task = decode_task(task)
-        if isinstance(task, LoadFile):  # as long as its disk takes
+        if isinstance(task, LoadFile):  # without a limit, because a disk may take any time
             return None
         operation = task.operation if isinstance(task, Execute) else task
         if isinstance(operation, Operation):
@@ -269,8 +270,8 @@ class Engine:
         """Fail an operation that an interrupt stopped, unless it has stored its outputs.
 
         An operation cannot be repeated, because it may have overwritten an input. A collective
-        cannot be repeated either: it may have begun, so its group fails. Returns ``False`` for any
-        other task; the caller must execute it again.
+        cannot be repeated either, because it may have begun; so its group fails. Returns ``False``
+        for any other task, which the caller must execute again.
         """
         plan = self._interpreter.numbered.get(task[0])
         if plan is not None:
@@ -321,7 +322,9 @@ class Engine:
         if not isinstance(slot, Uploading):
             if is_repeated or self._tensors.refused_upload(chunk.payload):
                 return
-            raise ProtocolViolation(f"a chunk of payload {chunk.payload}, which is not open")
+            raise ProtocolViolation(
+                f"a chunk belongs to payload {chunk.payload}, which is not being uploaded"
+            )
         size = len(chunk.data)
         if is_repeated and chunk.offset + size == slot.received:
             if slot.received == slot.size:
@@ -362,7 +365,7 @@ class Engine:
         except OperationFailed as error:
             self._fail(tensor, error, "Upload", str(spec))
         except MemoryError:
-            self._fail(tensor, OutOfMemory(f"no room for {spec}"), "Upload", str(spec))
+            self._fail(tensor, OutOfMemory(f"not enough memory for {spec}"), "Upload", str(spec))
 
     def _read(self, task: Read) -> None:
         deliver = partial(self._reply, task)
@@ -395,11 +398,11 @@ class Engine:
             self._outbox.reply(task.request, TensorData(value, shape, dtype))
             return
         if isinstance(value, Exception) and not isinstance(value, OperationFailed):
-            reason = str(value) or "the server has no memory for the elements"
+            reason = str(value) or "the server does not have enough memory for the elements"
             value = OperationFailed(reason, operation=type(task).__name__)
         if isinstance(task, Sync) and isinstance(value, OperationFailed):
-            # Reported in the reply to this sync, as a failure without tensors: Burn's dialect has
-            # no other message for it.
+            # The reply to this sync reports it, as a failure without tensors, because Burn's
+            # dialect has no other message for it.
             self._outbox.failed((), value)
             value = None
         if isinstance(value, memoryview):
@@ -476,11 +479,12 @@ class Engine:
         try:
             self._load(task)
         except OperationFailed as error:
-            self._tensors.forget(task.tensor)  # what was read before the failure
+            self._tensors.forget(task.tensor)  # an incomplete upload
             self._fail(task.tensor, error, "LoadFile", shapes)
         except MemoryError:
             self._tensors.forget(task.tensor)
-            self._fail(task.tensor, OutOfMemory(f"no room for {task.spec}"), "LoadFile", shapes)
+            failure = OutOfMemory(f"not enough memory for {task.spec}")
+            self._fail(task.tensor, failure, "LoadFile", shapes)
 
     def _load(self, task: LoadFile) -> None:
         backend, size = self._interpreter.backend, task.spec.nbytes
@@ -506,7 +510,7 @@ class Engine:
         try:
             self._tensors.alias(tensor, source)
         except OperationFailed as error:
-            if error.operation:  # the source failed, and has reported it
+            if error.operation:  # the operation that made the source failed, and has reported it
                 self._tensors.pass_failure((tensor,), detached(error))
             else:
                 self._fail(tensor, error, "RegisterAlias", "")
@@ -517,7 +521,7 @@ class Engine:
 
     def _own_groups(self) -> Groups:
         if self._groups is None:
-            raise ProtocolViolation("this server carries out no collectives")
+            raise ProtocolViolation("this server does not support collectives")
         return self._groups
 
     def _join_group(self, task: JoinGroup) -> None:
@@ -535,8 +539,8 @@ class Engine:
             expected = task.call.input_specs(spec.rank)
             if (len(outputs), len(expected)) != (len(task.outputs), len(task.inputs)):
                 raise OperationFailed(
-                    f"it has {len(task.inputs)} inputs and {len(task.outputs)} outputs, expected "
-                    f"{len(expected)} and {len(outputs)}"
+                    f"it has {len(task.inputs)} inputs and {len(task.outputs)} outputs; expected "
+                    f"{len(expected)} inputs and {len(outputs)} outputs"
                 )
             inputs = [
                 self._lent(tensor, each) for tensor, each in zip(task.inputs, expected, strict=True)
@@ -553,7 +557,7 @@ class Engine:
     def _fail_collective(
         self, task: Collective, error: OperationFailed, slots: Sequence[InFlight]
     ) -> None:
-        """Fail a collective, of which ``slots`` were begun, for all members."""
+        """Fail a collective for all members; ``slots`` are its outputs that were stored already."""
         reason = f"it could not begin {task.call.describe()}: {error}"
         self._own_groups().reject(task, reason)
         for slot in slots:
@@ -562,7 +566,7 @@ class Engine:
             self._fail(tensor, error, "Collective", task.call.describe())
 
     def _lent(self, tensor: int, spec: TensorSpec) -> InFlight | Lent:
-        """Return an input of a collective: what holds its array, or its slot."""
+        """Return an input of a collective: its array in a ``Lent``, or its slot."""
         slot = self._tensors.slot(tensor)
         if isinstance(slot, InFlight):
             slot.lend()
@@ -576,14 +580,14 @@ class Engine:
 
     def _fail(self, tensor: int, error: OperationFailed, operation: str, shapes: str) -> None:
         fields: dict[str, Any] = {"operation": operation, "shapes": shapes, "tensor": tensor}
-        if isinstance(error, CollectiveFailed):  # of an input, by an earlier collective
+        if isinstance(error, CollectiveFailed):  # an earlier collective, which made an input
             fields |= {"member": error.member, "address": error.address}
         failure = type(error)(error.reason, **fields)
         self._tensors.store_failure((tensor,), failure)
         self._outbox.failed((tensor,), failure)
 
     def close(self) -> None:
-        """Free the session's tensors and withdraw those it exposed."""
+        """Free the session's tensors, and withdraw the tensors that it exposed."""
         self._transfers.withdraw(self)
         self.leave_groups()
         self._interpreter.clear()

@@ -43,7 +43,7 @@ class Groups(Protocol):
     def submit(
         self, task: Collective, inputs: Sequence[InFlight | Lent], outputs: Sequence[InFlight]
     ) -> None:
-        """Carry out a collective, whose outputs always get an array or an error.
+        """Carry out a collective; each of its outputs always gets an array or an error.
 
         Raises ``OperationFailed``.
         """

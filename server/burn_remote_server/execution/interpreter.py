@@ -47,12 +47,13 @@ from burn_remote_server.tensors.tensor_table import TensorTable
 
 __all__ = ["Interpreter"]
 
-# Number of prepared signatures kept for Burn's dialect, which does not number them. Each takes
-# about 2 KiB; a program with more signatures prepares some of them again.
+# Number of plans kept for Burn's dialect, which does not number signatures. Each takes about 2 KiB.
+# For a program with more signatures, some plans are prepared again.
 PLAN_CACHE_LENGTH: Final = 4096
 
-# Operations are timed from this estimated cost on, or from a tenth of ``max_operation_seconds``: no
-# operation takes more than ten times its estimate (`benchmarks/costs.py`).
+# Operations with at least this estimated cost are timed, or with at least a tenth of
+# ``max_operation_seconds``: no operation takes more than ten times its estimate
+# (`benchmarks/costs.py`).
 TIMED_COST: Final = 1_000_000
 NANOSECONDS: Final = 10**9
 
@@ -60,8 +61,8 @@ NANOSECONDS: Final = 10**9
 # add 0.3 µs to every small operation, and a session runs only one operation at a time.
 RESERVED_WORKSPACE_BYTES: Final = 2**20
 
-# Largest ``signature_bytes`` for which a numbered plan is not counted, those of 16 scalars: 4,096
-# such plans take 16 MiB.
+# Largest ``signature_bytes`` for which a numbered plan is not counted: that of a signature with 16
+# scalars. 4,096 such plans take 16 MiB.
 UNCOUNTED_SIGNATURE_BYTES: Final = 16 * 280
 
 # References to a plan besides those of graphs: a local variable and the argument of getrefcount.
@@ -120,7 +121,7 @@ class Interpreter:
         self._plans: dict[int, Plan] = {}
         self._plan_account: Final = OverheadAccount(self.reply_quota)
         self.executed = 0
-        self.checks = 0  # how often a running graph or list of operations asked whether to stop
+        self.checks = 0  # number of calls of ``check_stopped``, which show progress
 
     # -- signatures ---------------------------------------------------------------------------
 
@@ -134,13 +135,13 @@ class Interpreter:
             self._count_plan(replaced, PLAN_BYTES)
 
     def define_graph(self, task: DefineGraph) -> None:
-        """Assign a number to a graph. Raises ``ProtocolViolation`` for an invalid one."""
+        """Assign a number to a graph. Raises ``ProtocolViolation`` for an invalid graph."""
         self.numbered[task.number] = self.compile_graph(task, self.numbered)
 
     def compile_graph(self, task: DefineGraph, numbered: Mapping[int, Any]) -> GraphPlan:
         """Compile a graph whose steps are the numbers of plans, and count its memory.
 
-        Raises ``ProtocolViolation`` for an invalid one.
+        Raises ``ProtocolViolation`` for an invalid graph.
         """
         started = time.perf_counter()
         plan = GraphPlan(
@@ -206,8 +207,9 @@ class Interpreter:
         least = allowed_seconds * NANOSECONDS / 10
         if len(plans) == 1:
             least = min(TIMED_COST, least)
-        # Operations that run as one may overwrite their inputs only without a limit that is checked
-        # when they have finished: they are timed only if they could exceed it.
+        # Fused operations may overwrite their inputs only if no later check can make them fail. The
+        # time limit is checked when they have finished, so they are timed only if they could exceed
+        # it.
         if sum(plan.cost for plan in plans) >= least:
             run = timed(run, allowed_seconds)
         return run
@@ -233,7 +235,7 @@ class Interpreter:
         self.invoke(self.plan_of(signature), tensors)
 
     def plan_of(self, signature: Signature) -> Plan:
-        """Return the plan of a signature, prepared now or before."""
+        """Return the plan of a signature; prepare it if needed."""
         plan = self._plans.get(id(signature))
         if plan is None:
             plan = self._prepare(signature)
@@ -300,9 +302,9 @@ class Interpreter:
             self._run(plan, tensors, inputs, plan.run)
 
     def invoke_simple(self, plan: Plan, task: tuple[Any, ...], start: int) -> None:
-        """Run a task like ``invoke``, in less time, in the usual case.
+        """Run a task like ``invoke``, in less time if it is a usual case.
 
-        ``plan.seen`` must be set. The tensors of ``task`` begin at ``start``.
+        ``plan.seen`` must be set. The tensor ids of ``task`` begin at position ``start``.
         """
         arrays = self._arrays
         output = task[-1]
@@ -316,7 +318,7 @@ class Interpreter:
             else:
                 second = arrays[task[start + 1]]
                 inputs = (first, second)
-                # One comparison, in which equal objects are found equal without a call.
+                # One comparison of tuples, which calls no ``__eq__`` for identical objects.
                 seen = (first.shape, first.dtype, second.shape, second.dtype)
             if seen != plan.seen or plan.error is not None or self._slots or output in arrays:
                 self.invoke(plan, task[start:])
@@ -343,7 +345,7 @@ class Interpreter:
     def _reusing(
         self, plan: Plan, tensors: tuple[int, ...], inputs: list[Any], dying: Sequence[int]
     ) -> Callable[..., Any]:
-        """Return a kernel that writes into a dying input if possible, else the usual kernel.
+        """Return a kernel that writes into an input of ``dying`` if possible, else the usual one.
 
         It is possible if nothing else references the input.
         """
@@ -427,7 +429,8 @@ class Interpreter:
             self.quota.give_back(plan.output_bytes, plan.output_count)
             raise
         finally:
-            # Its traceback refers to this frame: the cycle would keep the inputs alive.
+            # The traceback refers to this frame, which refers to the error; the cycle would keep
+            # the inputs alive.
             del error
 
     def _fail(self, plan: Plan, tensors: tuple[int, ...], error: Exception) -> None:

@@ -31,15 +31,15 @@ from burn_remote_server.tensors.kept_tensors import KeptTensor, OwnKeptTensors
 
 __all__ = ["KeptTasks"]
 
-# Bytes that are hashed at a time: elements on a GPU need as much host memory, and after each block
-# the thread checks whether the session has ended.
+# Bytes that are hashed at a time. Elements on a GPU need as much host memory. After each block, the
+# thread checks whether the session has ended.
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 
 
 class KeptTasks:
-    """The handlers of these tasks in one session.
+    """The handlers of tasks on kept tensors in one session.
 
-    ``own`` is ``None`` if the server keeps no tensors.
+    ``own`` is ``None`` if the server keeps no tensors beyond a session.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class KeptTasks:
         return self._optional
 
     def _keep_content(self, task: KeepContent) -> None:
-        """Keep tensors if they have the digest; a failure is not reported, nothing is kept."""
+        """Keep tensors if their elements have the digest; otherwise, keep and report nothing."""
         own = self._own
         if sum(map(memory_bytes, task.specs)) > own.kept.max_content_bytes:
             return
@@ -84,7 +84,7 @@ class KeptTasks:
                 for place, spec in enumerate(task.specs):
                     array = self._array(task.first + place, spec)
                     if not array.flags.c_contiguous:
-                        return  # an upload would be contiguous
+                        return  # not an upload, which would be contiguous
                     items = max(1, BLOCK_BYTES // max(1, array.itemsize))
                     flat = array.reshape(-1)
                     for start in range(0, flat.size, items):
@@ -126,10 +126,11 @@ class KeptTasks:
             own.publish(task.name, kept)
         except OperationFailed as error:
             refusal = type(error)(error.reason, operation="Publish", shapes=shapes)
-            # The tensor's own failure names the operation and the tensor that failed.
+            # The failure of a failed tensor names the operation that failed; other errors do not.
             self._outbox.reply(task.request, detached(error) if error.operation else refusal)
         except MemoryError:
-            failure = OutOfMemory(f"no room for {task.spec}", operation="Publish", shapes=shapes)
+            reason = f"not enough memory for {task.spec}"
+            failure = OutOfMemory(reason, operation="Publish", shapes=shapes)
             self._outbox.reply(task.request, failure)
         else:
             self._outbox.reply(task.request, None)
@@ -149,7 +150,7 @@ class KeptTasks:
                 raise UnknownTensor(f"no tensor is published as {shown(task.name)} any more")
             if found.spec != task.spec:
                 raise UnknownTensor(
-                    f"the tensor published as {shown(task.name)} is {found.spec} by now"
+                    f"the tensor published as {shown(task.name)} has been replaced by {found.spec}"
                 )
             self._store(task.tensor, found)
         except OperationFailed as error:
@@ -163,7 +164,7 @@ class KeptTasks:
         return array
 
     def _kept(self, array: Any, spec: TensorSpec, copies: contextlib.ExitStack) -> KeptTensor:
-        """Return an array to keep: a copy if it would keep more memory alive than its own.
+        """Return the array to keep, or a copy if it is a view of a larger allocation.
 
         A copy counts in the session's quota until ``copies`` is closed; then the store counts it.
         Raises ``QuotaExceeded``.

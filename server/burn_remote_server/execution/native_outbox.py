@@ -34,7 +34,8 @@ __all__ = ["Frame", "NativeOutbox", "held_bytes"]
 Frame = bytes | tuple[bytes, memoryview]
 
 # Smaller frames are counted only if ``UNCOUNTED_FRAMES`` are already queued or unacknowledged.
-# Counting a frame takes 2 µs, and that many small frames take less than ``FREE_OVERHEAD_BYTES``.
+# Counting a frame takes 2 µs, and so many small frames take less memory than
+# ``FREE_OVERHEAD_BYTES``.
 COUNTED_BYTES: Final = 2048
 UNCOUNTED_FRAMES: Final = 96
 
@@ -84,7 +85,8 @@ class NativeOutbox:
 
         ``max_waiting_bytes`` bounds the bytes of queued large tensors. ``is_resumable``: keep sent
         frames until they are acknowledged. ``has_checksums``: add checksums to chunks.
-        ``tells_waiting`` and ``tells_hops``: the target understands ``Waiting``, and its ``hops``.
+        ``tells_waiting``: the target understands ``Waiting``. ``tells_hops``: it also understands
+        the field ``hops`` of ``Waiting``.
         """
         self._max_waiting_bytes = max_waiting_bytes
         self._is_resumable = is_resumable
@@ -98,7 +100,7 @@ class NativeOutbox:
         self._again: deque[Frame] = deque()
         self._frames: deque[bytes] = deque()
         self._downloads: deque[_Download] = deque()
-        self.failures: Counter[str] = Counter()  # number reported so far, by error code
+        self.failures: Counter[str] = Counter()  # number of reported failures, by error code
         self._fetch = fetch
         self._account: OverheadAccount | None = None
 
@@ -177,9 +179,10 @@ class NativeOutbox:
         self._append(encode_frame(Lent(request, handle)))
 
     def wait(self, request: int, hops: int) -> None:
-        """Tell the target of a fetch, if it understands, that older work makes progress."""
+        """Send ``Waiting`` to a fetch's target that understands it: earlier work makes progress."""
         if self._tells_waiting:
-            # A target that does not understand hops passes no progress reports on.
+            # 0 is safe for a target that does not understand hops, because it does not pass
+            # progress reports on.
             self._append(encode_frame(Waiting(request, hops if self._tells_hops else 0)))
 
     def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:

@@ -2,11 +2,11 @@
 
 The operations of a call run one by one the first time, because a fusion client registers many
 graphs that it calls once. When a graph is called again with equal shapes, it is compiled to a
-``GraphPlan``. The memory of graphs counts in the session's quota: a graph that does not fit is
-refused, and the graphs before it stay.
+``GraphPlan``. The memory of graphs counts in the session's quota. A graph that does not fit is
+refused, and earlier graphs stay registered.
 
 While a program repeats its operations, a fusion client may register the same graph under several
-numbers. A graph whose operations have the same bytes as an earlier one is that one.
+numbers. Graphs whose operations have the same bytes share one entry.
 """
 
 from __future__ import annotations
@@ -39,24 +39,27 @@ from burn_remote_server.programs.relative_graphs import (
 
 __all__ = ["RegisteredGraphs"]
 
-# Shapes for which one graph is compiled. A program whose shapes keep changing runs the operations
-# of further ones one by one.
+# Most shapes for which one graph is compiled. If a program calls it with further shapes, its
+# operations run one by one.
 MAX_FORMS: Final = 8
 
-# Memory of a value that a call binds, in the key of a form and in the bound operations.
+# Memory of a value of a call, in the key of a form and in the operations bound to it.
 BOUND_BYTES: Final = 256
 
 # Memory of each further number of a graph.
 NUMBER_BYTES: Final = 256
 
-# Ids of tensors that exist only during a call. Clients have ids below.
+# Ids of tensors that exist only during a call begin here. The ids of clients are smaller.
 FIRST_OWN_ID: Final = 2**64
 
 Report = Callable[[int, OperationFailed], None]
 
 
 class _Form(NamedTuple):
-    """A graph compiled for certain shapes; ``scalars`` has the places of a call's numbers."""
+    """A graph compiled for certain shapes.
+
+    ``scalars`` has the places of the numbers that the graph takes from each call.
+    """
 
     plan: GraphPlan
     interface: Interface
@@ -75,7 +78,7 @@ class _Uncompiled(Enum):
 
 
 class _Registered:
-    """A registered graph, the forms in which it was called, and what is compiled."""
+    """A registered graph, and its compiled forms, by what calls must have in common."""
 
     def __init__(self, packed: bytes) -> None:
         self.packed: Final = packed
@@ -83,14 +86,14 @@ class _Registered:
         self.numbers = 0  # how many numbers the client has registered it under
         self.interfaces: Final[dict[tuple[int, ...], Interface]] = {}
         self.forms: Final[dict[Any, _Form | _Uncompiled]] = {}
-        # What the account counts; 0 for a graph that did not fit and runs only once.
+        # The bytes that the account counts; 0 for a graph that did not fit and runs only once.
         self.nbytes = 0
-        # The operations of the last call that ran one by one, and what the account counts for it.
+        # The operations of the last call that ran one by one, and the bytes counted for them.
         self.last: _Last | None = None
         self.last_bytes = 0
 
     def key(self, bindings: Bindings) -> Any:
-        """Return what calls must have in common to use the same compiled form."""
+        """Return the key of a call's form: calls with equal keys use the same compiled form."""
         tensors, sizes, scalars, slices = bindings
         of_scalars: Any = tuple([scalar.variant for scalar in scalars])
         if self.graph.has_inner_scalars:
@@ -166,10 +169,10 @@ class RegisteredGraphs:
             if replaced is None:
                 self._account.add(size)
         except QuotaExceeded as error:
-            # It runs once nevertheless: only later calls need the registration.
+            # This call runs nevertheless: only later calls need the registration.
             self._refusal = QuotaExceeded(
-                f"graph {number} was not registered, because the session's quota has no room for "
-                f"its {len(graph.operations):,} operations: {error.reason}"
+                f"graph {number} was not registered, because its {len(graph.operations):,} "
+                f"operations do not fit into the session's quota: {error.reason}"
             )
             return registered
         if replaced is None:
@@ -179,7 +182,7 @@ class RegisteredGraphs:
         return registered
 
     def _forget(self, registered: _Registered) -> None:
-        """Remove one number of a graph, and with the last one the graph."""
+        """Remove one number of a graph, and the graph if that was its last number."""
         registered.numbers -= 1
         if registered.numbers:
             self._account.remove(NUMBER_BYTES)
@@ -225,7 +228,7 @@ class RegisteredGraphs:
         return True
 
     def _fits(self, registered: _Registered, size: int) -> bool:
-        """Count what a registered graph keeps of a call; return whether it fits."""
+        """Count the memory that a registered graph keeps of a call; return whether it fits."""
         if not registered.nbytes:
             return False
         try:
@@ -246,7 +249,7 @@ class RegisteredGraphs:
             plans = [self._interpreter.plan_of(signature) for signature in signatures]
             plan = self._interpreter.compile_graph(task, dict(enumerate(plans)))
         except (LimitExceeded, ProtocolViolation, SessionLost):
-            # Its operations run one by one, and those that fail say why.
+            # The operations run one by one instead, and each one that fails reports its error.
             self._account.remove(size)
             return _Uncompiled.NEVER
         registered.nbytes += size

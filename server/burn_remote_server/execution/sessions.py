@@ -101,8 +101,8 @@ class Session:
         self.error: BurnRemoteError | None = None
         self.engine = engine
         engine.later = self._later
-        # The numbers of responses that the device has begun and that it has finished. Each counter
-        # has one writing thread: the engine's and the event loop's.
+        # The number of responses that the device has begun, which only the engine's thread writes,
+        # and the number of those that it has finished, which only the event loop writes.
         self._awaited = 0
         self._arrived = 0
         self.interpreter = interpreter
@@ -139,12 +139,12 @@ class Session:
         return self._worker.queued > 0
 
     def hops_since(self, moment: float, now: float, stale_seconds: float) -> int | None:
-        """Return the hops of a report that the session has been busy since a moment.
+        """Return the hops for a progress report, if the session has been busy since a moment.
 
-        Times are those of ``time.monotonic``. 0 if the session works; more if it waits for a tensor
-        of another server, see ``ProgressReport.hops_after``. ``None`` if it was idle at any time
-        since then, and if it waits for a tensor of this process: then the session that will expose
-        the tensor counts instead.
+        Times are those of ``time.monotonic``. Returns 0 if the session works, and more if it waits
+        for a tensor of another server (``ProgressReport.hops_after``). Returns ``None`` if the
+        session was idle at any time since then. Also returns ``None`` if it waits for a tensor of
+        this process, because the session that will expose that tensor reports instead.
         """
         busy_since = self._worker.busy_since
         if busy_since is None or busy_since > moment:
@@ -158,7 +158,7 @@ class Session:
         """End the session if its running operation has not returned for too long.
 
         Call this regularly; ``seconds`` have passed since the last call. Returns whether the
-        session was ended now. The operation's thread cannot be stopped, and what it uses stays
+        session was ended now. The operation's thread cannot be stopped, and its memory stays
         allocated and counted until it returns.
         """
         seen = (self._worker.completed, *self.engine.progress)
@@ -172,7 +172,7 @@ class Session:
         error = self.engine.lost_task(
             f"it has not returned for {self._seconds_seen:.3g} seconds, so the server ended the "
             "session; report it to the server's operator, or ask the operator to raise "
-            "operation_lost_seconds on the server if it may take that long"
+            "operation_lost_seconds on the server if the operation may take that long"
         )
         if error is None:
             return False
@@ -190,12 +190,12 @@ class Session:
         """Say for an error message what the session is doing. Any thread may call this."""
         busy_since = self._worker.busy_since
         if busy_since is None:
-            return "its session has executed all that its client sent"
+            return "its session has executed all tasks that its client sent"
         seconds = time.monotonic() - busy_since
         waits = " and waits for a tensor" if self.interpreter.tensors.waits_for else ""
         return (
             f"its session has been busy for {seconds:.1f} seconds, has {self.queued} unfinished "
-            f"batches, and is at task {self.engine.place} of one{waits}"
+            f"batches, and is at task {self.engine.place} of a batch{waits}"
         )
 
     @property
@@ -239,7 +239,7 @@ class Session:
     ) -> None:
         """Run work that arrived in ``size`` bytes, now if it is cheap, else in the worker.
 
-        While it waits, it takes ``held_bytes`` of memory, by default ``size``.
+        While the work waits, it takes ``held_bytes`` of memory, by default ``size``.
         """
         self.spent += FRAME_COST + size * DECODED_COST_PER_BYTE
         if not self._worker.queued:
@@ -267,7 +267,7 @@ class Session:
         self._worker.submit(partial(self._run, call))
 
     def count(self) -> None:
-        """Update the counters from those of the interpreter."""
+        """Update the session's counters from the interpreter's counts."""
         quota = self.interpreter.quota
         self.counters.operations = self.interpreter.executed
         self.counters.tensors = quota.tensors
@@ -303,7 +303,7 @@ class Session:
         except Exception as error:
             self._fail(error)
         finally:
-            self.engine.tasks = ()  # they may have elements
+            self.engine.tasks = ()  # tasks may refer to uploaded elements
 
     def _fail(self, error: BaseException) -> None:
         """End this session after a bug in the server; the others continue."""
@@ -363,7 +363,7 @@ class Sessions:
 
     @property
     def stuck(self) -> int:
-        """Number of operations that were given up and have still not returned."""
+        """Number of operations that were given up and have not returned yet."""
         return len(self._stuck)
 
     def give_up_stuck(self, seconds: float) -> None:
@@ -388,7 +388,7 @@ class Sessions:
         """Return an id for a new session. Raises ``HandshakeRefused`` if too many are open."""
         ended = len(self._busy_ended())
         if len(self._open) + ended >= self._limit:
-            busy = f" ({ended} of them ended, in operations that have not returned)"
+            busy = f" ({ended} of them have ended, but their operations have not returned)"
             raise HandshakeRefused(
                 f"the server has {self._limit} open sessions{busy if ended else ''}, its maximum; "
                 "try again later"

@@ -135,7 +135,7 @@ def hand_over(exposed: Exposed, task: Fetch, slot: InFlight, backend: Backend) -
     except OperationFailed as error:
         slot.fail(error)
     except MemoryError:
-        slot.fail(TransferFailed(f"the target has no memory for {exposed.spec}"))
+        slot.fail(TransferFailed(f"the target does not have enough memory for {exposed.spec}"))
 
 
 @dataclass(slots=True, eq=False)
@@ -524,7 +524,7 @@ class Host:
         except OperationFailed as error:
             slot.fail(error)
         except MemoryError:
-            slot.fail(TransferFailed("the target has no memory for the tensor"))
+            slot.fail(TransferFailed("the target does not have enough memory for the tensor"))
 
     async def exposed(
         self, key: tuple[str, bytes | int], still_waiting: Callable[[int], None] = ignore_progress

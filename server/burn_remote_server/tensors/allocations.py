@@ -36,13 +36,13 @@ def memory_bytes(spec: TensorSpec) -> int:
 
 
 # An allocation that only tensors of the table reference: the array that owns it, its size, the sum
-# of its tensors' bytes, and their number, at least 1. The array is here to keep its ``id`` alive. A
-# plain tuple, because each view makes one: an object takes four times as long.
+# of its tensors' bytes, and their number, at least 1. The reference to the array keeps its ``id``
+# in use. A plain tuple, because each view makes one, and making an object takes four times as long.
 _Shared = tuple[Any, int, int, int]
 
 
 class _Lent:
-    """An allocation that something outside the table references, or once did."""
+    """An allocation that something outside the table references or has referenced."""
 
     __slots__ = ("outside", "root", "shown", "size", "tensors")
 
@@ -143,7 +143,7 @@ class Allocations:
         key = id(array if base is None else base)
         shared = self.shared.get(key)
         if shared is None and base is not None:
-            # The base may be a view itself, or no array.
+            # The base may be a view itself, or an object other than an array.
             key = id(self._root(array))
             shared = self.shared.get(key)
         if shared is not None:

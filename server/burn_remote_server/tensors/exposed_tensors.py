@@ -25,14 +25,15 @@ from burn_remote_server.tensors.allocations import memory_bytes
 
 __all__ = ["BURN", "ExposeLimits", "Exposed", "Key", "Transfers", "burn_domain", "transfer_key"]
 
-# Most fetches that wait for their expose. Bounds the memory that a peer can occupy by guessing ids,
-# and suffices for bursts of moves between sessions of different speeds.
+# Most fetches that wait for their tensor to be exposed. This bounds the memory that a peer can
+# occupy by guessing ids, and suffices for bursts of moves between sessions of different speeds.
 MAX_WAITING: Final = 65_536
 
 # Entries withdrawn per acquisition of the lock: about 0.3 ms, during which no fetch can start.
 WITHDRAWN_AT_ONCE: Final = 256
 
-# Expired entries removed by one call, about 1 ms, since many tensors may expire at the same time.
+# Most expired entries removed by one call, which takes about 1 ms: many tensors may expire at the
+# same time.
 EXPIRED_AT_ONCE: Final = 512
 
 
@@ -81,12 +82,12 @@ class _Entry:
 
 Key = tuple[str, bytes | int]
 
-# The domain of integer ids that are secrets.
+# The domain of the integer ids of Burn's dialect that are secrets.
 BURN: Final = "burn-0.21"
 
 
 def burn_domain(address: str) -> str:
-    """Return the domain of Burn's small transfer ids; each client counts these from 0.
+    """Return the domain of Burn's small transfer ids, which each client counts from 0.
 
     ``address`` is the address of this server that a client uses and passes to other servers, such
     as ``ws://gpu-box:3000/token/SECRET/1``. Clients that use different addresses, for example
@@ -279,7 +280,8 @@ class Transfers:
         owned.bytes -= entry.exposed.nbytes if entry.exposed is not None else 0
         if not owned.entries:
             del self._owned[entry.owner]
-        # Its deadline may be far in the future; free the array now.
+        # The heap keeps the entry until its deadline, which may be far in the future. Free the
+        # array now.
         entry.exposed = None
         self._stale_deadlines += 1
         if self._stale_deadlines > 64 and 2 * self._stale_deadlines > len(self._deadlines):

@@ -21,9 +21,9 @@ class Failures:
 
     Each of the two accounts has a free allowance.
 
-    Many tensors may share one failure, which counts until nothing references it. Each entry of the
-    table counts by itself. If a failure or an entry does not fit into the quota, reading the tensor
-    raises ``QuotaExceeded``.
+    Many tensors may share one failure, which counts once until nothing references it. Each entry of
+    the table counts separately. If a failure or an entry does not fit into the quota, reading the
+    tensor raises ``QuotaExceeded``.
     """
 
     def __init__(self, quota: Quota) -> None:

@@ -16,8 +16,8 @@ __all__ = ["Fetches"]
 class Fetches:
     """A session's running fetches, with the bytes reserved for each. Not thread-safe.
 
-    A tensor that was dropped still takes memory while it arrives, so its bytes count as held until
-    the fetch ends, whatever the session does meanwhile.
+    A tensor that was dropped still takes memory while it arrives. So its bytes count as held until
+    the fetch ends.
     """
 
     def __init__(self, quota: Quota, allowed: int | None) -> None:

@@ -1,12 +1,13 @@
 """The tensors that a device keeps beyond their sessions: contents by digest, and named tensors.
 
-Both belong to a token: sessions with another token neither find nor replace them, whatever they
-know. Arrays are never changed while anything else references them, so sessions share an array
-without a copy, and a kernel that writes over its input copies it first.
+Both belong to a token: sessions with another token can neither find nor replace them, even if they
+know the digest or the name. Arrays are never changed while anything else references them. So
+sessions share an array without a copy, and a kernel that overwrites its input copies it first.
 
-A content may be freed at any time: after a while without use, when the room for contents is used
-up (least recently used first), or when sessions need its memory. A named tensor stays until it is
-removed. Kept arrays count in the device's pool; a session that opens one counts it as its own too.
+A content may be freed at any time: after a while without use, when the limit for contents is
+reached (least recently used first), or when sessions need its memory. A named tensor stays until it
+is removed. Kept arrays count in the device's pool. A session that opens one also counts it in its
+own quota.
 """
 
 from __future__ import annotations
@@ -68,13 +69,13 @@ class KeptTensors:
         self._pool: Final = pool
         self._idle_seconds: Final = idle_seconds
         self._clock: Final = clock
-        # Never held while the pool is called, which may call ``free_contents``.
+        # Never held during a call of the pool, because the pool may call ``free_contents``.
         self._lock: Final = threading.Lock()
         self._contents: Final[OrderedDict[tuple[str, bytes], _Content]] = OrderedDict()
         self._content_bytes = 0
         self._published: Final[dict[str, _Published]] = {}
-        # The tokens that still exist; ``None`` until one is removed. Sessions of a removed token go
-        # on but keep nothing more, because nobody could open or remove it.
+        # The tokens that still exist; ``None`` until one is removed. Sessions of a removed token
+        # continue but keep no more tensors, because no session could open or remove these.
         self._owners: frozenset[str] | None = None
         pool.reclaim = self.free_contents
 
@@ -92,7 +93,7 @@ class KeptTensors:
     # -- contents -----------------------------------------------------------------------------
 
     def keep_content(self, owner: str, digest: bytes, tensors: Sequence[KeptTensor]) -> bool:
-        """Keep a content; return whether there was room for it."""
+        """Keep a content; return whether it fits within the limits."""
         size = _counted(tensors)
         if size > self.max_content_bytes:
             return False
@@ -103,7 +104,7 @@ class KeptTensors:
         self._free(lambda: self._content_bytes + size > self.max_content_bytes)
         if not self._pool.take(size):
             return False
-        # Another session may have kept this content in the meantime, or taken the room.
+        # Another session may have kept this content in the meantime, or used up the limit.
         with self._lock:
             is_known = key in self._contents
             fits = self._content_bytes + size <= self.max_content_bytes and self._exists(owner)
@@ -150,10 +151,10 @@ class KeptTensors:
     # -- named tensors ------------------------------------------------------------------------
 
     def publish(self, owner: str, name: str, tensor: KeptTensor, max_bytes: int) -> None:
-        """Keep a tensor under a name, in place of the tensor that had it.
+        """Keep a tensor under a name; it replaces the tensor that has the name.
 
         ``max_bytes`` bounds the named tensors of this token. Raises ``QuotaExceeded``, and
-        ``OperationFailed`` for a token that was removed; the name then keeps its tensor.
+        ``OperationFailed`` for a token that was removed. After an error, the name keeps its tensor.
         """
         size = _counted([tensor])
         if not self._pool.take(size):
@@ -163,8 +164,8 @@ class KeptTensors:
             with self._lock:
                 if not self._exists(owner):
                     raise OperationFailed(
-                        f"the token {owner!r} was removed from the server, so nobody could open "
-                        "the tensor; open the device again with another token"
+                        f"the token {owner!r} was removed from the server, so no session could "
+                        "open the tensor; open the device again with another token"
                     )
                 own = self._published.get(owner) or _Published()
                 old = own.tensors.get(name)
@@ -208,7 +209,7 @@ class KeptTensors:
             return {} if own is None else dict(own.tensors)
 
     def forget_others(self, owners: Iterable[str]) -> None:
-        """Free everything of tokens that are not among ``owners``: nobody could open it."""
+        """Free the tensors of tokens that are not in ``owners``: no session could open them."""
         known = frozenset(owners)
         freed = 0
         with self._lock:

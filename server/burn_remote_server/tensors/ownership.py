@@ -1,4 +1,4 @@
-"""Checks whether anything but a session's tensor table, or a kernel's caller, references an array.
+"""Checks whether anything besides a session's tensor table or a kernel's caller uses an array.
 
 Views, memory being sent, exposed tensors and the same array under a second id each hold a reference
 to the array that owns the memory. CPython counts these references.
@@ -24,7 +24,7 @@ def held_only_here(arrays: Sequence[Any], position: int, others: Sequence[Any]) 
 
 
 def held_by_a_call(arrays: Sequence[Any], position: int, others: Sequence[Any]) -> bool:
-    """Whether only these two sequences, the inputs of a call and a table reference the array."""
+    """Whether only these two sequences, a call's inputs and a table reference the array."""
     return _references(arrays, position) <= _HELD_ONCE + 2
 
 
@@ -54,5 +54,5 @@ _HELD_ONCE: Final = _measured()
 # The result of ``sys.getrefcount`` for an object that only one local variable references.
 HELD_HERE: Final = _measured_local()
 
-# The same for a variable of a loop over pairs, where one list references the object.
+# The result for the variable of a loop over pairs, for an object that one list references.
 HELD_IN_LIST: Final = _measured_listed()

@@ -1,4 +1,4 @@
-"""Placeholders for tensors that have no array yet, or never will."""
+"""Placeholders for tensors that have no array yet, or will never have one."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ __all__ = ["InFlight", "Lent", "ProgressReport", "Slot", "Uploading"]
 class ProgressReport(NamedTuple):
     """The latest evidence that the work on which a fetched tensor depends makes progress.
 
-    ``moment`` is its time (``time.monotonic``). ``hops`` is 0 if this session, or the source of the
-    tensor, worked at that time; a source that waits for another server sends a larger number.
+    ``moment`` is the report's time (``time.monotonic``). ``hops`` is 0 if this session, or the
+    source of the tensor, worked at that time. A source that waits for another server sends a larger
+    number.
     """
 
     moment: float
     hops: int
 
     def hops_after(self, now: float, stale_seconds: float) -> int:
-        """Return the hops with which to pass the report on: one more, and one for each stale time.
+        """Return the hops for passing the report on: one more, and one for each stale time.
 
-        They grow with the time since the work that it reports. So servers that wait for each other
-        in a cycle cannot keep each other waiting forever.
+        A *stale time* is a period of ``stale_seconds`` since the report. So hops grow with the time
+        since the reported work, and servers that wait for each other in a cycle cannot keep each
+        other waiting forever.
         """
         return self.hops + 1 + int((now - self.moment) / stale_seconds)
 
@@ -35,8 +37,8 @@ class ProgressReport(NamedTuple):
 class InFlight:
     """A tensor that is being fetched; only an operation that needs it waits.
 
-    Any thread may deliver a result; the first one counts. ``timeout_seconds`` bounds the wait if
-    nothing else does.
+    Any thread may deliver a result; the first result counts. ``timeout_seconds`` limits the wait;
+    with ``None``, the caller of ``complete`` and ``fail`` must call one of them in any case.
     """
 
     __slots__ = (
@@ -47,7 +49,7 @@ class InFlight:
     def __init__(self, spec: TensorSpec | None, timeout_seconds: float | None = None) -> None:
         self.spec = spec
         self._timeout_seconds = timeout_seconds
-        # The latest one from its source; ``None`` for a tensor of another session of this process.
+        # The latest report of its source; ``None`` for a tensor of another session of this process.
         self.last_report: ProgressReport | None = None
         # Bytes reserved for it in the quota while it is not dropped.
         self.reserved: int | None = None
@@ -57,11 +59,11 @@ class InFlight:
         self._arrived = threading.Event()
         self._value: Any = None
         self._error: OperationFailed | None = None
-        # Called once if it arrives or fails after it was dropped.
+        # Called once, if the tensor arrives or fails after it was dropped.
         self._on_end: Callable[[], None] | None = None
 
     def note_progress(self, hops: int) -> None:
-        """Record that the work before the tensor makes progress."""
+        """Record that the operations that produce the tensor make progress."""
         self.last_report = ProgressReport(time.monotonic(), hops)
 
     def complete(self, array: Any) -> None:
@@ -70,7 +72,7 @@ class InFlight:
             if not self._arrived.is_set():
                 self._value = None if self.is_dropped and not self._is_lent else array
                 self._arrived.set()
-        del array  # its memory is free before ``_end`` says so
+        del array  # so that the memory of a dropped tensor is free when ``_end`` calls back
         self._end()
 
     def fail(self, error: OperationFailed) -> None:
@@ -88,7 +90,7 @@ class InFlight:
             on_end()
 
     def lend(self) -> None:
-        """Keep the array as long as the slot is referred to, also after ``drop``."""
+        """Keep the array as long as anything refers to the slot, also after ``drop``."""
         with self._lock:
             self._is_lent = True
 
@@ -110,24 +112,24 @@ class InFlight:
         return self._arrived.is_set()
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait for the array or an error, for a while; return whether it was delivered."""
+        """Wait up to ``timeout_seconds`` for the array or an error; return whether it arrived."""
         return self._arrived.wait(timeout_seconds)
 
     def array(self) -> Any:
         """Wait for the array. Raises the ``OperationFailed`` that was delivered instead."""
-        # Usually without a bound: a large tensor may take any time while it makes progress.
+        # Usually without a time limit: a large tensor may take any time while it makes progress.
         # ``transfers.throughput_watchdog`` ends fetches that make none, and
         # ``transfers.download_scheduler`` completes every slot.
         if not self._arrived.wait(self._timeout_seconds):
             seconds = self._timeout_seconds
             self.fail(TransferFailed(f"the tensor did not arrive within {seconds:g} seconds"))
         if self._error is not None:
-            raise self._error.with_traceback(None)  # else it grows with each raise
+            raise self._error.with_traceback(None)  # otherwise, each raise would extend it
         return self._value
 
 
 class Lent:
-    """A tensor's shared array while a collective uses it; its memory counts while this lives."""
+    """A tensor's shared array that a collective uses; its memory counts until this is freed."""
 
     __slots__ = ("__weakref__", "array")
 

@@ -62,9 +62,9 @@ class TensorTable:
         self.slots: Final[dict[int, Slot]] = {}
         # Set when the device is lost; every read then fails.
         self.lost: DeviceLost | None = None
-        # Reports the failure of a collective, whose outputs these tensors are.
+        # Reports the failure of a collective; the arguments are its outputs and the failure.
         self.report: Callable[[tuple[int, ...], OperationFailed], None] = _nothing
-        # The tensor being fetched for which an operation waits.
+        # The tensor that is being fetched and for which an operation waits now.
         self.waits_for: InFlight | None = None
 
     def __len__(self) -> int:
@@ -95,7 +95,7 @@ class TensorTable:
         try:
             fetched = slot.array()
         except CollectiveFailed as failure:
-            # Like the failure of an operation: it is known only now, and reported once.
+            # Reported here, once, like the failure of an operation: it is known only now.
             self.store_failure((tensor,), detached(failure))
             self.report((tensor,), failure)
             raise
@@ -117,8 +117,8 @@ class TensorTable:
     def alias(self, tensor: int, source: int) -> None:
         """Store the array of a tensor under a second id, waiting for it if it is being fetched.
 
-        Each id counts the bytes of the elements. Raises ``QuotaExceeded`` if those do not fit, and
-        the errors of ``array``.
+        The bytes of the elements count for each id. Raises ``QuotaExceeded`` if they do not fit,
+        and the errors of ``array``.
         """
         array = self.array(source)
         self._quota.take(self._backend.nbytes(array), 1)
@@ -129,8 +129,8 @@ class TensorTable:
     def store_failure(self, tensors: Sequence[int], failure: OperationFailed) -> None:
         """Store a new failure in the place of tensors.
 
-        Where the quota has no room for it, reading them raises ``QuotaExceeded``. Raises
-        ``SessionLost``, which ends the session, for too many tensors.
+        If the failure does not fit into the quota, reading the tensors raises ``QuotaExceeded``.
+        Raises ``SessionLost``, which ends the session, for too many tensors.
         """
         if tensors:
             self.pass_failure(tensors, self._failures.kept(failure))
@@ -188,7 +188,7 @@ class TensorTable:
             raise
         except MemoryError:
             self._quota.give_back(size, 1)
-            raise OutOfMemory(f"no room for {spec} ({size:,} bytes)") from None
+            raise OutOfMemory(f"not enough memory for {spec} ({size:,} bytes)") from None
         slot = Uploading(spec, upload)
         self.slots[tensor] = slot
         return slot
@@ -227,7 +227,7 @@ class TensorTable:
         return tensor not in self.arrays
 
     def slot(self, tensor: int) -> Slot | None:
-        """Return the slot under a tensor's id, ``None`` for an array or nothing."""
+        """Return the slot under a tensor's id; ``None`` if it has an array or does not exist."""
         return self.slots.get(tensor)
 
     def read(self, tensor: int, spec: TensorSpec) -> Any:
@@ -236,7 +236,7 @@ class TensorTable:
         Raises the errors of ``array``, ``UnknownTensor`` for another shape, and ``DeviceLost``.
         """
         if self.lost is not None:
-            failure = self.slots.get(tensor)  # it names the operation during which it was lost
+            failure = self.slots.get(tensor)  # may name the operation that found the device lost
             error = failure if isinstance(failure, OperationFailed) else self.lost
             raise error.with_traceback(None)
         array = self.array(tensor)
@@ -260,7 +260,7 @@ class TensorTable:
                 except OperationFailed as failure:
                     if tensor in self.slots and self.slots[tensor] is slot:
                         self.store_failure((tensor,), detached(failure))
-        self._fetches.remove_ended()  # those that were dropped before they arrived
+        self._fetches.remove_ended()  # fetches of tensors that were dropped before they arrived
 
     def has_slots(self) -> bool:
         """Whether some tensor has no array, so that using it may wait or fail."""
@@ -280,7 +280,7 @@ class TensorTable:
                 else:
                     size += nbytes(array)
                     count += 1
-        finally:  # an interrupt may stop a local device
+        finally:  # an interrupt may stop this loop on a local device
             self._quota.give_back(size, count)
 
     def clear(self) -> None:

@@ -265,4 +265,5 @@ class PeerConnection:
         except OperationFailed as error:
             download.fail(error)
         except MemoryError:
-            download.fail(TransferFailed(f"the target has no memory for {download.spec}"))
+            reason = f"the target does not have enough memory for {download.spec}"
+            download.fail(TransferFailed(reason))

@@ -244,7 +244,7 @@ def test_a_chunk_out_of_order_or_beyond_the_end_ends_the_session(
 
 def test_a_chunk_of_a_complete_tensor_ends_the_session(session: EngineSession) -> None:
     session.upload(1, 1, 2)
-    with pytest.raises(ProtocolViolation, match="payload 1, which is not open"):
+    with pytest.raises(ProtocolViolation, match="payload 1, which is not being uploaded"):
         session.engine.write_chunk(chunk(1, 0, 1))
 
 

@@ -234,7 +234,7 @@ def test_a_name_with_another_tensor_by_now_is_a_failure() -> None:
     session.upload(1, 1, 2)
     assert reply(session, Publish(1, "w", 1, vector(2))) is None
     session.run(OpenPublished(2, vector(3), "w"))
-    assert "by now" in str(reply(session, Read(1, 2, vector(3))))
+    assert "has been replaced by" in str(reply(session, Read(1, 2, vector(3))))
 
 
 def test_what_is_no_such_tensor_cannot_be_published() -> None:

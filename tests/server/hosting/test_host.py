@@ -360,7 +360,7 @@ def test_the_failure_of_an_exposed_tensor_is_that_of_the_fetched_one() -> None:
 
 def test_a_device_without_memory_fails_the_fetch() -> None:
     exposed = Exposed(ARRAY, SPEC, NumpyBackend())
-    with pytest.raises(TransferFailed, match="no memory"):
+    with pytest.raises(TransferFailed, match="not have enough memory"):
         handed_over(exposed, SPEC, Poor())
 
 

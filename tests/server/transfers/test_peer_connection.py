@@ -167,7 +167,7 @@ async def test_a_tensor_without_memory_fails_alone_and_its_source_stops_sending(
         requests = [await run.asked() for _ in range(2)]
         for request in requests:
             await run.spec(request)
-        with pytest.raises(TransferFailed, match="the target has no memory"):
+        with pytest.raises(TransferFailed, match="the target does not have enough memory"):
             await poor
         await run.confirmed(requests[0])
         for request in requests:  # those of the first were under way
