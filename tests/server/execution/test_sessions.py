@@ -220,7 +220,8 @@ async def test_small_work_behind_queued_work_waits_for_its_turn() -> None:
 
 async def test_a_session_describes_its_work() -> None:
     running = Running()
-    assert running.session.describe_work() == "its session has executed all tasks that its client sent"
+    expected = "its session has executed all tasks that its client sent"
+    assert running.session.describe_work() == expected
     async with asyncio.timeout(5):
         gate = Gate(running.session)
         running.submit(Upload(1, DATA))

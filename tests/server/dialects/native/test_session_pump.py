@@ -291,7 +291,8 @@ async def test_a_chunk_of_a_tensor_that_is_complete_is_a_violation() -> None:
         await client.open()
         await client.submit(Upload(1, DATA))
         await client.near.send(chunk_head(1, 0) + b"more")
-        assert "a chunk belongs to payload 1, which is not being uploaded" in str(await client.reason())
+        reason = str(await client.reason())
+        assert "a chunk belongs to payload 1, which is not being uploaded" in reason
         await client.ended()
         assert not host.sessions
 
