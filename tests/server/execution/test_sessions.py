@@ -227,7 +227,7 @@ async def test_a_session_describes_its_work() -> None:
         running.submit(Upload(1, DATA))
         assert re.fullmatch(
             r"its session has been busy for \d\.\d seconds, has 2 unfinished batches, and is at "
-            r"task 0 of one",
+            r"task 0 of a batch",
             running.session.describe_work(),
         )
         gate.opened.set()
