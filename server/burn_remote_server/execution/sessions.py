@@ -388,7 +388,7 @@ class Sessions:
         """Return an id for a new session. Raises ``HandshakeRefused`` if too many are open."""
         ended = len(self._busy_ended())
         if len(self._open) + ended >= self._limit:
-            busy = f" ({ended} of them have ended, but their operations have not returned)"
+            busy = f" ({ended} of them ended, in operations that have not returned)"
             raise HandshakeRefused(
                 f"the server has {self._limit} open sessions{busy if ended else ''}, its maximum; "
                 "try again later"
