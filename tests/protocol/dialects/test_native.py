@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, GroupSpec
 from burn_remote_protocol.dialects import native
+from burn_remote_protocol.dialects.native_messages import MESSAGE_FROM_WIRE
+from burn_remote_protocol.dialects.native_tasks import _DECODE_TASK
 from burn_remote_protocol.dtypes import BOOL, F32, I64
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -317,9 +320,14 @@ def test_bytes_that_do_not_match_shape_and_dtype_are_refused() -> None:
         native.decode_task((-4, 1, (b"123", (2, 3), "F32")))
 
 
+# The types of frames and the codes of tasks, and one on either side that does not exist.
+FRAME_TYPES = range(max(MESSAGE_FROM_WIRE) + 2)
+TASK_CODES = range(min(_DECODE_TASK) - 1, 1)
+
+
 @given(st.binary(max_size=200))
 def test_random_bytes_never_raise_anything_but_a_violation(body: bytes) -> None:
-    for kind in range(16):
+    for kind in FRAME_TYPES:
         try:
             message = native.decode_frame(bytes((kind,)) + body)
             if isinstance(message, native.Batch):
@@ -338,7 +346,7 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
-@given(st.integers(1, 10), st.lists(JSON, max_size=9))
+@given(st.sampled_from(FRAME_TYPES), st.lists(JSON, max_size=9))
 def test_well_formed_nonsense_never_raises_anything_but_a_violation(
     kind: int, body: list[Any]
 ) -> None:
@@ -346,8 +354,15 @@ def test_well_formed_nonsense_never_raises_anything_but_a_violation(
         native.decode_frame(bytes((kind,)) + msgpack.packb(body))
 
 
-@given(st.integers(-13, -1), st.lists(JSON, max_size=6))
-def test_tasks_of_nonsense_never_raise_anything_but_a_violation(code: int, rest: list[Any]) -> None:
+@pytest.mark.parametrize("code", TASK_CODES)
+@given(data=st.data())
+@settings(max_examples=10)
+def test_tasks_of_nonsense_never_raise_anything_but_a_violation(
+    code: int, data: st.DataObject
+) -> None:
+    decode = _DECODE_TASK.get(code)
+    fields = 2 if decode is None else len(inspect.signature(decode).parameters)
+    rest = data.draw(st.lists(JSON, min_size=fields, max_size=fields) | st.lists(JSON, max_size=8))
     batch = native.decode_frame(b"\x02" + msgpack.packb([0, [[code, *rest]]]))
     with contextlib.suppress(ProtocolViolation):
         native.decode_task(batch.tasks[0])

@@ -7,9 +7,10 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import find, given
 from hypothesis import strategies as st
 
+from burn_remote_protocol.collectives import MAX_MEMBERS
 from burn_remote_protocol.dialects import native
 from burn_remote_protocol.dialects.native_messages import (
     BATCH,
@@ -28,6 +29,7 @@ from burn_remote_protocol.errors import (
     error_to_wire,
 )
 from burn_remote_protocol.messages import (
+    MAX_HOPS,
     Acknowledged,
     BeginCollective,
     Closing,
@@ -156,6 +158,8 @@ texts = st.text(max_size=100)
 secrets = st.binary(max_size=64)
 resumes = st.none() | st.builds(Resume, ids, secrets, ids)
 names = st.dictionaries(texts, ids, max_size=4)
+hashes = st.binary(min_size=32, max_size=32)
+tags = st.just(b"") | st.binary(min_size=16, max_size=16)
 MESSAGES = st.one_of(
     st.builds(
         Hello,
@@ -168,15 +172,29 @@ MESSAGES = st.one_of(
     st.builds(Welcome, ids, ids, secrets, st.floats(0, 86_400), names, names, texts, ids),
     st.builds(Reply, ids, st.none() | ids | st.binary(max_size=50)),
     st.builds(Acknowledged, ids),
-    st.builds(FetchRequest, ids, st.binary(min_size=32, max_size=32), ids),
+    st.builds(FetchRequest, ids, hashes, ids, tags),
     st.builds(Lent, ids, st.binary(min_size=1, max_size=256)),
-    st.builds(Waiting, ids),
+    st.builds(PeerChallenge, st.integers(0, 65_535), hashes),
+    st.builds(PeerProof, hashes, texts, hashes),
+    st.builds(PeerConfirmation, hashes),
+    st.builds(Waiting, ids, st.integers(0, MAX_HOPS)),
+    st.builds(JoinLink, hashes, tags),
+    st.builds(LinkJoined, hashes),
+    st.builds(BeginCollective, ids, st.binary(min_size=16, max_size=16), texts),
+    st.builds(GroupBroken, ids, st.integers(0, MAX_MEMBERS - 1), texts),
 )
 
 
 @given(MESSAGES)
-def test_every_message_survives_encoding_and_decoding(message: Any) -> None:
+def test_every_message_without_an_error_survives_encoding_and_decoding(message: Any) -> None:
     assert native.decode_frame(native.encode_frame(message)) == message
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in MESSAGE_TO_WIRE if kind not in (Refused, Failed, Closing)]
+)
+def test_every_kind_of_message_without_an_error_is_drawn(kind: type[Any]) -> None:
+    assert type(find(MESSAGES, lambda message: type(message) is kind)) is kind
 
 
 @given(st.data())

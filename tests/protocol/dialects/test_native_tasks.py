@@ -18,6 +18,7 @@ from burn_remote_protocol.collectives import (
 )
 from burn_remote_protocol.dialects.bounded_unpacking import unpack_frozen
 from burn_remote_protocol.dialects.native_tasks import (
+    _DECODE_TASK,
     _ENCODE_TASK,
     DEFINE_TASK,
     DROP_TASK,
@@ -245,7 +246,7 @@ def test_a_tensor_of_too_many_elements_is_refused_before_memory_is_allocated() -
 
 
 @given(
-    st.integers(-17, 1),
+    st.integers(min(_DECODE_TASK) - 1, 1),
     st.recursive(
         st.none() | st.integers() | st.text(max_size=3) | st.binary(max_size=3) | st.floats(),
         lambda inner: st.lists(inner, max_size=4).map(tuple),
