@@ -41,5 +41,8 @@ def test_a_missing_service_manager_does_not_stop_the_server(tmp_path: Path) -> N
 
 
 def test_without_a_service_manager_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    monkeypatch.setattr(socket, "socket", lambda *arguments: opened.append(arguments))
     notify(READY, "ready")
+    assert not opened

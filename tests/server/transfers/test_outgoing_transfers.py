@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 import weakref
@@ -151,9 +152,12 @@ async def test_a_connection_may_end_once_its_loans_have_expired(
     sending = OutgoingTransfers(Transfers(), "native", 9.0)
     sending.begin(FetchRequest(1, ID), EXPOSED)
     sending.lend(FetchRequest(1, ID), EXPOSED, Loan())
+    finished = asyncio.create_task(sending.finished())
+    await asyncio.sleep(0)
+    assert not finished.done()
     now = 601.0
     sending.expire()
-    await sending.finished()
+    await finished
 
 
 async def test_a_loan_of_an_arrived_tensor_is_not_kept() -> None:
