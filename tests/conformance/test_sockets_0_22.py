@@ -43,7 +43,7 @@ def test_a_recorded_session_gets_the_recorded_responses(
     assert not problems
 
 
-def test_sessions_get_the_recorded_responses_beside_each_other(pair: list[str]) -> None:
+def test_concurrent_sessions_get_the_recorded_responses(pair: list[str]) -> None:
     chosen = [session for session in SESSIONS if "token" not in session["name"]]
     with ThreadPoolExecutor(8) as pool:
         found = pool.map(lambda session: replay_over_sockets_0_22(session, pair), chosen)

@@ -20,11 +20,11 @@ KINDS = ("local", "native", "burn-0.21")
 def main() -> int:
     """Run programs of consecutive seeds; print the first mismatch, shrunk, and how to replay it."""
     parser = argparse.ArgumentParser(prog="python -m differential")
-    parser.add_argument("--kind", choices=KINDS, default="local")
+    parser.add_argument("--kind", choices=KINDS, default="local", help="kind of the devices")
     parser.add_argument("--backend", default="numpy", help="backend of the servers (default numpy)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first program")
-    parser.add_argument("--programs", type=int, default=10**9)
-    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--programs", type=int, default=10**9, help="end after so many programs")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after this time")
     parser.add_argument(
         "--compiled", action="store_true", help="compare compiled functions with eager ones"
     )

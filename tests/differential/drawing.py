@@ -149,9 +149,9 @@ class Draw:
         )
 
     def beside(self, name: int, dtypes: Sequence[Any] | None = None, *, exact: bool = True) -> int:
-        """Return a tensor that broadcasts with another, on its device, of its dtype or of others.
+        """Return a tensor on another one's device that broadcasts with it; often the same tensor.
 
-        Often that tensor itself.
+        Its dtype is that of the other tensor, or one of ``dtypes``.
         """
         first = self.known[name]
         wanted = (first.array.dtype,) if dtypes is None else dtypes

@@ -129,7 +129,7 @@ def factors_product(q: br.Tensor, r: br.Tensor) -> br.Tensor:
 
 
 def rectangular(x: Any) -> Any:
-    """Return matrices without low precision, of elements up to 1."""
+    """Return tame matrices divided by 1000, so that elements are at most 1; 16-bit as float32."""
     if isinstance(x, br.Tensor):
         wide = x.astype(br.float32) if x.dtype in (br.float16, br.bfloat16) else x
         return wide / 1000

@@ -1,6 +1,6 @@
 """Random differentiable programs, whose gradients are compared with finite differences.
 
-A program computes tensors from earlier ones, and sums all that nothing else used, with random
+A program computes tensors from earlier ones, and sums the tensors that no step used, with random
 weights. Its derivative in a random direction is compared with a central difference in float64. Two
 steps must give the same difference; if they do not, there is a kink between the two points, and the
 program is not compared.
@@ -28,7 +28,7 @@ SECOND_BOUND: Final = 1e-5
 # Tensors with larger numbers are bounded by ``tanh`` before they are used again.
 MOST: Final = 5.0
 MOST_ELEMENTS: Final = 200
-# Where all elements are equal, finite differences of these are those of rounding errors.
+# If all elements are equal, finite differences of these functions measure only rounding errors.
 ROOTS: Final = ("std", "vector_norm")
 LEAST_ROOT: Final = 1e-3
 

@@ -28,7 +28,8 @@ __all__ = [
 
 LOW = (np.dtype(np.float16), BFLOAT16)
 
-# Numbers from which both shorter formats round as from the original, without an exact oracle.
+# The dtypes whose numbers float32 represents exactly, so that NumPy rounds them to the 16-bit
+# formats only once. Wider numbers need exact arithmetic, which rounds them once too.
 _SINGLE = {np.dtype(dtype) for dtype in ("f2", "f4", "i1", "u1", "i2", "u2", "?")} | {BFLOAT16}
 
 
@@ -89,8 +90,10 @@ def _as(argument: Any, dtype: Any, dtypes: Any) -> Any:
 
 
 def mean_squared_error(x: Array, number: int) -> Array:
-    """Return the mean squared distance to a number; each step is rounded, so squares can overflow
-    in float16, as they do in PyTorch."""
+    """Return the mean squared distance to a number.
+
+    Each step is rounded, so squares can overflow in float16, as they do in PyTorch.
+    """
     distance = np.asarray(rounded_once(lambda x: x - x.dtype.type(number))(x))
     squares = np.asarray(rounded_once(np.square)(distance))
     return np.asarray(in_float64(np.mean)(squares))

@@ -31,7 +31,7 @@ FETCH_SECONDS = 10.0  # how long an operation waits for a tensor: two stall time
 LEASE_SECONDS = 15.0
 # Margin for a busy machine.
 MARGIN_SECONDS = 10.0
-# How soon a group tells that a member was killed. It would give up a silent one only later.
+# How soon a group reports that a member was killed. A member that is only silent is lost later.
 TOLD_SECONDS = 1.0
 SILENCE_SECONDS = 60.0
 UNDERWAY = "training 60/240"

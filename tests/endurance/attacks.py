@@ -1,4 +1,4 @@
-"""Attacks on the event loop: messages of one client whose handling takes the server long.
+"""Attacks on the event loop: messages of one client that occupy the server for a long time.
 
 Each attack has its own server. A probing process requests ``/healthz`` every 10 ms on a new
 connection. The worst latency is the longest time for which the server responded to nobody.
@@ -379,7 +379,7 @@ def _tiny_frames(client: Client, *frames: bytes) -> None:
     def send(_: object) -> None:
         with (
             socket.create_connection((target.host, target.port), WAIT_SECONDS) as connection,
-            contextlib.suppress(OSError),  # the server closes it for want of a Hello
+            contextlib.suppress(OSError),  # the server closes a connection that sends no Hello
         ):
             connection.sendall(request.encode() + first)
             for _ in range(25):

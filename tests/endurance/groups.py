@@ -35,7 +35,11 @@ WAIT_SECONDS: Final = 30.0
 
 @dataclass
 class GroupFaults:
-    """The outcome of rounds so far. Times are in seconds after the signal, or of the regrouping."""
+    """The outcome of rounds so far.
+
+    The times of kills and stops are seconds from the signal until all other members have raised.
+    ``regroup_seconds`` are the durations of forming a new group and one collective of it.
+    """
 
     kill_seconds: list[float] = field(default_factory=list)
     stop_seconds: list[float] = field(default_factory=list)
@@ -114,7 +118,8 @@ def _round(
             with br.distributed.Group(devices, timeout_seconds=bound_seconds) as group:
                 assert group.engine == "ring"
                 values = [br.ones((ELEMENTS,), device=device) for device in devices]
-                # All members are linked: one that stops before has the time of a handshake.
+                # Wait until all members are linked: a member that stops during the handshakes is
+                # lost only after the handshake's timeout, not after ``bound_seconds``.
                 assert group.failure() is None
                 outputs = values
                 for _ in range(COLLECTIVES):

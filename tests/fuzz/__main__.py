@@ -63,8 +63,10 @@ def main() -> None:
     """Fuzz until the time has passed or an input breaks the target."""
     parser = argparse.ArgumentParser()
     parser.add_argument("target", choices=TARGETS)
-    parser.add_argument("seconds", type=int)
-    parser.add_argument("--results", type=Path, default=Path(".fuzz"))
+    parser.add_argument("seconds", type=int, help="time to run")
+    parser.add_argument(
+        "--results", type=Path, default=Path(".fuzz"), help="folder for inputs that reach new code"
+    )
     given = parser.parse_args()
     corpus = given.results / given.target
     corpus.mkdir(parents=True, exist_ok=True)

@@ -76,7 +76,7 @@ class _Frames:
 
 
 def ring(frames: Iterator[bytes]) -> None:
-    """Send frames to a member of a ring; its collective must be done or fail with a type."""
+    """Send frames to a member of a ring; its collective must succeed or fail with a typed error."""
     ended = threading.Event()
     link = PeerIncoming(cast("BlockingLink", _Frames(frames)))
     spec = GroupSpec(bytes(32), 0, ADDRESSES, 10.0)

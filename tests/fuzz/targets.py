@@ -174,7 +174,7 @@ def burn_0_22_frame(data: bytes) -> None:
 
 
 def _outcome(decode: Callable[[bytes], object], data: bytes) -> str:
-    """Return what a frame is decoded to, without the addresses of views, or that it is refused."""
+    """Return a decoded frame as text, without the addresses of views, or the text of a refusal."""
     try:
         return re.sub(r"<memory at \w+>", "view", repr(decode(data)))
     except ProtocolViolation:
@@ -311,7 +311,7 @@ def graph(data: bytes) -> None:
 
 
 def _prepared_engine(count: int) -> tuple[Engine, Callable[[int], Any]]:
-    """Return an engine with the signatures of ``graph`` and inputs, and a view of its tensors."""
+    """Return an engine with the signatures of ``graph`` and inputs, and a reader of tensors."""
     outbox = BurnAnswers()
     interpreter = new_interpreter(_backend(), SETTINGS, outbox)
     engine = Engine(interpreter, Transfers(), outbox, transfer_domain="test")

@@ -47,7 +47,7 @@ def test_a_division_by_zero_that_a_read_raised_is_not_raised_again(opened: br.De
     opened.close()
 
 
-def test_a_block_that_ends_normally_raises_it_too(opened: br.Device) -> None:
+def test_a_block_that_ends_normally_raises_a_failure_that_nobody_read(opened: br.Device) -> None:
     with pytest.raises(br.OperationFailed, match="99"), opened:
         failing(opened)
     assert opened.session.closed
@@ -149,7 +149,7 @@ def test_a_session_without_devices_and_tensors_ends(first_server: RunningServer)
     del x
 
     def is_gone() -> bool:
-        gc.collect()  # its thread may have been flushing a moment ago
+        gc.collect()  # the session's flush thread may have referred to it a moment ago
         return session() is None
 
     wait_until(is_gone)
@@ -178,6 +178,7 @@ def test_a_server_skips_the_queued_work_of_a_device_that_was_closed(dialect: str
         for _ in range(5000):  # some minutes of work
             y = x @ x
         del y
+        wait_until(lambda: running.threads > before)  # a thread has begun the work
         device.close(timeout_seconds=0)
         wait_until(lambda: running.threads <= before)
 

@@ -42,7 +42,7 @@ PLACES = {**SEVERAL, "one": (0,)}
 
 @pytest.fixture(params=PLACES)
 def group(request: pytest.FixtureRequest, servers: list[RunningServer]) -> Iterator[Group]:
-    """A group in which members are neighbours over the network, in memory, and of themselves."""
+    """A group with neighbours over the network, in the memory of a server, and with one member."""
     with group_of(*[servers[place].address for place in PLACES[request.param]]) as found:
         yield found
 

@@ -139,7 +139,7 @@ def tensors_of(group: br.distributed.Group, *servers: RunningServer) -> float:
     # Each member carries out its collectives in order: those before this one are done.
     br.read(group.all_reduce([br.ones((), device=device) for device in group.devices]))
     group.sync()
-    group.sync()  # carries the drops of what the first one waited for
+    group.sync()  # sends the drops of the tensors for which the first sync waited
     names = ("burn_remote_tensors", "burn_remote_transfers_open")
     return sum(one.metric(name) for one in servers for name in names)
 

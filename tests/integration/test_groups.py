@@ -66,7 +66,7 @@ def opened(kind: str, address: str, member: int) -> br.Device:
 
 @pytest.fixture(scope="module", params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """What the members are."""
+    """The kind of the members."""
     return str(request.param)
 
 
@@ -131,7 +131,7 @@ def test_all_collectives_give_what_numpy_gives(
     scattered = np.array_split(reduced, count)
     if engine == "ring":
         reduced = reduced_in_ring(op, arrays, 2 % count)
-        if shape[0] % count == 0:  # other parts are scattered by moves
+        if shape[0] % count == 0:  # unequal parts are scattered by moves
             scattered = [
                 reduced_in_ring(op, [own[part] for own in parts], (part + 1) % count)
                 for part in range(count)
@@ -284,7 +284,7 @@ def test_a_killed_member_fails_the_others_and_they_regroup(
             lost.close(0)
 
 
-def test_a_member_whose_client_keeps_its_tasks_is_named_with_the_work_of_its_session(
+def test_a_member_whose_client_does_not_send_its_collective_is_named_with_its_earlier_work(
     addresses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with contextlib.ExitStack() as stack:
@@ -303,7 +303,7 @@ def test_a_member_whose_client_keeps_its_tasks_is_named_with_the_work_of_its_ses
 
 
 @ENGINES
-def test_a_reduction_to_which_not_all_members_give_disturbs_no_later_one(
+def test_a_reduction_to_which_not_all_members_contribute_disturbs_no_later_one(
     addresses: list[str], chosen: str
 ) -> None:
     with contextlib.ExitStack() as stack:
@@ -339,13 +339,13 @@ def test_collectives_leave_no_tensors_behind(
         group.barrier()
         group.reduce_scatter(values)
         group.all_gather(values)
-        # The second sync carries the drops of what the first one waited for.
+        # The second sync sends the drops of the tensors for which the first one waited.
         group.sync()
         assert held() == before
 
 
 @ENGINES
-def test_results_can_be_used_moved_and_dropped_before_they_are_there(
+def test_results_can_be_used_moved_and_dropped_before_they_arrive(
     addresses: list[str], chosen: str
 ) -> None:
     with contextlib.ExitStack() as stack:

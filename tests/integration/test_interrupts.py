@@ -48,7 +48,7 @@ RECEIVING = frozenset(
 
 @pytest.fixture
 def unattended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the thread that waits be the only one that reads: it is where interrupts come."""
+    """Let only the thread that waits for a reply read the socket, because interrupts come to it."""
     monkeypatch.setattr(Receiver, "start", lambda receiver: None)
 
 
@@ -69,7 +69,7 @@ def test_an_interrupt_at_any_line_of_a_large_read_leaves_the_session_alive(
         line, is_over = line + 1, not interrupt.has_come
     np.testing.assert_array_equal(x.numpy(), array)
     assert line > 20
-    device.close(timeout_seconds=0)  # no thread reads the reply that a patient close waits for
+    device.close(timeout_seconds=0)  # a longer close waits for a reply that no thread reads
 
 
 def test_an_interrupt_during_a_local_operation_fails_only_that_operation(
@@ -125,7 +125,7 @@ def test_an_interrupted_upload_leaves_nothing_on_the_server(
         assert br.ones((3,), device=device).tolist() == [1] * 3
 
 
-def test_ctrl_c_in_a_drop_leaves_one_tensor_at_its_first_instruction_and_else_none(
+def test_ctrl_c_in_a_drop_leaves_a_tensor_only_at_its_first_instruction(
     first_server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ignored: list[Any] = []

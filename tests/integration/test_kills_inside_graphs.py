@@ -31,8 +31,8 @@ def computed(function: Callable[[br.Tensor], br.Tensor], device: br.Device) -> n
     return x.numpy()
 
 
-# Where, the call of a kernel there, and whether the function is compiled. An eager stream of such
-# large tensors is no graph.
+# The values of ``KILLED_INSIDE`` and ``KILLED_AT`` (see ``support/killing_server.py``), and whether
+# the function is compiled. Operations on such large tensors form no automatic graph.
 PLACES = {
     "first graph": ("graph", "1", True),
     "second graph": ("graph", "2", True),

@@ -1,6 +1,6 @@
 """Defects of Burn 0.21.0's server, as reproduced with it, are absent from this server.
 
-Each test says on the wire what makes the original hang, panic, or hand out another's tensor.
+Each test sends bytes that make Burn's own server hang, panic, or return another client's tensor.
 """
 
 from __future__ import annotations

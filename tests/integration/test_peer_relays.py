@@ -28,7 +28,7 @@ HEADERS_END = b"\r\n\r\n"
 
 
 class Relay:
-    """Forwards connections to a port, and records what the ends of each one say."""
+    """Forwards connections to a port, and records the bytes of both directions of each one."""
 
     def __init__(self) -> None:
         self.listening = socket.create_server(("127.0.0.1", 0))
@@ -65,7 +65,7 @@ def relayed() -> Iterator[Relay]:
 
 
 def replayed(port: int, recorded: bytes) -> bytes:
-    """Say to a server what was recorded; return all that it says until it hangs up."""
+    """Send recorded bytes to a server; return all that it sends until it closes the connection."""
     said = bytearray()
     request, frames = recorded.split(HEADERS_END, 1)
     with socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS) as connection:

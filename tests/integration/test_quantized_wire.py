@@ -35,7 +35,7 @@ def parts(data: TensorData) -> tuple[list[int], list[float]]:
 
 
 def stored_by_hand(data: TensorData) -> bytes:
-    """Return the number of bytes that a server holds; packed values take 4 or 2 bits."""
+    """Return the bytes that a server stores for a golden vector; packed values take 4 or 2 bits."""
     scheme = data.dtype.scheme
     assert scheme is not None
     bits = int(scheme.value[1])

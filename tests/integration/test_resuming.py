@@ -225,7 +225,7 @@ def test_a_resume_keeps_nothing_of_the_call_that_found_the_connection_broken(
         assert send_until_broken()() is None
         proxy.open.set()
         assert br.ones((2,), device=device).tolist() == [1, 1]
-        device.close(timeout_seconds=0)  # no thread reads the reply that a patient close waits for
+        device.close(timeout_seconds=0)  # a longer close waits for a reply that no thread reads
 
 
 def test_an_error_that_the_program_handles_keeps_its_traceback_when_the_connection_breaks(
@@ -248,7 +248,7 @@ def test_an_error_that_the_program_handles_keeps_its_traceback_when_the_connecti
                 session.flush()
             assert error.__traceback__ is not None
         kept.numpy()
-        device.close(timeout_seconds=0)  # no thread reads the reply that a patient close waits for
+        device.close(timeout_seconds=0)  # a longer close waits for a reply that no thread reads
 
 
 def test_a_lost_session_fails_every_waiting_thread_at_once() -> None:

@@ -35,7 +35,7 @@ def elements(result: Any) -> Any:
 
 
 class Refusal(NamedTuple):
-    """What a call raises whose row the session's dialect lacks."""
+    """The error of a call whose row the session's dialect lacks."""
 
     text: str
 

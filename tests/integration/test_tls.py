@@ -12,7 +12,7 @@ import trustme
 
 import burn_remote as br
 from burn_remote_protocol.errors import UsageError
-from support.access import ALICE, certificate, hang_up
+from support.access import ALICE, certificate, reload
 from support.servers import server
 
 
@@ -111,7 +111,7 @@ def test_after_a_hangup_signal_new_connections_get_the_new_certificate(
 ) -> None:
     with server(*certificate(tmp_path, authority, "elsewhere")) as running:
         certificate(tmp_path, authority)
-        hang_up(running)
+        reload(running)
         for _ in range(1000):
             try:
                 br.RemoteDevice(running.address, tls=tmp_path / "ca.pem").close()

@@ -14,7 +14,7 @@ from websockets.sync.client import connect
 
 import burn_remote as br
 from burn_remote_protocol.dialects.burn_0_21 import encode_init
-from support.access import ALICE, BOB, hang_up
+from support.access import ALICE, BOB, reload
 from support.servers import RunningServer, server
 
 
@@ -116,7 +116,7 @@ def test_a_hangup_signal_reloads_the_token_file(tmp_path: Path) -> None:
     with server("--token-file", str(file)) as running:
         with br.RemoteDevice(running.address, token=ALICE) as device:
             file.write_text(f"bob {BOB}\n")
-            hang_up(running)
+            reload(running)
             device.sync()  # open sessions stay
             assert admits(running, BOB)
         with pytest.raises(br.HandshakeRefused):

@@ -1,4 +1,4 @@
-"""What a server's own count of tensor bytes reaches in a training step."""
+"""The maximum of the tensor bytes that a server counts in a training step."""
 
 from __future__ import annotations
 

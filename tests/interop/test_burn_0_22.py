@@ -16,10 +16,10 @@ pytestmark = pytest.mark.interop
 
 CLIENTS = ["burn22-client", "burn22-client-fusion"]
 
-# The CPU backend of Burn 0.22.1 has no such mode: the original's session ends.
+# The CPU backend of Burn 0.22.1 has no such mode: a session on the real server ends.
 ONLY_HERE = {"interpolate_nearest_exact"}
-# With fusion, Burn 0.22.1's client calls a flip of floats one of integers. The original's session
-# ends; ours names the operation.
+# With fusion, Burn 0.22.1's client declares a flip of floats as one of integers. A session on the
+# real server ends; our server names the operation.
 WRONG_WITH_FUSION = {"gradient_pad"}
 
 
@@ -111,7 +111,7 @@ def test_a_failed_operation_is_reported_and_the_session_continues(
     assert result["usable_after"]
 
 
-def test_after_a_failed_operation_the_original_ends_the_session(theirs: str) -> None:
+def test_after_a_failed_operation_the_real_server_ends_the_session(theirs: str) -> None:
     result = burn_client("errors", theirs, name="burn22-client")
     assert not result["usable_after"]
 
@@ -119,7 +119,7 @@ def test_after_a_failed_operation_the_original_ends_the_session(theirs: str) -> 
 def test_two_clients_that_move_within_one_server_at_once_get_their_own_tensors(
     ours: RunningServer,
 ) -> None:
-    # Both count transfers from 0, so the original swaps their tensors or hangs.
+    # Both count transfers from 0, so the real server swaps their tensors or hangs.
     clients = [
         start_burn_client(
             "local-moves", ours.address, "--seconds", "2", "--salt", salt, name="burn22-client"
@@ -134,7 +134,7 @@ def test_two_clients_that_move_within_one_server_at_once_get_their_own_tensors(
 
 
 def test_moves_to_a_peer_that_was_restarted_arrive(ours: RunningServer) -> None:
-    # The original keeps the closed connection to its peer, and every later move panics.
+    # The real server keeps the closed connection to its peer, and every later move panics.
     with burn_22_server() as address:
         port = int(address.rpartition(":")[2])
         before = burn_client("move", address, ours.address, name="burn22-client")
@@ -174,7 +174,7 @@ def test_devices_of_one_server_agree_on_the_sum_and_the_mean_of_their_tensors(
                 np.testing.assert_array_equal(np.float32(result["values"]), expected)
 
 
-def test_the_original_has_no_all_reduce_on_the_cpu(theirs: str) -> None:
+def test_the_real_server_has_no_all_reduce_on_the_cpu(theirs: str) -> None:
     found = burn_client("all-reduce", theirs, "--rounds", "1", name="burn22-client")
 
     assert found["value"] == [{"sum": ["panic", "panic"], "mean": ["panic", "panic"]}]

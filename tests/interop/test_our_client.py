@@ -191,7 +191,7 @@ def test_threads_of_one_session_keep_their_order(theirs: br.Device) -> None:
 
 
 def test_two_programs_on_one_real_server_never_use_each_others_tensors(real: str) -> None:
-    # All sessions of the original share one tensor table, so ours start at random ids.
+    # All sessions of the real server share one tensor table, so our client starts at random ids.
     with br.RemoteDevice(real) as first:
         a = br.full((3,), 1.0, device=first)
         second = br.RemoteDevice(f"{real}/")
@@ -254,7 +254,7 @@ def test_a_move_of_a_failed_tensor_raises_an_error_and_does_not_hang(
 def test_a_panic_of_the_server_raises_connection_lost_with_the_last_operation(
     doomed: br.Device,
 ) -> None:
-    # The original panics on casts between integers.
+    # The real server panics on casts between integers.
     tensor = br.tensor([1, 2], device=doomed).astype(br.int32)
     with pytest.raises(br.ConnectionLost, match=r"panic.*Base\.Cast.*test_our_client\.py"):
         tensor.numpy()
@@ -265,7 +265,7 @@ def test_a_panic_of_the_server_raises_connection_lost_with_the_last_operation(
 def test_a_server_stuck_after_a_panic_raises_connection_lost(doomed: br.Device) -> None:
     with pytest.raises(br.ConnectionLost):
         br.tensor([1, 2], device=doomed).astype(br.int32).numpy()
-    # The panic poisoned the original's only lock: sessions open, and end when they are used.
+    # The panic poisoned the real server's only lock: sessions open, and end when they are used.
     with (
         br.RemoteDevice(str(doomed), dialect="burn-0.21") as later,
         pytest.raises(br.ConnectionLost, match="in this session or an earlier one"),

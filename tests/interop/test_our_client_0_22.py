@@ -187,7 +187,7 @@ def test_tensors_move_between_servers_of_all_dialects(
 
 
 def test_a_panic_of_the_server_raises_connection_lost_with_the_last_operation(real: str) -> None:
-    # The original panics on a row that does not exist, and ends the session.
+    # The real server panics on a row that does not exist, and ends the session.
     with br.RemoteDevice(real, dialect="burn-0.22") as doomed:
         tensor = br.zeros((3,), device=doomed).take(br.tensor([7], device=doomed))
         with pytest.raises(br.ConnectionLost, match=r"Burn 0\.22.*panics.*Base\.Select"):

@@ -88,7 +88,7 @@ def test_tensors_moved_by_four_threads_at_once_each_arrive_once(
 
 
 @pytest.mark.parametrize("pattern", ["sequential", "overlapping"])
-def test_moves_on_which_the_original_hangs_arrive(
+def test_moves_on_which_the_real_server_hangs_arrive(
     pattern: str, ours: RunningServer, second: RunningServer
 ) -> None:
     moved = burn_client("move", ours.address, second.address, "--pattern", pattern)[pattern]
@@ -114,7 +114,7 @@ def test_a_failed_operation_fails_its_read_and_the_session_continues(
     # The client itself refuses some cases; the others return the server's error.
     told = [case["read"]["value"]["error"] for case in cases if case["read"]["outcome"] == "value"]
     assert any("Base.Select" in text and "1000" in text for text in told)
-    # After a failure, the original responds to no client.
+    # After a failure, the real server responds to no client.
     assert burn_client("threads", "1", ours.address)["wrong"] == 0
 
 
@@ -128,7 +128,7 @@ def test_operations_of_eight_threads_execute_in_the_order_of_each_thread(
 
 
 @pytest.mark.parametrize("megabytes", ["20", "300"])
-def test_an_upload_over_the_original_s_limit_arrives(megabytes: str, ours: RunningServer) -> None:
+def test_an_upload_over_the_real_servers_limit_arrives(megabytes: str, ours: RunningServer) -> None:
     assert burn_client("upload", megabytes, ours.address)["equal"]
 
 
@@ -156,7 +156,7 @@ def test_a_killed_client_leaves_no_tensors_and_disturbs_no_other_client(
 
 
 def test_integers_of_every_width_and_casts_between_them_work(ours: RunningServer) -> None:
-    # The original panics on BaseInt(Cast) and loses uploads of U8 to U64.
+    # The real server panics on BaseInt(Cast) and loses uploads of U8 to U64.
     results = burn_client("ops", ours.address, "--only", "cast")["results"]
     assert results
 

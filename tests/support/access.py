@@ -9,7 +9,7 @@ import trustme
 
 from support.servers import RunningServer
 
-__all__ = ["ALICE", "BOB", "PEERS", "certificate", "hang_up"]
+__all__ = ["ALICE", "BOB", "PEERS", "certificate", "reload"]
 
 ALICE = "alice-has-this-token-1"
 BOB = "bob-has-this-other-one"
@@ -27,6 +27,6 @@ def certificate(folder: Path, authority: trustme.CA, *names: str) -> list[str]:
     ]  # fmt: skip
 
 
-def hang_up(running: RunningServer) -> None:
+def reload(running: RunningServer) -> None:
     """Make a server reload its tokens and certificates (SIGHUP)."""
     running.process.send_signal(signal.SIGHUP)

@@ -56,7 +56,7 @@ def b(*shape: int) -> br.Tensor:
 
 
 def composed(row: Row) -> Callable[..., object]:
-    """Return the form of a function for sessions without a row: Burn 0.21's."""
+    """Return the function that composes a row from rows of Burn 0.21, for sessions without it."""
     return next(choice.composed for choice in CHOICES if choice.row is row)
 
 
@@ -391,7 +391,7 @@ OPERATORS: Final = frozenset(
     )
 )
 
-# Public functions that issue nothing.
+# Public functions that issue no operation.
 WITHOUT_A_DEVICE: Final = frozenset(
     {
         "burn_remote.address_to_id",
@@ -411,7 +411,7 @@ WITHOUT_A_DEVICE: Final = frozenset(
     }
 )
 
-# Arguments of which most functions accept one.
+# Tuples of arguments. Most functions accept at least one of them.
 _ARGUMENTS: Final[list[Callable[[], tuple[Any, ...]]]] = [
     lambda: (f(4, 4),),
     lambda: (f(4, 4), f(4, 4)),
@@ -464,7 +464,7 @@ def saved_file() -> Path:
     return path
 
 
-# Arguments of the functions that accept none of those.
+# Arguments of the functions that accept none of the tuples above.
 EXPLICIT: Final[dict[str, Callable[[], tuple[Any, ...]]]] = {
     "burn_remote.bincount": lambda: (i(4), f(4)),
     "burn_remote.boolean_mask": lambda: (f(4, 2), b(4)),

@@ -60,8 +60,8 @@ class CopyingRun(CapturedRun):
 class CapturingSession(ArraySession):
     """A session that captures all operations but random ones.
 
-    ``refused`` names the rows whose kernels fail inside a capture; ``capture_error`` and
-    ``launch_error`` are raised instead.
+    ``refused`` names the rows whose kernels fail inside a capture. If they are set, a capture
+    raises ``capture_error`` and a launch raises ``launch_error``.
     """
 
     captures_runs = True

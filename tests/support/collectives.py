@@ -88,7 +88,10 @@ def all_reduced_in_ring(op: str, arrays: Sequence[Array]) -> Array:
 
 
 def elements(seed: int, shape: tuple[int, ...], dtype: str) -> Array:
-    """Return random elements of any size that the sums of a few members do not exceed."""
+    """Return random elements: integers of the dtype's whole range, or normal numbers.
+
+    So sums of integers wrap around.
+    """
     random = np.random.default_rng(seed)
     if dtype in INTEGERS:
         bounds = np.iinfo(dtype)

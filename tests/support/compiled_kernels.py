@@ -15,7 +15,7 @@ __all__ = ["compiled_at_once"]
 
 @contextmanager
 def compiled_at_once(block_elements: int = 64) -> Iterator[None]:
-    """Let programs wait for their kernels at their first run, and run them in small blocks."""
+    """Let programs compile their kernels and wait for them at their first run, in small blocks."""
     found = KernelCompiler.found
 
     def found_at_once(

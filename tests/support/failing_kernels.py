@@ -42,7 +42,7 @@ class FailingKernel:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Affect the operations that sessions in this process prepare meanwhile."""
+        """Affect the operations that sessions in this process prepare inside the context."""
         bind, bind_into = ArraySession.bind, ArraySession.bind_into
         bind_elementwise = ArraySession.bind_elementwise
 
@@ -63,7 +63,7 @@ class FailingKernel:
             found = []
             for call in calls:
                 function = self._failing(call.function)
-                # The same function in both places marks a ufunc.
+                # A ufunc is marked by the same object in ``function`` and ``into``.
                 into = function if call.into is call.function else call.into
                 if into not in (None, function):
                     into = self._failing(into)

@@ -24,7 +24,7 @@ KINDS: Final = ("reset", "end", "stall", "silence", "flip")
 PIECE_BYTES: Final = 65_536
 BUFFER_BYTES: Final = 262_144
 # How long the proxy tries to deliver the bytes before a fault to an end that does not read.
-LAST_WORDS_SECONDS: Final = 0.5
+DELIVERY_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class _Line:
 
     def _cut(self, sink: socket.socket, *, resets: bool) -> None:
         """Deliver the part before the fault, then break both connections."""
-        deadline = time.monotonic() + LAST_WORDS_SECONDS
+        deadline = time.monotonic() + DELIVERY_SECONDS
         waiting = self._waiting[sink]
         while waiting and time.monotonic() < deadline:
             _, writable, _ = select.select([], [sink], [], 0.05)

@@ -770,7 +770,7 @@ case(elementwise_rows.LOG_ADD_EXP, binary(elementwise_rows.LOG_ADD_EXP), normal(
 
 
 def _weighted(*results: br.Tensor) -> br.Tensor:
-    """Join several results, each times fixed weights, so that no gradient is that of a constant."""
+    """Join several results, each times fixed weights: some plain sums of elements are constant."""
     parts = []
     for place, x in enumerate(results):
         weights = np.random.default_rng(place).normal(size=x.shape)
@@ -949,7 +949,8 @@ complex_case(
 complex_case(base.CAST, lambda x: x.astype(br.complex128), (3,))
 
 
-# Functions of vectors that are unique up to phases must not depend on the phases.
+# Singular vectors and eigenvectors are unique only up to phases, so the functions of these cases
+# must not depend on the phases.
 
 
 def matrix_case(row: Row, function: Function, *shapes: tuple[int, ...], name: str = "") -> None:

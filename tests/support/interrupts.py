@@ -139,6 +139,6 @@ def _places_after_checks(code: CodeType) -> frozenset[int]:
         for before, after in itertools.pairwise(instructions)
         if before.opname.startswith(CHECKING)
     }
-    # What stands after a jump is not what follows it.
+    # The instruction after a jump in the code is not the next one to be executed.
     after_jumps = {jump.argval for jump in instructions if jump.opname == CHECKING_JUMP}
     return frozenset(after_calls | after_jumps)

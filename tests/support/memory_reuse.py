@@ -13,9 +13,9 @@ __all__ = ["forced_reuse"]
 
 @contextlib.contextmanager
 def forced_reuse(least_bytes: int = 0) -> Iterator[None]:
-    """Let results of at least so many bytes take the memory of an input that dies.
+    """Let results of at least ``least_bytes`` take the memory of an input at its last use.
 
-    Applies to the operations that sessions in this process prepare meanwhile.
+    Applies to the operations that sessions in this process prepare inside the context.
     """
     with patch.object(plans, "REUSED_BYTES", least_bytes):
         yield

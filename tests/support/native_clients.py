@@ -147,7 +147,7 @@ class AsyncNativeClient:
         return message.error
 
     async def hang_up(self) -> None:
-        """Break the newest link without a word."""
+        """Break the newest link without sending ``Closing``."""
         await self.plain.close()
 
     async def ended(self) -> None:

@@ -1,7 +1,7 @@
 """Gradients that real Burn computed and read, in the sessions recorded from its autodiff tests.
 
 A session has Burn's forward pass, then its backward pass, as operations. The backward pass starts
-with ``Ones`` of the shape of its root. This module repeats what came before on tracked tensors of
+with ``Ones`` of the shape of its root. This module repeats the forward pass on tracked tensors of
 ``burn_remote``, differentiates the root, and looks for the elements that Burn read.
 
 Which tensor was the root, and to which tensor a gradient belongs, is not recorded. Roots are the
@@ -62,14 +62,14 @@ class Reads(NamedTuple):
 
 
 class GradientRead(NamedTuple):
-    """What Burn read, and the latest views that made it: from a tensor to the one that was read."""
+    """The elements that Burn read, and the views just before: from a tensor to the one it read."""
 
     data: TensorData
     views: tuple[Signature, ...]
 
 
 class _Backward(NamedTuple):
-    """A possible backward pass: the place of its ``Ones``, and which reads may come of it."""
+    """A possible backward pass: the place of its ``Ones``, and the reads that may belong to it."""
 
     start: int
     seed: Signature
@@ -134,7 +134,7 @@ def compare_gradients(frames: Sequence[dict[str, Any]], device: br.Device) -> Re
 
 
 def _backward_passes(steps: Sequence[Step]) -> tuple[list[GradientRead], list[_Backward]]:
-    """Return what was read of tensors that came of ``Ones``, and these possible passes.
+    """Return the reads of tensors that were computed from a ``Ones``, and the possible passes.
 
     ``Ones`` may also be data of the forward pass, so a read may belong to one of several passes.
     """

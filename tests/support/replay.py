@@ -5,7 +5,7 @@ read is compared with the recorded one. Shapes, dtypes, integers and bools must 
 Floating-point numbers must agree within a tolerance for correct implementations. Random numbers are
 compared by shape only.
 
-The original sends some responses in another dtype than declared: gathered or selected bools as
+Burn's own server sends some responses in another dtype than declared: gathered or selected bools as
 ``U8``, and argmax and argmin of integers as ``I64``. Our servers send the declared dtype.
 """
 

@@ -154,7 +154,7 @@ class RecordingSession:
         return ""
 
     def note_position(self, tensor: int, position: CodePosition) -> None:
-        """Record no position, as for every tensor."""
+        """Do nothing: this session records no positions."""
 
     def take_failures(self) -> None:
         """Return ``None``: nothing fails."""

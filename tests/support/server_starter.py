@@ -50,7 +50,7 @@ def request_bytes(
 def main(requests: socket.socket) -> None:
     """Start servers until the tests close their end, then kill those that still run.
 
-    In a server, return after its end.
+    In the process of a forked server, return when the server has ended.
     """
     _import_modules()
     # Ctrl-C goes to all processes of a terminal; only the tests decide when this one ends.

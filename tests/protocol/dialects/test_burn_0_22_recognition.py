@@ -59,7 +59,7 @@ def frame(*messages: Any) -> bytes:
 
 
 def outcome(decode: Callable[[bytes], object], written: bytes) -> str:
-    """Return what a frame is decoded to, without the addresses of views, or that it is refused."""
+    """Return a decoded frame as text, without the addresses of views, or the text of a refusal."""
     try:
         return re.sub(r"<memory at \w+>", "view", repr(decode(written)))
     except ProtocolViolation:

@@ -1,4 +1,4 @@
-"""Messages for servers of Burn 0.22 are what their decoder reads, and the original's bytes."""
+"""Messages for servers of Burn 0.22 survive decoding, and have the bytes of Burn's client."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_task_is_read_as_it_was_written(tasks: tuple[Task, ...]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ReadTensor", "SyncBackend", "DTypeUsage", "Seed"])
-def test_a_message_of_the_original_is_written_byte_for_byte(kind: str) -> None:
+def test_a_message_of_burns_client_is_written_byte_for_byte(kind: str) -> None:
     lines = (DATA / "messages-0.22.jsonl").read_text("utf-8").splitlines()
     recorded = [
         bytes.fromhex(one["hex"])

@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 5.0
 
 
 def nothing() -> None:
-    """Go on waiting."""
+    """Raise nothing: the sender or receiver that calls this check goes on waiting."""
 
 
 class Source:

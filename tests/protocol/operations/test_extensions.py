@@ -1,4 +1,4 @@
-"""What a server announces of its extension rows, and what a client makes of it."""
+"""The extension rows that a server announces, and the operations that a client then refuses."""
 
 from __future__ import annotations
 

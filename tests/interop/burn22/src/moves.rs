@@ -59,7 +59,7 @@ fn moved(from: &Device, to: &Device) -> Value {
 
 /// `local-moves ADDRESS [--seconds 2] [--salt 1]`: moves between devices 0 and 1 of one server, for `--seconds`.
 ///
-/// Start it twice at the same time with different salts: the original then swaps tensors, or hangs.
+/// Start it twice at once with different salts: the real server then swaps tensors, or hangs.
 pub fn local(arguments: &Arguments) -> Value {
     let address = arguments.word(0, "the server's address").to_string();
     let salt: u32 = arguments.option("--salt", 1);

@@ -1,4 +1,4 @@
-"""Messages that arrive are taken out of a pool, and those that come too slowly end."""
+"""Incoming messages take bytes from a pool, and a message that is too slow ends its connection."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def head(size: int) -> bytes:
 
 
 @pytest.mark.parametrize("loop_name", ["asyncio", "uvloop"])
-def test_an_unfinished_message_takes_no_more_than_the_pool_and_ends_by_its_pace(
+def test_an_unfinished_message_takes_no_more_than_the_pool_and_ends_because_it_is_slow(
     loop_name: str,
 ) -> None:
     budget = Budget(8 * MIB)
