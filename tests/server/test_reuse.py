@@ -98,7 +98,7 @@ def test_a_result_takes_the_memory_of_an_input_that_is_used_for_the_last_time() 
 
 
 @pytest.mark.parametrize(("dying", "taken"), [((1,), "first"), ((2, 9), "second"), ((), "")])
-def test_of_two_inputs_the_one_that_is_dropped_next_gives_its_memory(
+def test_a_result_takes_the_memory_of_the_input_that_is_dropped_next(
     dying: tuple[int, ...], taken: str
 ) -> None:
     session = Session()

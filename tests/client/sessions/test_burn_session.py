@@ -258,7 +258,7 @@ def test_a_response_to_an_unknown_request_ends_the_session(
 def test_a_moved_tensor_is_exposed_before_it_is_fetched_by_address(
     session: BurnSession, end: BurnEnd, x: TensorHandle
 ) -> None:
-    # The original loses a fetch that arrives while the tensor is being exposed.
+    # Burn's server loses a fetch that arrives while the tensor is being exposed.
     exposing = in_thread(session.expose, x.id, x.spec, 2**63 + 1, 5.0)
     (expose,) = end.tasks()
     (question,) = end.tasks()

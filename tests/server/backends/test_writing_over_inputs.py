@@ -316,7 +316,7 @@ def test_a_tensor_given_twice_and_an_array_under_two_ids_are_unchanged(row: Row)
                 assert session.array(tensor).tobytes() == array.tobytes(), case
 
 
-def test_a_dying_mask_gives_its_memory_and_the_tensor_is_unchanged() -> None:
+def test_a_result_takes_the_memory_of_a_dying_mask_and_leaves_the_tensor_unchanged() -> None:
     tensor, mask = np.array([True, True, False]), np.array([True, False, True])
     for value, expected in ((True, [True, True, True]), (False, [False, True, False])):
         operation = signature(

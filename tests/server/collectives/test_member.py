@@ -217,7 +217,7 @@ class SlowSlot(InFlight):
 
 
 def test_neighbours_hear_the_reason_although_a_member_leaves_before_it_is_told() -> None:
-    """The thread that reports a failure is held up before it tells it; the worker leaves."""
+    """The worker leaves before the thread that reports the failure has failed its collectives."""
     members = Members(4)
     job = Job(0, SUM, [Lent(vector(0))], [SlowSlot(members.ended[0])], [1])
     members.rings[0].submit(job)
@@ -280,7 +280,7 @@ def _ended_group(end: Callable[[Members], None]) -> list[weakref.ref[Any]]:
 
 
 def test_a_member_that_waits_for_the_next_one_hears_why_it_does_not_come() -> None:
-    """Only the previous member reports it, because the next one cannot link itself."""
+    """The previous member alone can report the reason: the next one cannot open its link."""
     pipe = MemoryPipe()
     ended = threading.Event()
     spec = GroupSpec(bytes(32), 0, ("ws://a:1", "ws://b:1", "ws://c:1"), 60.0)
@@ -299,7 +299,10 @@ def test_a_member_that_waits_for_the_next_one_hears_why_it_does_not_come() -> No
 
 
 def test_a_member_that_has_ended_fails_collectives_that_the_others_may_complete() -> None:
-    """The previous one announces that it leaves after three collectives; its link ends before."""
+    """The previous member announces that it leaves after three collectives.
+
+    Its link ends before they are done.
+    """
     pipe = MemoryPipe()
     ended = threading.Event()
     spec = GroupSpec(bytes(32), 0, ("ws://a:1", "ws://b:1", "ws://c:1"), 0.5)

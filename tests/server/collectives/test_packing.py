@@ -1,4 +1,4 @@
-"""Small tensors of a bucket travel joined, and arrive apart."""
+"""Small tensors of a bucket are joined before they are sent, and separated on arrival."""
 
 from __future__ import annotations
 

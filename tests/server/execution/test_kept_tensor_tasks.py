@@ -187,7 +187,7 @@ def test_a_small_view_is_published_without_the_memory_around_it() -> None:
 
 
 def test_a_view_is_not_copied_to_be_kept_if_the_copy_does_not_fit() -> None:
-    # Before, each of many sessions made its copy, and only then did the store refuse it.
+    # Otherwise, many sessions could each make a copy before the store refuses it.
     device = Device()
     session = device.session(max_bytes=3 * SPEC.nbytes // 2)
     most = signature("Base.Slice", SPEC, ranges=(Slice(1, LENGTH, 1),))
@@ -237,7 +237,7 @@ def test_a_name_with_another_tensor_by_now_is_a_failure() -> None:
     assert "has been replaced by" in str(reply(session, Read(1, 2, vector(3))))
 
 
-def test_what_is_no_such_tensor_cannot_be_published() -> None:
+def test_only_a_tensor_that_exists_with_the_given_spec_can_be_published() -> None:
     session = Device().session()
     session.upload(1, 1, 2)
     for tensor, spec in ((2, vector(2)), (1, vector(3)), (1, TensorSpec((2,), I64))):

@@ -73,7 +73,7 @@ def test_results_that_are_not_dropped_are_kept(session: EngineSession) -> None:
     tasks = [task for task in chain(10) if not isinstance(task, Drop)]
     for _ in range(3):
         session.run(*tasks)
-    # Nothing dies, so there is nothing to gain.
+    # No intermediate result is dropped, so fusion would save nothing.
     assert fused(session) == 0
     assert {*session.tensors.arrays} == {1, 2, 10, 11, 12}
 

@@ -46,7 +46,7 @@ def place_of(session: EngineSession, tensor: int) -> int:
     return int(session.tensors.arrays[tensor].ctypes.data)
 
 
-def test_a_weight_that_a_later_task_drops_gives_its_memory_to_its_successor(
+def test_the_successor_of_a_weight_that_a_later_task_drops_takes_its_memory(
     session: EngineSession,
 ) -> None:
     weight, used = place_of(session, 1), (session.quota.tensors, session.quota.total_bytes)

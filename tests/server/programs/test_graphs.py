@@ -410,7 +410,8 @@ def test_results_in_dying_memory_leave_views_and_inputs_as_they_were(size: int) 
         Define(1, signature("Base.Reshape", whole, out=part)),
         Define(2, signature("Numeric.AddScalar", whole, rhs=1.0)),
         Upload(1, floats(*range(size))),
-        # 1: x * 2 (dies in step 2, but 2 is its view), 3: 1 + 1, 4: 3 * 2 in the memory of 3
+        # Slot 1 is x * 2. Its last use is the third step, but slot 2 is a view of it, so
+        # slot 3, which is slot 1 plus one, needs memory of its own. Slot 4 takes slot 3's.
         DefineGraph(GRAPH, 1, ((0, 0), (1, 1), (2, 1), (0, 3), (0, 4), (0, 0)), (2, 5, 6)),
         (GRAPH, 1, 2, 3, 4),
     )

@@ -1,4 +1,4 @@
-"""The event watch calls every callback, even after one has raised."""
+"""The event poller calls every callback, even after one has raised."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_a_lost_gpu_is_not_used_again(gpu: Gpu) -> None:
     with pytest.raises(DeviceLost):
         gpu.fail()
     with pytest.raises(DeviceLost), gpu.faults:
-        pytest.fail("it was tried")
+        pytest.fail("the lost GPU was used")
 
 
 @pytest.mark.parametrize("error", [CudaError(NO_MEMORY), CudaError(ILLEGAL_ADDRESS), ValueError()])

@@ -94,7 +94,7 @@ def test_the_number_of_pooled_blocks_is_bounded() -> None:
 
 def test_pooled_blocks_are_freed_when_memory_is_short() -> None:
     class Short(Recycling):
-        """Fail as on a machine with room for one block."""
+        """Fail as on a machine with memory for one block."""
 
         def _made(self, size: int) -> Any:
             if self.kept_bytes:

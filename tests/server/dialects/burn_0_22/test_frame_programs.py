@@ -57,7 +57,7 @@ class Answers:
 
 
 class Running:
-    """A runner and what recognizes its frames."""
+    """A runner and the recognizer of its repeated frames."""
 
     def __init__(self, backend: Backend | None = None) -> None:
         self.answers = Answers()
@@ -221,7 +221,7 @@ def test_a_session_that_has_failed_answers_each_request_of_a_repeated_frame(
     running.runner.run([UNREADABLE, frame])
 
     assert "no task at all" in running.answers.values[0]
-    assert running.answers.values[1] == "None"  # a sync is told by ``failed``
+    assert running.answers.values[1] == "None"  # ``failed`` carries the error of a sync
     assert running.answers.failed_tensors == [()]
 
 

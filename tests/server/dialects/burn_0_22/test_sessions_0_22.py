@@ -256,7 +256,7 @@ def test_a_graph_gives_the_results_of_its_operations_in_every_call(opened: Socke
         expected = (values + values) * np.float32(call + 0.5)
         assert floats(opened.read(y, [size], 2 * call)) == expected.tolist()
         assert floats(opened.read(part, [size - 1], 2 * call + 1)) == expected[1:].tolist()
-        assert "Err" in opened.read(x, [size], 100 + call)  # it was its last use
+        assert "Err" in opened.read(x, [size], 100 + call)  # the call was its last use
 
 
 def test_a_second_call_with_equal_shapes_runs_as_one_program(

@@ -201,7 +201,7 @@ async def test_a_target_whose_first_frame_is_checked_gets_checked_frames() -> No
         link = CheckedAsyncLink(near)
         await link.send(encode_frame(Hello(VERSIONS)))
         assert isinstance(decode_frame(await link.receive()), Welcome)
-        await link.send(encode_frame(Acknowledged(0)))  # a beat
+        await link.send(encode_frame(Acknowledged(0)))  # a heartbeat
         await link.send(encode_frame(FetchRequest(1, ID, 0)))
         assert isinstance(decode_frame(await link.receive()), Reply)
         assert isinstance(decode_frame(await link.receive()), Chunk)
@@ -211,7 +211,7 @@ async def test_a_target_whose_first_frame_is_checked_gets_checked_frames() -> No
 
 
 @pytest.mark.parametrize("byte", range(12))
-async def test_a_garbled_fetch_closes_the_connection_without_a_word(byte: int) -> None:
+async def test_a_garbled_fetch_closes_the_connection_without_a_message(byte: int) -> None:
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         host = exposing(tasks)
         near, far = async_memory_pair()

@@ -105,7 +105,7 @@ def test_ctrl_c_at_any_instruction_leaves_the_number_of_threads(library: Library
 def test_each_thread_restores_its_own_number_if_the_library_has_one_per_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """OpenBLAS with OpenMP has one. Another thread's product may run longer."""
+    """OpenBLAS with OpenMP has one per thread. Another thread's product may run longer."""
     numbers = threading.local()
 
     def set_threads(count: int) -> None:

@@ -130,7 +130,7 @@ def test_joined_tensors_of_two_scales_get_a_new_one() -> None:
     _, large = quantized([7, -7], 1.0, (2,))
     joined = computed(signature("Base.Cat", (spec, spec), dim=0), [small, large])
     assert spec.dtype.scheme is not None
-    # 0.7, 0.1, 7, -7 by 1.
+    # The values 0.7, 0.1, 7 and -7, divided by the new scale of 1.
     assert bytes(joined) == bytes_by_hand([1, 0, 7, -7], [1.0], spec.dtype.scheme)
 
 
@@ -279,7 +279,7 @@ def test_a_mask_is_filled_with_the_given_number() -> None:
     spec, held = quantized([1, -2, 3, -4], 0.5, (4,))
     made = signature("Base.MaskFill", spec, TensorSpec((4,), BOOL), value=14.0)
     filled = computed(made, held, np.array([True, False, False, True]))
-    np.testing.assert_array_equal(numbers_of(spec, filled), [14, -2, 2, 14])  # by 2
+    np.testing.assert_array_equal(numbers_of(spec, filled), [14, -2, 2, 14])  # the scale is 2
 
 
 @pytest.mark.parametrize(("name", "number"), [("Base.Zeros", 0), ("Base.Ones", 1)])
