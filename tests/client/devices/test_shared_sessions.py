@@ -97,6 +97,38 @@ def test_a_session_is_shared_unless_its_server_has_lost_it(
     assert not second.session.closed
 
 
+class Resuming(FakeSession):
+    """A session whose server does not answer while it is resumed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.examined = threading.Event()
+        self.may_finish = threading.Event()
+
+    def settle_connection(self, timeout_seconds: float) -> None:
+        self.examined.set()
+        assert self.may_finish.wait(timeout_seconds)
+
+
+def test_a_session_that_is_being_resumed_delays_no_other_and_no_forked_child(
+    sessions: Sessions,
+) -> None:
+    session = Resuming()
+    first = use(sessions, "silent", lambda: session)
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(use, sessions, "silent")
+        assert session.examined.wait(PATIENCE_SECONDS)
+        assert not use(sessions, "healthy").session.closed
+        child = os.fork()
+        if child == 0:
+            own = use(sessions, "silent").session
+            os._exit(0 if own is not session and not own.closed else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        session.may_finish.set()
+        assert opening.result(PATIENCE_SECONDS).session is session
+    first.end()
+
+
 def test_an_unresponsive_host_does_not_delay_others(sessions: Sessions) -> None:
     slow = SlowOpening()
     with ThreadPoolExecutor(1) as pool:
