@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Self
 
 from burn_remote_protocol.errors import QuotaExceeded, SessionLost
 
-__all__ = ["TENSOR_BYTES", "OverheadAccount", "Pool", "Quota", "ended_for_memory"]
+__all__ = ["TENSOR_BYTES", "HeldCopies", "OverheadAccount", "Pool", "Quota", "ended_for_memory"]
 
 # Sessions reserve bytes from the pool in shares of 1/4096 of the pool, at most 16 MiB. With large
 # shares, few operations take the pool's lock; with small ones, few reserved bytes stay unused.
@@ -234,6 +234,18 @@ class Quota:
             self.held -= size
         self._pool.give_back(size)
 
+    def pass_on(self, size: int, pool: Pool) -> int:
+        """Stop counting held memory here; return how many bytes of it stay reserved in ``pool``.
+
+        The caller must return these to the pool.
+        """
+        if pool is not self._pool:
+            self.release(size)
+            return 0
+        with self._held_lock:
+            self.held -= size
+        return size
+
     def refusal(self, sizes: Iterable[int]) -> QuotaExceeded | None:
         """Return the error for tensors that exceed the limit of one tensor, or ``None``."""
         for size in sizes:
@@ -334,6 +346,31 @@ class Quota:
             f"session bytes: {total:,} would be held{kept}, {self.max_bytes:,} are allowed; "
             "drop tensors, or raise max_session_bytes on the server"
         )
+
+
+class HeldCopies:
+    """Copies that count as held in a session's quota, until this ends or they are passed on."""
+
+    def __init__(self, quota: Quota) -> None:
+        self._quota: Final = quota
+        self._size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._quota.release(self._size)
+        self._size = 0
+
+    def hold(self, size: int) -> None:
+        """Count a copy that is about to be made. Raises ``QuotaExceeded``."""
+        self._quota.hold(size)
+        self._size += size
+
+    def pass_to(self, pool: Pool) -> int:
+        """Count the copies elsewhere; see ``Quota.pass_on``."""
+        size, self._size = self._size, 0
+        return self._quota.pass_on(size, pool)
 
 
 class OverheadAccount:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -24,6 +23,7 @@ from burn_remote_protocol.messages import (
     Unpublish,
 )
 from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.access.quota import HeldCopies
 from burn_remote_server.execution.engine_interfaces import Outbox
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.tensors.allocations import memory_bytes
@@ -80,7 +80,7 @@ class KeptTasks:
         hashing = content_hash(task.specs)
         kept: list[KeptTensor] = []
         try:
-            with contextlib.ExitStack() as copies:
+            with HeldCopies(self._interpreter.quota) as copies:
                 for place, spec in enumerate(task.specs):
                     array = self._array(task.first + place, spec)
                     if not array.flags.c_contiguous:
@@ -93,11 +93,12 @@ class KeptTasks:
                         block = flat[start : start + items]
                         hashing.update(self._interpreter.backend.to_bytes(block, spec.dtype))
                     kept.append(self._kept(array, spec, copies))
+                # Other sessions open the content by its digest alone, so a wrong one must not be
+                # kept.
+                if hashing.digest() == task.digest:
+                    own.keep_content(task.digest, kept, copies)
         except (OperationFailed, MemoryError):
             return
-        # Other sessions open the content by its digest alone, so a wrong one must not be kept.
-        if hashing.digest() == task.digest:
-            own.keep_content(task.digest, kept)
 
     def _open_content(self, task: OpenContent) -> None:
         tensors = self._own.open_content(task.digest)
@@ -121,9 +122,8 @@ class KeptTasks:
         shapes = f"{task.spec}, {shown(task.name)}"
         try:
             array = self._array(task.tensor, task.spec)
-            with contextlib.ExitStack() as copies:
-                kept = self._kept(array, task.spec, copies)
-            own.publish(task.name, kept)
+            with HeldCopies(self._interpreter.quota) as copies:
+                own.publish(task.name, self._kept(array, task.spec, copies), copies)
         except OperationFailed as error:
             refusal = type(error)(error.reason, operation="Publish", shapes=shapes)
             # The failure of a failed tensor names the operation that failed; other errors do not.
@@ -163,18 +163,17 @@ class KeptTasks:
             raise UnknownTensor(f"tensor {tensor} has the dtype {array.dtype}, not {spec.dtype}")
         return array
 
-    def _kept(self, array: Any, spec: TensorSpec, copies: contextlib.ExitStack) -> KeptTensor:
+    def _kept(self, array: Any, spec: TensorSpec, copies: HeldCopies) -> KeptTensor:
         """Return the array to keep, or a copy if it is a view of a larger allocation.
 
-        A copy counts in the session's quota until ``copies`` is closed; then the store counts it.
-        Raises ``QuotaExceeded``.
+        A copy counts in the session's quota, until the store takes it over. Raises
+        ``QuotaExceeded``.
         """
         backend = self._interpreter.backend
         size = backend.nbytes(backend.root(array))
         if size > backend.nbytes(array):
             size = backend.nbytes(array)
-            self._interpreter.quota.hold(size)
-            copies.callback(self._interpreter.quota.release, size)
+            copies.hold(size)
             array = array.copy()
         shared = self._interpreter.session.share(array)
         return KeptTensor(shared, spec, max(size, memory_bytes(spec)))

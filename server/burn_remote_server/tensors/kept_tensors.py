@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from burn_remote_protocol.errors import OperationFailed, QuotaExceeded
 from burn_remote_protocol.kept_tensors import MAX_PUBLISHED
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.access.quota import TENSOR_BYTES, Pool
+from burn_remote_server.access.quota import TENSOR_BYTES, HeldCopies, Pool
 
 __all__ = ["KeptTensor", "KeptTensors", "OwnKeptTensors"]
 
@@ -92,8 +92,17 @@ class KeptTensors:
 
     # -- contents -----------------------------------------------------------------------------
 
-    def keep_content(self, owner: str, digest: bytes, tensors: Sequence[KeptTensor]) -> bool:
-        """Keep a content; return whether it fits within the limits."""
+    def keep_content(
+        self,
+        owner: str,
+        digest: bytes,
+        tensors: Sequence[KeptTensor],
+        copies: HeldCopies | None = None,
+    ) -> bool:
+        """Keep a content; return whether it fits within the limits.
+
+        ``copies`` are those of the tensors that a session made for it.
+        """
         size = _counted(tensors)
         if size > self.max_content_bytes:
             return False
@@ -102,7 +111,7 @@ class KeptTensors:
             if key in self._contents:
                 return True
         self._free(lambda: self._content_bytes + size > self.max_content_bytes)
-        if not self._pool.take(size):
+        if not self._take(size, copies):
             return False
         # Another session may have kept this content in the meantime, or used up the limit.
         with self._lock:
@@ -150,14 +159,22 @@ class KeptTensors:
 
     # -- named tensors ------------------------------------------------------------------------
 
-    def publish(self, owner: str, name: str, tensor: KeptTensor, max_bytes: int) -> None:
+    def publish(
+        self,
+        owner: str,
+        name: str,
+        tensor: KeptTensor,
+        max_bytes: int,
+        copies: HeldCopies | None = None,
+    ) -> None:
         """Keep a tensor under a name; it replaces the tensor that has the name.
 
-        ``max_bytes`` bounds the named tensors of this token. Raises ``QuotaExceeded``, and
-        ``OperationFailed`` for a token that was removed. After an error, the name keeps its tensor.
+        ``max_bytes`` bounds the named tensors of this token. ``copies`` is the tensor's copy, if a
+        session made one. Raises ``QuotaExceeded``, and ``OperationFailed`` for a token that was
+        removed. After an error, the name keeps its tensor.
         """
         size = _counted([tensor])
-        if not self._pool.take(size):
+        if not self._take(size, copies):
             raise self._pool.refusal(size)
         freed = size
         try:
@@ -223,6 +240,18 @@ class KeptTensors:
         if freed:
             self._pool.give_back(freed)
 
+    def _take(self, size: int, copies: HeldCopies | None) -> bool:
+        """Reserve bytes in the pool; return whether they were available.
+
+        What ``copies`` have reserved remains reserved: if it were returned first, another session
+        could take it before the copies are freed.
+        """
+        passed = 0 if copies is None else copies.pass_to(self._pool)
+        if self._pool.take(size - passed):
+            return True
+        self._pool.give_back(passed)
+        return False
+
     def _exists(self, owner: str) -> bool:
         return self._owners is None or owner in self._owners
 
@@ -234,17 +263,19 @@ class OwnKeptTensors(NamedTuple):
     owner: str
     max_bytes: int
 
-    def keep_content(self, digest: bytes, tensors: Sequence[KeptTensor]) -> bool:
+    def keep_content(
+        self, digest: bytes, tensors: Sequence[KeptTensor], copies: HeldCopies | None = None
+    ) -> bool:
         """Keep a content; see ``KeptTensors.keep_content``."""
-        return self.kept.keep_content(self.owner, digest, tensors)
+        return self.kept.keep_content(self.owner, digest, tensors, copies)
 
     def open_content(self, digest: bytes) -> Sequence[KeptTensor] | None:
         """Return the tensors of a content, or ``None``."""
         return self.kept.open_content(self.owner, digest)
 
-    def publish(self, name: str, tensor: KeptTensor) -> None:
+    def publish(self, name: str, tensor: KeptTensor, copies: HeldCopies | None = None) -> None:
         """Keep a tensor under a name; see ``KeptTensors.publish``."""
-        self.kept.publish(self.owner, name, tensor, self.max_bytes)
+        self.kept.publish(self.owner, name, tensor, self.max_bytes, copies)
 
     def unpublish(self, name: str) -> bool:
         """Remove a name; return whether there was one."""

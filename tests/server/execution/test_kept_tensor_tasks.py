@@ -27,7 +27,7 @@ from burn_remote_protocol.messages import (
     Upload,
 )
 from burn_remote_protocol.tensors import Slice, TensorData, TensorSpec
-from burn_remote_server.access.quota import Pool
+from burn_remote_server.access.quota import TENSOR_BYTES, Pool
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.tensors.kept_tensors import KeptTensors, OwnKeptTensors
 from support.engines import EngineSession, floats, vector
@@ -209,6 +209,29 @@ def test_a_view_is_not_copied_to_be_kept_if_the_copy_does_not_fit() -> None:
     session.run(KeepContent(digest, 2, (view,)))
     assert session.quota.held == held
     assert device.kept.content_bytes > 0
+
+
+@pytest.mark.parametrize("kind", ["published", "content"])
+def test_no_other_session_takes_the_room_of_a_copy_before_it_is_kept(kind: str) -> None:
+    device = Device()
+    session = device.session()
+    count = LENGTH // 2
+    half, view = signature("Base.Slice", SPEC, ranges=(Slice(0, count, 1),)), vector(count)
+    upload(session, 1, elements(1))
+    session.run(Define(0, half), (0, 1, 2))
+    digest = digest_of(TensorData(elements(1).bytes[: view.nbytes], view.shape, F32))
+    free = device.pool.max_bytes - device.pool.taken - view.nbytes - TENSOR_BYTES
+    assert device.pool.take(free)  # leaves room for one copy
+
+    def take_what_is_free() -> None:
+        device.pool.take(device.pool.max_bytes - device.pool.taken)
+
+    device.pool.on_given_back(1, take_what_is_free)
+    if kind == "published":
+        assert reply(session, Publish(1, "w", 2, view)) is None
+    else:
+        session.run(KeepContent(digest, 2, (view,)))
+        assert device.kept.content_bytes > view.nbytes
 
 
 def test_a_name_lives_until_it_is_removed() -> None:
