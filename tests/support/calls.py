@@ -39,6 +39,11 @@ def calling_on(device: br.Device) -> Iterator[None]:
         _device.reset(token)
 
 
+def on_device() -> br.Device:
+    """Return the device of ``calling_on``."""
+    return _device.get()
+
+
 def f(*shape: int) -> br.Tensor:
     return br.tensor(np.ones(shape, np.float32), device=_device.get())
 

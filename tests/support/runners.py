@@ -12,6 +12,7 @@ from burn_remote.runner.pending import Pending
 from burn_remote.runner.stack import RunnerStack
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.dtypes import DType, DTypeUsage
+from burn_remote_protocol.messages import Welcome
 from burn_remote_protocol.operations.row import Operation, Row, Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
@@ -31,6 +32,7 @@ class RecordingSession:
     has_secret_transfers = True
     number: int | None = None
     peer_address = "ws://recording"
+    welcome = Welcome(1, 1, b"", 0.0, {}, {"groups": 16}, peer_address)
 
     def __init__(self) -> None:
         self.specs: dict[int, TensorSpec] = {}

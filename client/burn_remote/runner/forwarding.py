@@ -9,7 +9,7 @@ from burn_remote.runner.interface import RunnerClient, Session, TensorHandle
 from burn_remote.runner.issuing import issue_each
 from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
-from burn_remote.runner.stack import outermost
+from burn_remote.runner.stack import Level, outermost
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.errors import DeviceMismatch
 from burn_remote_protocol.operations.row import Signature
@@ -71,8 +71,12 @@ class ForwardingRunner:
     def register_graph(
         self, graph: Graph, inputs: Sequence[TensorHandle], numbers: Sequence[Any]
     ) -> tuple[TensorHandle, ...]:
-        """Issue the operations of a graph one by one, so that this runner sees each of them."""
-        return issue_each(graph, self, inputs, numbers)
+        """Issue the operations of a graph one by one, so that this runner sees each of them.
+
+        In a stack, it also sees that the tensors between these operations are dropped.
+        """
+        inner = self.inner if type(self.inner) is Level else None
+        return issue_each(graph, self, inputs, numbers, inner)
 
     def register_tensor_data(self, data: TensorData) -> TensorHandle:
         """Send a tensor's elements."""

@@ -44,9 +44,17 @@ def issue_parts(
 
 
 def issue_each(
-    graph: Graph, runner: RunnerClient, inputs: Sequence[TensorHandle], numbers: Sequence[Any]
+    graph: Graph,
+    runner: RunnerClient,
+    inputs: Sequence[TensorHandle],
+    numbers: Sequence[Any],
+    inner: RunnerClient | None = None,
 ) -> tuple[TensorHandle, ...]:
-    """Issue the operations of a graph one by one, by a runner that does not take graphs."""
+    """Issue the operations of a graph one by one, by a runner that does not take graphs.
+
+    Results that belong to ``inner``, the runner inside, then belong to ``runner``: it has to see
+    when they are dropped, because the program issued the graph, not ``runner``.
+    """
     handles: dict[int, TensorHandle] = dict(enumerate(inputs))
     next_slot = graph.input_count
     last_use = {slot: place for place, step in enumerate(graph.steps) for slot in step.inputs}
@@ -55,6 +63,10 @@ def issue_each(
         chosen = [handles[slot] for slot in step.inputs]
         made = runner.register_op(_with_numbers(step, numbers), chosen)
         chosen.clear()
+        if inner is not None:
+            for handle in made:
+                if handle.client is inner:
+                    handle.client = runner
         slots = range(next_slot, next_slot + len(made))
         handles.update(zip(slots, made, strict=True))
         del made

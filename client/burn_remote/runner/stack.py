@@ -26,7 +26,7 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 if TYPE_CHECKING:
     from burn_remote_protocol.dtypes import DType, DTypeUsage
 
-__all__ = ["CLOSE_SECONDS", "RunnerStack", "outermost"]
+__all__ = ["CLOSE_SECONDS", "Level", "RunnerStack", "outermost"]
 
 _logger: Final = logging.getLogger("burn_remote")
 
