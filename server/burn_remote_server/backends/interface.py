@@ -36,8 +36,8 @@ __all__ = [
     "array_shape",
 ]
 
-# kernel(*tensors, **parameters, out=spec or specs) -> array or tuple of arrays. One tensor per
-# input field: an array, None for an absent one, a list for a list.
+# kernel(*tensors, **parameters, out=spec or specs) -> array or tuple of arrays. There is one tensor
+# per input field: an array, None for an absent input, or a list of arrays for a list of tensors.
 Kernel = Callable[..., Any]
 
 # run(*tensors) -> array or tuple of arrays: a kernel bound to its parameters and outputs.
@@ -45,7 +45,7 @@ Run = Callable[..., Any]
 
 
 class ElementwiseCall(NamedTuple):
-    """A function of which each element of the result depends on one element of each operand.
+    """A function; each element of its result depends on one element of each operand.
 
     ``function(*inputs, *constants)`` returns the result, which may be an input itself. ``into``
     takes the same arguments and ``out=array``, and writes the result there; ``None`` if there is no
@@ -61,23 +61,26 @@ class ElementwiseCall(NamedTuple):
 class RowReduction(NamedTuple):
     """A reduction over the last axis, which keeps that axis with length 1.
 
-    ``function(array)`` takes a C-contiguous array. Each element of the result depends on one row of
-    the array only. In an array of at least two rows, its bits do not depend on the row's position.
+    ``function(array)`` takes a C-contiguous array. Each element of the result depends only on one
+    row of the array. If the array has at least two rows, the bits of an element do not depend on
+    the row's position.
     """
 
     function: Run
 
 
-# Delivers the elements of a read, None for a sync, or the error that prevented either. Called once,
+# Delivers the result of a read or a sync: the elements, None for a sync, or an error. Called once,
 # from any thread.
 Deliver = Callable[[memoryview | Exception | None], None]
 
 
 # combine(own, received, out, is_last): combines elements in host memory, given as bytes in wire
-# order. ``is_last``: those of all members are combined now. ``out`` may be one of the others.
+# order. ``is_last``: afterwards, the elements of all members are combined. ``out`` may be ``own``
+# or ``received``.
 Combine = Callable[[memoryview, memoryview, memoryview, bool], None]
 
-# reduce(elements of all members in their order, out): low precision is rounded once.
+# reduce(elements, out): ``elements`` are those of all members, in the order of the ranks. Results
+# of low precision are rounded once.
 Reduce = Callable[[Sequence[memoryview], memoryview], None]
 
 
@@ -93,21 +96,21 @@ class Communicator(Protocol):
     ) -> None:
         """Start a collective on shared arrays, without waiting.
 
-        ``specs`` are those of the outputs. ``done`` gets them as shared arrays once the device has
-        finished, or ``None`` if it failed; it is called in another thread.
+        ``specs`` are the specs of the outputs. When the device has finished, ``done`` is called in
+        another thread with the outputs as shared arrays, or with ``None`` if the device failed.
         """
         ...
 
     def examine(self) -> None:
-        """Raise an error that the library noticed meanwhile."""
+        """Raise the error that the library has detected since the start, if any."""
         ...
 
     def abort(self) -> None:
-        """End what is in flight, and free the communicator."""
+        """End the collectives in progress, and free the communicator."""
         ...
 
     def close(self) -> None:
-        """Free the communicator, of which nothing is in flight."""
+        """Free the communicator; no collective may be in progress."""
         ...
 
 
@@ -140,7 +143,10 @@ class CapturedRun(ABC):
     @property
     @abstractmethod
     def blocks(self) -> Sequence[tuple[object, int]]:
-        """The memory: objects that keep it alive, perhaps for several runs, and their bytes."""
+        """The memory blocks: objects that keep them alive, and their bytes.
+
+        Several runs may share a block.
+        """
 
     @property
     @abstractmethod
@@ -149,9 +155,10 @@ class CapturedRun(ABC):
 
     @abstractmethod
     def launch(self, inputs: Sequence[Any], numbers: Sequence[Any]) -> list[Any] | None:
-        """Return the outputs for other inputs of the same shapes, and for these numbers.
+        """Return the outputs for inputs of the captured shapes, and for the given numbers.
 
-        Returns ``None`` if the inputs have other layouts, or if it was released. Raises
+        Returns ``None`` if the inputs have other memory layouts, if the run was released, or if an
+        index is out of range. Then the caller runs the operations one by one. Raises
         ``MemoryError``.
         """
 
@@ -228,11 +235,11 @@ class BackendSession(ABC):
         return ()
 
     def bind_row_reduction(self, signature: Signature) -> RowReduction | None:
-        """Return an operation as a reduction over the last axis, or ``None`` if it is none."""
+        """Return an operation as a reduction over the last axis; ``None`` if it is not one."""
         return None
 
     def returns_new_array(self, signature: Signature) -> bool:
-        """Whether an operation that is no ufunc returns one new array, which nothing references.
+        """Whether an operation without a ufunc returns one new array, which nothing references.
 
         With up to two dimensions, that array is in C order.
         """
@@ -254,7 +261,7 @@ class BackendSession(ABC):
         """Capture the kernels that ``run(inputs, constants)`` launches; nothing is computed.
 
         ``constants`` are zero-dimensional arrays, which each launch replaces by its numbers.
-        Raises what ``run`` raises, ``NotCaptured`` and ``MemoryError``.
+        Raises the errors of ``run``, ``NotCaptured`` and ``MemoryError``.
         """
         raise NotCaptured("this device captures no runs")
 
@@ -271,8 +278,8 @@ class Backend(ABC):
     """One device and its arrays.
 
     Arrays are immutable once a kernel or an upload has written them, so sessions may share them.
-    The one exception: an operation may write its result over an input that only its session refers
-    to and that the operation drops.
+    There is one exception: an operation may overwrite an input that it drops, if only its session
+    refers to that input.
     """
 
     name: ClassVar[str]
@@ -314,7 +321,8 @@ class Backend(ABC):
     def to_device(self, data: TensorData) -> Any:
         """Copy ``data`` to the device and return a shared array.
 
-        The array may take over memory from ``arriving_memory``: its message must not be used again.
+        The array may use memory that came from ``arriving_memory``. So the caller must not use the
+        message in that memory again.
 
         Raises ``MemoryError``, and ``Unsupported`` for a dtype that cannot be stored.
         """
@@ -341,7 +349,7 @@ class Backend(ABC):
     def upload_memory(self, upload: Any) -> memoryview | None:
         """Return the host memory of an upload, in wire order, to write its elements into.
 
-        ``None`` if the elements must be passed to ``write``.
+        Returns ``None`` if the elements must be passed to ``write``.
         """
         return None
 
@@ -372,13 +380,16 @@ class Backend(ABC):
         return False
 
     def new_communicator_identifier(self) -> bytes:
-        """Return what the members of a new communicator share. Raises ``Unsupported``."""
+        """Return the identifier that all members of a new communicator pass to it.
+
+        Raises ``Unsupported``.
+        """
         raise Unsupported(f"the backend {self.name} has no communicators")
 
     def open_communicator(self, identifier: bytes, members: int, rank: int) -> Communicator:
         """Join a communicator; returns once all members have, and may wait forever.
 
-        Raises ``Unsupported``, and what its library raises.
+        Raises ``Unsupported``, and the errors of its library.
         """
         raise Unsupported(f"the backend {self.name} has no communicators")
 
@@ -400,7 +411,7 @@ class Backend(ABC):
     def lend(self, shared: Any, dtype: DType) -> Loan | None:
         """Return a loan of a shared array's elements in wire order. Waits for the device.
 
-        ``None`` if there is no memory for the copy.
+        Returns ``None`` if there is not enough memory for the copy.
         """
         return None
 
@@ -417,7 +428,7 @@ class Backend(ABC):
 
     @abstractmethod
     def root(self, array: Any) -> Any:
-        """Return the array that owns this array's memory; the array itself if it is no view.
+        """Return the array that owns this array's memory; the array itself if it is not a view.
 
         The attribute ``base`` of an array that owns its memory is ``None``.
         """
@@ -438,10 +449,9 @@ class Backend(ABC):
     def owns_memory(self, array: Any) -> bool:
         """Return whether the array owns its memory, so that a kernel may overwrite it.
 
-        Such a kernel gives its result the array's memory layout, so this is ``False`` for arrays
-        that are not in C order.
-        The caller ensures that nothing else refers to the array. ``False`` for libraries whose
-        memory pool makes overwriting pointless.
+        The result of such a kernel has the array's memory layout, so this is ``False`` for arrays
+        that are not in C order. It is always ``False`` for libraries whose memory pool makes
+        overwriting pointless. The caller ensures that nothing else refers to the array.
         """
         return False
 
@@ -455,7 +465,7 @@ class Backend(ABC):
 
     @abstractmethod
     def dtype_usage(self, dtype: DType) -> DTypeUsage:
-        """Return what the device supports for a dtype."""
+        """Return the uses of a dtype that the device supports."""
 
     def supports_dtype(self, dtype: DType) -> bool:
         """Return whether the device can store a dtype and compute with it."""

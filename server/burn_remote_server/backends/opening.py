@@ -31,7 +31,7 @@ def _open_cupy(count: int, memory_limit: int | None, tf32: bool) -> list[Backend
     except Exception as error:  # CuPy's own error classes cannot be imported here
         raise UsageError(f"the backend 'cupy' found no GPU that it can use: {error}") from error
     if count > first.device_count:
-        raise UsageError(f"{count} devices were asked for; this machine has {first.device_count}")
+        raise UsageError(f"device_count is {count}, but this machine has {first.device_count} GPUs")
     others = range(1, count)
     return [first, *(CupyBackend(index, memory_limit, tf32=tf32) for index in others)]
 
@@ -46,10 +46,11 @@ _OPENERS: Final[dict[str, Callable[[int, int | None, bool], list[Backend]]]] = {
 def open_backends(
     name: str, device_count: int, memory_limit: int | None = None, *, tf32: bool = False
 ) -> list[Backend]:
-    """Return one backend per device, whose arrays may use ``memory_limit`` bytes of it.
+    """Return one backend per device; its arrays may use ``memory_limit`` bytes of the device.
 
-    With ``tf32``, GPUs may round ``float32`` operands of products and convolutions to TF32.
-    Raises ``UsageError`` for an unknown library, and for ``tf32`` without a GPU.
+    With ``tf32``, GPUs may round ``float32`` operands of products and convolutions to TF32. Raises
+    ``UsageError`` for an unknown backend, for one that cannot be used on this machine, for more
+    devices than it has, and for ``tf32`` without a GPU.
     """
     opener = _OPENERS.get(name)
     if opener is None:

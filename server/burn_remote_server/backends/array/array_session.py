@@ -47,7 +47,7 @@ class KernelEntry(NamedTuple):
     """A kernel and its properties."""
 
     kernel: Kernel
-    low_precision: bool  # it takes low-precision tensors as they are
+    low_precision: bool  # the kernel takes low-precision tensors as they are
     is_elementwise: bool
     reduces_rows: bool  # it is a ``RowReduction`` along the last axis
 
@@ -78,7 +78,7 @@ def kernel_table(families: Iterable[KernelFamily]) -> KernelTable:
 
 
 class ArrayStorage(Protocol):
-    """What a session uses of its backend."""
+    """The members of a backend that its sessions use."""
 
     @property
     def xp(self) -> Any:
@@ -203,7 +203,7 @@ class ArraySession(BackendSession):
     ) -> tuple[ElementwiseCall, ...]:
         """Return the calls of an operation that no ufunc computes, with the numbers of a call.
 
-        NumPy has none; a backend for GPUs overrides this.
+        The base class returns none; a backend for GPUs overrides this method.
         """
         return ()
 
@@ -236,7 +236,7 @@ class ArraySession(BackendSession):
         if any(self.array_dtype(spec.dtype) in LOW_PRECISION for spec in specs) and (
             numbers or not (low_precision or self._keeps_precision(kernel, first, parameters))
         ):
-            return ()  # computed on float32 copies, at least with some numbers
+            return ()  # the kernel needs float32 copies, at least for some numbers
         return kernel.elementwise_calls(first, {**parameters, **numbers} if numbers else parameters)
 
     def _keeps_precision(

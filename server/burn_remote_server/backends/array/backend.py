@@ -84,7 +84,7 @@ class ArrayBackend(Backend):
         array = upload
         if not dtype.is_bool:
             return array
-        # Kernels disagree about bools whose byte is neither 0 nor 1.
+        # Kernels read bools whose byte is neither 0 nor 1 in different ways.
         if array.dtype == _BYTE and (not array.size or int(array.max()) <= 1):
             return array.view(_TRUTH)
         return array != 0
@@ -115,8 +115,8 @@ class ArrayBackend(Backend):
             return base
         root = array
         while base is not None:
-            # Bases of other types occur in between (NumPy's ``as_strided`` inserts one). The chain
-            # may end in bytes or pooled memory; the root is the last array before that.
+            # The chain of bases may contain objects of other types (NumPy's ``as_strided`` inserts
+            # one), and may end in bytes or pooled memory. The root is the last array in the chain.
             if type(base) is kind:
                 root = base
             base = getattr(base, "base", None)

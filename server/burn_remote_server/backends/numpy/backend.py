@@ -46,8 +46,9 @@ class NumpyBackend(ArrayBackend):
         np.seterr(all="ignore")
 
     def owns_memory(self, array: Any) -> bool:
-        # A result beside an operand in C order is in C order. Written into one in another order, it
-        # would have that order, and a later sum would add in it and round differently.
+        # Only arrays in C order. A new result is in C order if one of its operands is. If it were
+        # written into an operand in another order, it would have that order. A later sum would then
+        # add its elements in that order and round differently.
         flags = array.flags
         return bool(
             (array.base is None or is_recycled(array)) and flags.writeable and flags.c_contiguous

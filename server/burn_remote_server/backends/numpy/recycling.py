@@ -17,15 +17,15 @@ __all__ = ["Recycling", "is_recycled"]
 
 # The C library itself reuses smaller blocks, and for them the 2 µs of this pool would not pay off.
 MIN_BYTES: Final = 2**20
-# Share of a block that an array may leave unused. More would hold memory that no quota counts;
-# less would reuse blocks only for arrays of the same size.
+# Share of a block that an array may leave unused. A larger share would occupy memory that no quota
+# counts. With a smaller one, blocks would be reused only for arrays of the same size.
 MAX_UNUSED_SHARE: Final = 1 / 16
 # Bounds the linear search through the kept blocks.
 MAX_BLOCKS: Final = 64
 # An array may take over a message with at most this many bytes that are not its elements. Decoders
 # copy elements of other tensors that are so short, so nothing refers to these bytes.
 MAX_OTHER_BYTES: Final = 4096
-# Long enough for a stream of tensors, short enough that an idle server gives its memory back.
+# Long enough for a stream of tensors, short enough that an idle server soon frees the memory.
 KEPT_SECONDS: Final = 2.0
 
 
@@ -119,7 +119,7 @@ class Recycling:
         return _Memory(size, np.uint8)
 
     def _take_back(self, memory: _Memory) -> None:
-        # The garbage collector may run this while the thread holds the lock: drop the block then.
+        # The garbage collector may run this in a thread that holds the lock. Then free the block.
         if not self._lock.acquire(blocking=False):
             return
         try:

@@ -91,7 +91,8 @@ class PreparedKernel(ABC):
         """Return ``run(*tensors, out=array)``, which writes the result to ``out`` and returns it.
 
         ``out`` may be one of the tensors, if it has the result's shape and dtype. The kernel must
-        therefore read every input element before it overwrites it. ``None`` if it cannot.
+        therefore read every input element before it overwrites it. Returns ``None`` if the kernel
+        has no such form.
         """
         return None
 
@@ -102,7 +103,10 @@ class PreparedKernel(ABC):
         return ()
 
     def numbered_call(self, first: ArraySpec, parameters: Parameters) -> ElementwiseCall | None:
-        """Return the kernel as a call with one constant, whatever the number; else ``None``."""
+        """Return the kernel as a call with one constant, if any number gives such a call.
+
+        Returns ``None`` otherwise.
+        """
         return None
 
     def prepare_widened(
@@ -110,8 +114,8 @@ class PreparedKernel(ABC):
     ) -> Run:
         """Return ``run(*tensors)`` for widened tensors.
 
-        ``first`` is the first tensor of the session, of low precision; ``wide`` its ``float32``
-        copy, which ``run`` receives.
+        ``first`` is the session's first tensor, which has low precision. ``wide`` is its
+        ``float32`` copy, which ``run`` receives.
         """
         return self.prepare(wide, out, parameters)
 

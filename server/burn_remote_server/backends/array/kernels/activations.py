@@ -1,7 +1,7 @@
 """Activation functions and their gradients, which Burn has as operations since 0.22.
 
-Each takes the steps of the composition in ``burn_remote.functional``, in the same order, so its
-results have the same bits in ``float32`` and ``float64``. In 16-bit dtypes it rounds only once.
+Each follows the steps of the composition in ``burn_remote.functional``, in the same order, so its
+results have the same bits in ``float32`` and ``float64``. In 16-bit dtypes, it rounds only once.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Activations(KernelFamily):
 
 
 class Softmaxes(KernelFamily):
-    """Exponentials along an axis, divided by their sum. A NaN makes its whole line NaN."""
+    """Exponentials along an axis, divided by their sum. A NaN makes all results of its row NaN."""
 
     family = "Activation"
 

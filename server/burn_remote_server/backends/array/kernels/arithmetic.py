@@ -36,7 +36,8 @@ __all__ = ["FloatPowers", "NumericArithmetic", "NumericPowers", "truncated_quoti
 class Widened(Elementwise):
     """A function that receives low-precision tensors as ``float32``.
 
-    The sign of -0 is 0 in NumPy's dtypes, but -0 in bfloat16, a dtype of ml_dtypes.
+    For example, ``sign(-0.0)`` is 0 in NumPy's own dtypes, but -0 in bfloat16, a dtype of
+    ``ml_dtypes``.
     """
 
     def keeps_precision(self, first: ArraySpec, parameters: Parameters) -> bool:
@@ -204,7 +205,10 @@ class NumericPowers(KernelFamily):
         return {"Powi": self.powi, "PowiScalar": self.powi_scalar}
 
     def powi(self, lhs: Array, rhs: Array, *, out: TensorSpec) -> Array:
-        """Return each element of ``lhs`` to the power of the integer in ``rhs``, of any dtype."""
+        """Return each element of ``lhs`` to the power of an element of ``rhs``.
+
+        ``rhs`` has any integer dtype. Raises ``UsageError`` for a negative power of an integer.
+        """
         if lhs.dtype.kind not in "iu":
             if rhs.dtype.itemsize * 8 <= _EXACT_EXPONENT_BITS[lhs.dtype]:
                 return self.xp.power(lhs, rhs.astype(lhs.dtype))
@@ -236,7 +240,8 @@ class NumericPowers(KernelFamily):
         """
         xp = self.xp
         if lhs.dtype.kind == "c":
-            # Powers this large are 0, infinite or NaN, or of numbers next to the unit circle.
+            # Rounding such a large exponent matters little: the power is 0, infinite or NaN, unless
+            # the base is next to the unit circle.
             return xp.power(lhs.astype(np.complex128), rhs.astype(np.complex128)).astype(lhs.dtype)
         size = xp.power(xp.absolute(lhs.astype(_FLOAT64)), rhs.astype(_FLOAT64))
         is_negative = xp.signbit(lhs) & ((rhs & rhs.dtype.type(1)) != 0)

@@ -49,13 +49,14 @@ def on_one_thread(run: Run) -> Run:
             _set_threads(found, is_alone=True)
             return run(*inputs)
         finally:
-            # First and without a call, because Ctrl-C may come after one: a call that stayed in
-            # the dict would leave the process with one thread.
+            # First, and without a function call before it, because Ctrl-C may take effect after a
+            # function call. An entry that stayed in ``_alone`` would leave the process with one
+            # thread.
             del _alone[call]
             try:
                 _set_threads(found, is_alone=False)
             except KeyboardInterrupt:
-                _set_threads(found, is_alone=False)  # it may have come before all were set
+                _set_threads(found, is_alone=False)  # the interrupt may have come halfway
                 raise
 
     return run_alone
@@ -77,7 +78,7 @@ _lock = threading.Lock()
 
 
 def _set_threads(found: Sequence[Limit], *, is_alone: bool) -> None:
-    """Set the numbers of threads when this thread begins a product alone, or has ended one."""
+    """Set the numbers of threads before this thread multiplies alone, or after it has done so."""
     with _lock:
         for limit in found:
             is_limited = is_alone if limit.is_per_thread else bool(_alone)
@@ -85,7 +86,7 @@ def _set_threads(found: Sequence[Limit], *, is_alone: bool) -> None:
 
 
 def _after_fork() -> None:
-    # In a forked child: other threads of the parent may have held the lock or multiplied.
+    # Called in a forked child: other threads of the parent may have held the lock or multiplied.
     global _lock
     _lock = threading.Lock()
     _alone.clear()
@@ -105,9 +106,9 @@ def limits() -> tuple[Limit, ...]:
 def _limit(library: Any) -> Limit:
     """Return the limit of a library.
 
-    threadpoolctl's own method sets the number of an OpenBLAS with threads of its own only for the
-    first thread that calls it, and silently does nothing for the threads of other sessions. An
-    OpenBLAS with OpenMP has a number for each thread that calls it, which that method sets.
+    For an OpenBLAS with its own thread pool, threadpoolctl's method works only in the first thread
+    that calls it. In the threads of other sessions, it silently does nothing. An OpenBLAS with
+    OpenMP has a separate number for each calling thread, which that method sets.
     """
     threads = library.num_threads
     if getattr(library, "threading_layer", None) == "openmp":

@@ -59,7 +59,8 @@ def _rounded_once(xp: Any, target: Any, tensor: Array) -> Array:
 
 
 def _saturated(xp: Any, tensor: Array, target: Any, limits: Any) -> Array:
-    # A floating-point dtype may not represent the largest integer, but it does the next power of 2.
+    # A floating-point dtype may not represent the largest integer, but it represents the next
+    # larger number, a power of 2.
     low, above = float(limits.min), float(limits.max + 1)
     if tensor.size and bool(low <= xp.min(tensor)) and bool(xp.max(tensor) < above):
         return tensor.astype(target)

@@ -108,7 +108,7 @@ def _erf_32(xp: Any, x: Array, out: Array) -> None:
             add(sum_, coefficients[-1], out=sum_)
         multiply(above, bounded, out=above)
         xp.divide(above, below, out=above)
-        # Rounding must not exceed 1: programs take the logarithm of 1 - erf(x).
+        # Rounding must not give results above 1: programs take the logarithm of 1 - erf(x).
         xp.clip(above, -1.0, 1.0, out=out[start : start + BLOCK])
 
 
@@ -158,7 +158,8 @@ def _tail(xp: Any, size: Array) -> Array:
 def _from_1(xp: Any, size: Array, p: tuple[float, ...], q: tuple[float, ...]) -> Array:
     inverse_square = 1.0 / (size * size)
     ratio = _polynomial(p, inverse_square) / _polynomial(q, inverse_square)
-    # The square of a number truncated to float32 is exact, so is the larger part of the exponent.
+    # The square of a number truncated to float32 is exact in float64, so the larger part of the
+    # exponent is exact.
     cut = size.astype(np.float32).astype(np.float64)
     exponential = xp.exp(-cut * cut - 0.5625) * xp.exp((cut - size) * (cut + size) + ratio)
     return 1.0 - exponential / size

@@ -1,7 +1,7 @@
 """Discrete Fourier transforms along several axes.
 
 ``X[k] = sum over t of x[t] * exp(-2 pi i k t / n)``; the inverse has the opposite sign. ``norm``
-says which of both is divided by the number of samples. float32 is computed in float32.
+says which of the two is divided by the number of samples. float32 is computed in float32.
 """
 
 from __future__ import annotations

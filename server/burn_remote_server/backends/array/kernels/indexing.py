@@ -110,7 +110,7 @@ class BaseIndexing(KernelFamily):
         """
         dim, update = parameters["dim"], parameters["update"]
         stride = math.prod(first.shape[dim + 1 :])
-        # The indices of a signature have one shape, which only its first call shows.
+        # The indices have the same shape in all calls of a signature; it is known at the first one.
         offsets: dict[Shape, Callable[[], Array]] = {}
 
         def run(tensor: Array, indices: Array, value: Array) -> Array:
@@ -168,7 +168,7 @@ class BaseIndexing(KernelFamily):
         return chosen * math.prod(shape[dim + 1 :]) + self._offsets(shape, taken, dim)
 
     def _offsets(self, shape: Shape, taken: Shape, dim: int) -> Array:
-        """Return the share of the other axes than ``dim`` in the flat positions."""
+        """Return the part of the flat positions that the axes other than ``dim`` contribute."""
         offsets: Array = 0
         stride = 1
         for axis in reversed(range(len(shape))):
@@ -186,7 +186,7 @@ class BaseIndexing(KernelFamily):
         ]
 
     def _kept(self, shape: Shape, made: Callable[[], Any]) -> Callable[[], Any]:
-        """Return a function that makes a table for each call; if it is small, only once."""
+        """Return a function that returns a table: a kept one if it is small, else a new one."""
         if self.xp is not np or math.prod(shape) > _MAX_KEPT:
             return made
         table = made()
@@ -248,8 +248,9 @@ class BaseMasking(KernelFamily):
     ) -> Run | None:
         """Return ``run(tensor, mask, out=…)``; ``out`` may be the tensor or the mask."""
         if first.dtype.kind == "b":
-            # Only bool tensors can be written over their mask. A single function of both inputs
-            # reads the mask first; copying the tensor into ``out`` first would destroy it.
+            # Only a bool result can be written over the mask. A single function of both inputs
+            # reads the mask before it writes; copying the tensor into ``out`` would destroy the
+            # mask.
             function: Run = self.xp.logical_or if parameters["value"] else self.xp.greater
             return function
         if first.shape != out.shape:
@@ -278,7 +279,7 @@ class BaseMasking(KernelFamily):
         return fill
 
     def _functions(self, number: Array) -> tuple[Run, Run]:
-        """Return the functions that fill with a number: a new array, and ``out``."""
+        """Return two functions that fill with a number: into a new array, and into ``out``."""
         # No integer is as wide as complex128.
         has_bits = number.dtype.kind != "b" and number.dtype.itemsize in _SIGNED
         if self.xp is np and has_bits and not any(number.tobytes()):

@@ -70,7 +70,7 @@ class MatrixKernels(KernelFamily):
             return self._all_empty(out)
         self._require_finite(tensor)
         found = self._computed(self._general("eig"), NO_CONVERGENCE, tensor)
-        # NumPy's are real if all eigenvalues are.
+        # NumPy returns real arrays if all eigenvalues are real.
         return tuple(
             [one.astype(array_dtype(spec.dtype)) for one, spec in zip(found, out, strict=True)]
         )
@@ -144,7 +144,7 @@ class MatrixKernels(KernelFamily):
         return self._computed(self.xp.linalg.svd, NO_CONVERGENCE, input, compute_uv=False)
 
     def _require_finite(self, tensor: Array, *, lower: bool = False) -> None:
-        """Refuse NaN and infinity, of the lower triangles alone if ``lower``.
+        """Refuse matrices with NaN or infinity; if ``lower``, check only the lower triangles.
 
         LAPACK's singular value decomposition of a 3x3 matrix with one infinite element never
         returns, and larger ones print to the process's standard error. CuPy's ``eig`` returns NaN.
@@ -175,7 +175,7 @@ class MatrixKernels(KernelFamily):
             raise UsageError(reason) from error
 
     def _empty(self, out: TensorSpec) -> Array:
-        # Without a call: the library would loop over a batch of any size of empty matrices.
+        # Without a call of the library, which would loop over a whole batch of empty matrices.
         return self.xp.empty(out.shape, array_dtype(out.dtype))
 
     def _all_empty(self, out: tuple[TensorSpec, ...]) -> tuple[Array, ...]:

@@ -170,12 +170,13 @@ def _as_slice(taken: range) -> slice:
 
 
 # A view keeps its tensor's whole memory alive, and the session's quota still counts that memory
-# after the tensor is dropped. At 4, the thirds of a joint projection in attention remain views.
+# after the tensor is dropped. With the limit 4, slices of a third remain views, such as those of
+# the joint projection of queries, keys and values in attention.
 MAX_MEMORY_PER_VIEW: Final = 4
 
 
 def compacted(part: Array) -> Array:
-    """Return a slice of a tensor, copied if as a view it would keep too much memory alive."""
+    """Return a slice of a tensor, or a copy if the slice would keep too much memory alive."""
     shown = kept = part.nbytes
     base = part.base
     while base is not None:

@@ -46,11 +46,13 @@ class Attention(ModuleKernels):
     queries, keys]``; the output is ``[batch, heads, queries, values]``.
     """
 
-    # Maximal number of keys per block of scores. Wider blocks hold fewer queries in the workspace,
-    # which thins their matrix products; narrower ones update the running maxima more often.
+    # Maximal number of keys per block of scores. With more keys, fewer queries fit into the
+    # workspace, so the matrix products have fewer rows and are slower. With fewer keys, the running
+    # maxima are updated more often.
     keys_at_once: ClassVar[int] = 2048
-    # Workspace of several images, which save calls: 16 images of 4 heads with 64 queries and keys
-    # took 1.0 ms at once and 1.3 one by one. More would not stay in the cache.
+    # Workspace for several images, which are computed at once to save calls: 16 images of 4 heads
+    # with 64 queries and keys took 1.0 ms at once and 1.3 ms one by one. A larger workspace would
+    # not stay in the cache.
     images_bytes: ClassVar[int] = 2 * 2**20
 
     def table(self) -> Mapping[str, Kernel]:

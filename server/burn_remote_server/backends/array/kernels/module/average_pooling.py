@@ -3,7 +3,8 @@
 ``y[o] = (sum over taps inside the input) / count``. ``count`` is the number of taps inside the
 input, or with ``count_include_pad`` inside the padded input; it excludes what ceil mode adds beyond
 the padding. The backward kernels divide by the same count, so they compute the exact gradient, as
-in PyTorch. Burn's divide by the whole kernel size where ceil mode truncates a window.
+in PyTorch. Burn's backward kernels divide by the whole kernel size where ceil mode truncates a
+window.
 """
 
 from __future__ import annotations

@@ -143,8 +143,9 @@ class AxisMapping(ModuleKernels):
         if not x.size or not table.targets.size:
             return self.xp.zeros(shape, x.dtype)
         borders = table.borders()
-        # There are as many rounds as entries of the longest target. With few targets, summing per
-        # target takes fewer steps; either way, about the square root of the entries at most.
+        # There are as many rounds as the largest number of entries of one target. With few targets,
+        # summing per target takes fewer steps. Either way, the number of steps is at most about the
+        # square root of the number of entries.
         if len(borders) - 1 < int(np.diff(borders).max()):
             by_target = [slice(first, last) for first, last in pairwise(borders.tolist())]
             return self._summed(table, by_target, x, axis, shape)

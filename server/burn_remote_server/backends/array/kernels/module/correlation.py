@@ -40,16 +40,17 @@ AXES: Final = {
     3: "[batch, channels, depth, height, width]",
 }
 
-# Depthwise layers with more filters per channel use matrix products instead of a sum over taps,
-# which makes a pass over the whole output per tap. A product of one or two rows would be slower.
+# Depthwise layers with more filters per channel use matrix products. With fewer, a sum over taps is
+# faster, although it passes over the whole output once per tap, because a matrix product would have
+# only few rows.
 DEPTHWISE_FILTERS: Final = 4
 
 
 class Block(NamedTuple):
     """A part of the windows: images ``first_image..last_image``, rows ``first_row..last_row``.
 
-    Rows belong to the outermost axis; they are ``first..last`` of the flattened windows of an
-    image.
+    Rows lie along the outermost axis. ``first..last`` are the windows of these rows among the
+    flattened windows of an image.
     """
 
     first_image: int

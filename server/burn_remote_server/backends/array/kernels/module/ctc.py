@@ -68,7 +68,7 @@ class _Problem(NamedTuple):
 
     ``labels`` are ``[batch, states]`` with blanks. ``emitted`` has the log-probability of each
     state's label at each step. ``skips`` says whether a state may follow the one before its blank.
-    ``states`` and ``steps``, ``[batch, 1]``, are the numbers used of each sample.
+    ``states`` and ``steps``, ``[batch, 1]``, are the numbers of states and steps of each sample.
     """
 
     labels: Array
@@ -120,10 +120,9 @@ class Ctc(ModuleKernels):
     ) -> Array:
         """Return the gradient of ``log_probs``: ``(exp(log_probs) - posterior) * grad_loss``.
 
-        Burn's and PyTorch's native kernels define it so.
-
-        It already includes the gradient of the preceding log-softmax, whose own backward leaves it
-        unchanged. Steps after a sample's end and samples with an infinite loss get zero.
+        This is the definition of Burn's and PyTorch's native kernels. It already includes the
+        gradient of the preceding log-softmax, whose own backward function leaves it unchanged. It
+        is zero for steps after a sample's end and for samples with an infinite loss.
         """
         operation = "CtcLossBackward"
         _check(operation, log_probs, targets, input_lengths, target_lengths, blank)
@@ -178,7 +177,8 @@ class Ctc(ModuleKernels):
     def _first_states(self, problem: _Problem) -> Array:
         """Return ``alpha`` at step 0: a sequence starts with a blank or its first label.
 
-        A sample without steps keeps a state before the start, which only completes an empty target.
+        A sample without steps stays in a state before the start; in this state, only an empty
+        target is complete.
         """
         xp = self.xp
         starts = xp.arange(problem.labels.shape[1]) < 2

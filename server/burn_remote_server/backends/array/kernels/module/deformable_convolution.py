@@ -40,10 +40,10 @@ __all__ = ["Corner", "DeformableConvolution", "Places", "Sampling"]
 
 
 class Corner(NamedTuple):
-    """One of the four elements around each place, arrays of ``[offset groups, taps * windows]``.
+    """One of the four elements around each place, as arrays ``[offset groups, taps * windows]``.
 
-    The index of the element in the flattened channel (past its end for an element outside), its
-    weight, and the derivatives of the weight as the place moves down and right.
+    The fields are the index of the element in the flattened channel (past its end for an element
+    outside), its weight, and the derivatives of the weight as the place moves down and right.
     """
 
     indices: Array

@@ -16,7 +16,7 @@ Shape = tuple[int, ...]
 # A small table computed on the host for any array module.
 Table = np.ndarray[Any, Any]
 
-# Scratch memory of a kernel call beside its inputs and outputs; a single image row or query may
+# Scratch memory of a kernel call besides its inputs and outputs; a single image row or query may
 # need more. On 2 cores with 32 MiB of shared cache, a 7x7 convolution of 8x3x224x224 took 54 ms
 # with 4 to 8 MiB, 60 ms with 16 MiB (columns no longer stay in the cache), and 89 ms with 512 KiB
 # (the matrix products are too small).

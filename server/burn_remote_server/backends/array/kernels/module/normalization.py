@@ -1,6 +1,6 @@
 """Layer normalization (Ba et al., 2016) and batch normalization (Ioffe and Szegedy, 2015).
 
-Both take the steps of the compositions in ``burn_remote.functional``, in the same order, so their
+Both follow the steps of the compositions in ``burn_remote.functional``, in the same order, so their
 results have the same bits.
 """
 

@@ -71,7 +71,8 @@ class Axis:
     def reaching(self, first: int, last: int) -> Iterable[int]:
         """Return the taps, in order, that may be inside the input for windows ``first..last``.
 
-        All taps if they do not outnumber these windows, otherwise only taps that are inside.
+        Returns all taps if they are not more than these windows, otherwise only taps that are
+        inside for one of them.
         """
         if self.kernel <= last - first:
             return range(self.kernel)
@@ -182,7 +183,7 @@ class Windows(tuple[Axis, ...]):
         return _kept(self, first, last)
 
 
-# More entries than the layers of a program; making the list of a 3x3 layer takes 30 us and 4 KB.
+# More entries than a program has layers. The list of a 3x3 layer takes 30 µs to make, and 4 KB.
 @lru_cache(maxsize=1024)
 def _kept(windows: Windows, first: int, last: int) -> tuple[Position, ...]:
     return tuple(_placed(windows, first, last))
