@@ -1,6 +1,7 @@
-"""Does the README's program run against an installed wheel? ``python readme_program.py README.md``.
+"""Check that the README's program runs with an installed wheel.
 
-Run it with the Python of an environment that has the wheel, in a folder without the source tree.
+Usage: ``python readme_program.py README.md``, with the Python of an environment that has the wheel,
+in a folder without the source tree.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# In the README; the server that runs it takes a free port instead.
+# The address in the README's program. The check replaces it, because its server takes a free port.
 WRITTEN_ADDRESS = "ws://127.0.0.1:3000"
 SECONDS = 60
 

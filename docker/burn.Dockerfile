@@ -1,9 +1,9 @@
-# The server that Burn 0.21.0 itself comes with, from tests/interop, to stand beside ours.
+# The server of Burn 0.21.0 itself, from tests/interop, to run beside burn-remote-server.
 #
 #   --target built      from the published crates (needs an image of Rust, takes minutes)
 #   --target prebuilt   the program that tests/interop/build.sh made, copied to docker/prebuilt/
 #
-# Docker's older builder makes every stage before the target: so what needs Rust comes last.
+# Docker's older builder builds every stage before the target, so the stages that need Rust come last.
 ARG BASE_IMAGE=python:3.12-slim
 ARG RUST_IMAGE=rust:1.92-slim-bookworm
 
@@ -15,7 +15,8 @@ LABEL org.opencontainers.image.title="burn-server" \
 USER 10001:10001
 EXPOSE 3000
 STOPSIGNAL SIGTERM
-# Its port is for WebSockets only: that it accepts is all there is to ask.
+# Burn's server has no health check; its port serves only WebSockets. So this checks that it accepts
+# connections.
 HEALTHCHECK --interval=2s --timeout=5s --start-period=15s --retries=3 \
     CMD ["python3", "-c", "import socket; socket.create_connection(('127.0.0.1', 3000), 2)"]
 ENTRYPOINT ["/usr/local/bin/burn-server"]

@@ -3,12 +3,12 @@
     python3 docker/containers.py demo   the full demo, from inside the network and from outside
     python3 docker/containers.py up     only the servers, at wss://127.0.0.1:3001, :3002 and :3003
     python3 docker/containers.py down   stop and remove the servers
-    python3 docker/containers.py clean  the same, and remove the images that this project made
+    python3 docker/containers.py clean  like ``down``, and remove the images that this project built
 
 ``--with burn`` makes node c the server of Burn 0.21 itself, ``--with cuda`` gives the nodes a GPU.
 
-A problem of the machine is reported in one sentence, with exit code 2. Needs Docker with Compose,
-and for the client outside the network a Python with burn-remote.
+A problem of the machine is reported in one sentence, with exit code 2. The script needs Docker with
+Compose. The client outside the network also needs a Python with burn-remote installed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ LOCAL_BASE: Final = "burn-remote/python-base:bookworm"
 NODES: Final = ("a", "b", "c")
 PREBUILT: Final = HERE / "prebuilt/burn-server"
 READY_SECONDS: Final = 60
-# Images built on ours inherit the label, so the name is checked as well.
+# Images that others build on this project's images inherit the label, so ``clean`` also checks the
+# name.
 OURS: Final = ("--filter", "label=org.burn-remote.project")
 NAMES: Final = ("burn-remote-server", "burn-server", LOCAL_BASE.split(":")[0])
 HEALTH: Final = "{{.State.Running}} {{.State.Health.Status}}"
@@ -86,7 +87,7 @@ def run(
     except FileNotFoundError:
         raise Unusable(f"{command[0]} is not installed here, or not on PATH") from None
     except subprocess.TimeoutExpired:
-        raise Unusable(f"{' '.join(command[:4])} … took over {seconds:g} s") from None
+        raise Unusable(f"{' '.join(command[:4])} … took more than {seconds:g} s") from None
     if done.returncode:
         raise Unusable(explained(f"{done.stdout}\n{done.stderr}"))
     return done.stdout
@@ -96,7 +97,7 @@ def explained(output: str) -> str:
     """Return one sentence for Docker's error output."""
     known = (advice for sign, advice in ADVICE.items() if sign in output.lower())
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return next(known, f"Docker says: {lines[-1] if lines else 'nothing, and failed'}")
+    return next(known, f"Docker failed: {lines[-1] if lines else 'it printed no reason'}")
 
 
 def base_image() -> str:
@@ -180,13 +181,14 @@ class Cluster:
         self.compose("up", "--detach", "--no-build", *NODES)
         deadline = time.monotonic() + READY_SECONDS
         for node in NODES:
-            # Once only, because a Compose command uses a core for a second, which the nodes need.
+            # Called once per node and not in the loop, because a Compose command occupies a core
+            # for a second, and the nodes need the cores.
             container = self.container(node)
             inspect = ["docker", "inspect", "--format", HEALTH, container]
             while (state := run(inspect).split()) != ["true", "healthy"]:
                 if state[:1] != ["true"] or time.monotonic() > deadline:
                     said = self.compose("logs", "--no-color", "--tail", "1", node).strip()
-                    raise Unusable(f"node {node} is not ready; it says: {said.splitlines()[-1:]}")
+                    raise Unusable(f"node {node} is not ready; its log: {said.splitlines()[-1:]}")
                 time.sleep(0.1)
 
     def down(self) -> None:
@@ -211,11 +213,11 @@ class Cluster:
         return subprocess.run(self.inside_command(client), env=self.environment).returncode
 
     def inside_command(self, client: str, *arguments: str) -> list[str]:
-        """Return the command that runs a client there, optionally with other arguments."""
+        """Return the command that runs a client in the network, optionally with other arguments."""
         return [*self._compose, "run", "--rm", client, *arguments]
 
     def outside(self, *arguments: str) -> int:
-        """Run the demo in this process's Python, by the published ports; return its exit code."""
+        """Run the demo with this Python over the published ports; return its exit code."""
         with self.credentials() as trust:
             command = [*self.outside_command(*trust), *arguments]
             return subprocess.run(command, env=self.environment).returncode
@@ -223,7 +225,7 @@ class Cluster:
     def outside_command(
         self, token: Path, authority: Path, *, addresses: Sequence[str] = ()
     ) -> list[str]:
-        """Return the command that runs the demo there, with the files of ``credentials``."""
+        """Return the command of ``outside``; ``token`` and ``authority`` are files."""
         trust = ["--token-file", str(token), "--ca", str(authority)]
         return [sys.executable, str(DEMO), *(addresses or self.addresses()), *trust]
 
@@ -267,8 +269,8 @@ def demo(cluster: Cluster) -> int:
             print("\n== data-parallel training on a and b, compared with one device", flush=True)
             code = cluster.inside("train")
         if cluster.variant == "burn":
-            # Burn's server advertises no address; others fetch from the address that the client
-            # uses.
+            # Burn's server advertises no address, so other servers fetch from the address that the
+            # client uses.
             print("\n== no client runs outside: its address of node c is unknown to nodes a and b")
         elif code == 0:
             print("\n== the client is outside of it:", *cluster.addresses(), flush=True)

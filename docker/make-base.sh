@@ -22,7 +22,7 @@ if ! command -v mmdebstrap >/dev/null; then
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends mmdebstrap >/dev/null
 fi
 
-# Unpacked in memory and without fsync: on a disk it takes twice as long.
+# The packages are unpacked in memory and without fsync. On a disk, this takes twice as long.
 scratch=/tmp
 [ -w /dev/shm ] && scratch=/dev/shm
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Creates the credentials of the nodes of compose.yaml in /run/burn-remote: a certificate authority, a
-# certificate for each node, a token for clients and one for peers. Valid existing files are kept.
+# certificate for each node, a token for clients, and a token for peers. Keeps existing files that are
+# valid.
 #
 #   make-secrets.sh NODE...
 set -eu
