@@ -31,7 +31,7 @@ __all__ = [
     "load_operations",
 ]
 
-# Computes the spec or specs of the outputs from those of the inputs. Raises ShapeMismatch or
+# Returns the spec or specs of the outputs for the specs of the inputs. Raises ShapeMismatch or
 # DTypeMismatch to refuse a call.
 ShapeRule = Callable[..., TensorSpec | Sequence[TensorSpec]]
 
@@ -102,16 +102,17 @@ def custom_operation(
 
     ``inputs`` maps the name of each input to the dtypes that it accepts: ``"any"``, a category
     (``"float"``, ``"int"``, ``"uint"``, ``"bool"``), the name of a dtype such as ``"float32"``, or
-    several of these separated by spaces. ``outputs`` names the outputs. ``shapes(*inputs)`` takes
-    the ``TensorSpec`` of each input and returns that of the output, or a sequence of several. It
-    runs before the function, once per combination of input specs; the session reserves memory
-    according to its result. An exception that it raises refuses the call.
+    several of these separated by spaces. ``outputs`` are the names of the outputs.
+    ``shapes(*inputs)`` takes the ``TensorSpec`` of each input and returns the ``TensorSpec`` of the
+    output, or a sequence of several. It runs before the function, once per combination of input
+    specs; the session reserves memory according to its result. If it raises an exception, the call
+    is refused.
 
     The function takes the array module (NumPy or CuPy) and one array of that module per input,
-    followed by the numbers of the call, if a client of Burn 0.22 sends any. It
-    returns an array, or a sequence with one array per output, with exactly the shapes and dtypes
-    that ``shapes`` returned. It runs in several threads at once. It must not change its inputs, nor
-    change an array after returning it. ``bfloat16`` arrays have the dtype of ``ml_dtypes``.
+    followed by the numbers of the call, if a client of Burn 0.22 sends any. It returns an array, or
+    a sequence with one array per output, with exactly the shapes and dtypes that ``shapes``
+    returned. It may run in several threads at once. It must not change its inputs, nor change an
+    array after returning it. ``bfloat16`` arrays have the dtype of ``ml_dtypes``.
 
     Raises ``UsageError`` for an invalid name or an unknown dtype.
     """

@@ -307,5 +307,7 @@ def test_idle_peer_connections_do_not_delay_a_stop(
 def test_an_unknown_device_number_is_refused_with_the_known_ones(
     second_server: RunningServer,
 ) -> None:
-    with pytest.raises(br.ConnectionFailed, match=r"HTTP 421: there is no device /7 here, only /0"):
+    with pytest.raises(
+        br.ConnectionFailed, match=r"HTTP 421: there is no device /7 here; there is only /0"
+    ):
         br.RemoteDevice(f"{second_server.address}/7")

@@ -155,9 +155,9 @@ def test_a_header_longer_than_the_first_read_is_completed(
     ("name", "text"),
     [
         ("none.npy", "no such file"),
-        ("../x.npy", "is no name of a file"),
-        ("/x.npy", "is no name of a file"),
-        ("link.npy", "links are not followed"),
+        ("../x.npy", "is not the name of a file"),
+        ("/x.npy", "is not the name of a file"),
+        ("link.npy", "link, which is not followed"),
         ("pipe.npy", "not a regular file"),
     ],
 )

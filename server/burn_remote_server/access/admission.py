@@ -68,11 +68,11 @@ class Access:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of all clients: those of the tokens, or the empty one without tokens."""
+        """The names of all tokens; without tokens, the one name of all clients, an empty text."""
         return frozenset(grant.name for _, grant in self._tokens) or frozenset({NOBODY.name})
 
     def admit(self, token: str | None) -> Grant:
-        """Return what a token grants to a client. Raises ``HandshakeRefused``."""
+        """Return the grant of a client's token. Raises ``HandshakeRefused``."""
         if not self._tokens:
             return NOBODY
         grant = self._find(token)
@@ -81,7 +81,7 @@ class Access:
         return grant
 
     def peer_keys(self) -> tuple[bytes, ...]:
-        """Return the keys of which another server must prove one; none if it need not prove any.
+        """Return the keys of which another server must prove one; empty if no proof is required.
 
         A peer may prove the peer token or a client's token: transfers only give access to tensors
         of clients.
@@ -101,8 +101,8 @@ class Access:
         return is_peer or self._find(token) is not None
 
     def _find(self, token: str | None) -> Grant | None:
-        # Compares digests, with every token and in constant time. So the duration reveals neither
-        # how many characters of a guess are right, nor which token it resembles.
+        # Compares digests, with the digest of every token and in constant time. So the duration
+        # reveals neither how many characters of a guess are right, nor which token it resembles.
         presented = peer_key(token or "")
         found: Grant | None = None
         for digest, grant in self._tokens:
@@ -160,7 +160,7 @@ def _refusal(token: str | None) -> str:
             "this server requires a token; "
             "pass RemoteDevice(..., token=...) or set BURN_REMOTE_TOKEN"
         )
-    named = "; a name in front of it, as in name:token, is no part of it" if ":" in token else ""
+    named = "; a name before it, as in name:token, is not part of the token" if ":" in token else ""
     return (
         "this server does not know this token; "
         f"check RemoteDevice(..., token=...) or BURN_REMOTE_TOKEN{named}"

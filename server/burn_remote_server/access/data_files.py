@@ -1,9 +1,9 @@
 """The files that clients may load into tensors, in the directories that the operator allows.
 
 A name is a path below one of the directories. Each part is opened relative to the descriptor of the
-one before it, without following a symbolic link. So no name leads out of the directory, even if the
-tree changes between two system calls. Only regular files are opened. The version of a file is a
-hash of its identity, size and times; a file that is replaced or written has another one.
+part before it, without following a symbolic link. So no name leads out of the directory, even if
+the tree changes between two system calls. Only regular files are opened. The version of a file is a
+hash of its identity, size and times; a file that is replaced or written gets another version.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ __all__ = ["BLOCK_BYTES", "NO_FILES", "DataFiles", "FileFacts", "OpenFile"]
 # file on its way to a GPU. A larger block is not read faster.
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 
-# A path of more parts would only cost descriptors and time.
+# Most parts of a path. Each part takes a descriptor and time.
 MAX_PARTS: Final = 64
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# O_NONBLOCK: a named pipe that took the file's place after the check would block until written to.
+# O_NONBLOCK: without it, opening a named pipe that replaced the file after the check would block
+# until another process opens the pipe for writing.
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FACTS: Final = struct.Struct("<QQ")
 _IDENTITY: Final = struct.Struct("<QQqqq")
@@ -145,8 +146,8 @@ def _parts(name: str) -> list[str]:
         is_valid = False
     if not is_valid:
         raise FileUnavailable(
-            f"{shown(name)} is no name of a file: it is a path below the server's directory, such "
-            "as weights/model.safetensors, without . and .."
+            f"{shown(name)} is not the name of a file; expected a path below the server's "
+            "directory, such as weights/model.safetensors, without . and .."
         )
     return parts
 
@@ -162,7 +163,7 @@ def _open_below(directory: Path, parts: Sequence[str], stack: contextlib.ExitSta
     _check_regular(os.stat(parts[-1], dir_fd=current, follow_symlinks=False))
     descriptor = os.open(parts[-1], _FILE, dir_fd=current)
     stack.callback(os.close, descriptor)
-    _check_regular(os.fstat(descriptor))  # another one may have taken its place
+    _check_regular(os.fstat(descriptor))  # another file may have replaced it
     return descriptor
 
 
@@ -186,6 +187,6 @@ def _unavailable(error: OSError) -> FileUnavailable:
     """Translate a failure, without the path of the directory."""
     if error.errno in (errno.ELOOP, errno.ENOTDIR):
         return FileUnavailable(
-            "a part of the name is a symbolic link or no directory; links are not followed"
+            "a part of the name is a symbolic link, which is not followed, or is not a directory"
         )
     return FileUnavailable(f"the file cannot be read: {error.strerror}")

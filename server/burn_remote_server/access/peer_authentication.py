@@ -62,8 +62,8 @@ async def prove_to_source(
     if not isinstance(challenge, PeerChallenge):
         _refuse_unproven(challenge, hello.versions)
         raise HandshakeRefused(
-            "it neither requested nor offered a proof of the peer token: it has no peer token, or "
-            f"it is older than this server; {SAME_TOKEN}, and update the older one"
+            "the other server neither requested nor offered a proof of the peer token: it has no "
+            f"peer token, or it is older than this server; {SAME_TOKEN}, and update the older one"
         )
     if challenge.version not in hello.versions:
         raise VersionMismatch(
@@ -81,9 +81,9 @@ async def prove_to_source(
     confirmation = decode_frame(await link.receive())
     if not isinstance(confirmation, PeerConfirmation):
         accepted(confirmation, hello.versions)  # raises the source's refusal
-        raise HandshakeRefused("it did not send its own proof of the peer token")
+        raise HandshakeRefused("the other server did not send its own proof of the peer token")
     if not hmac.compare_digest(confirmation.proof, source_proof(key, transcript)):
-        raise HandshakeRefused(f"its proof of the peer token is wrong; {SAME_TOKEN}")
+        raise HandshakeRefused(f"the other server's proof of the peer token is wrong; {SAME_TOKEN}")
     welcome = accepted(decode_frame(await link.receive()), hello.versions)
     if welcome.version != challenge.version:
         raise ProtocolViolation(
@@ -136,7 +136,7 @@ async def admit_target(
             reply = decode_frame(await link.receive())
     except TimeoutError:
         raise ProtocolViolation(
-            f"no proof of the peer token came within {timeout_seconds:g} seconds"
+            f"no proof of the peer token arrived within {timeout_seconds:g} seconds"
         ) from None
     if not isinstance(reply, PeerProof):
         raise ProtocolViolation(f"expected PeerProof, received {type(reply).__name__}")
@@ -151,7 +151,7 @@ async def admit_target(
 
 
 def _check_dialled(address: str, own_addresses: Collection[str]) -> None:
-    """Refuse a target that dialled a different server: that server may be relaying its proof."""
+    """Refuse a target that dialled another server, which may be relaying the target's proof."""
     dialled = _normalized(address)
     if dialled is None or dialled not in map(_normalized, own_addresses):
         raise HandshakeRefused(

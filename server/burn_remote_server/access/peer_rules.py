@@ -110,9 +110,9 @@ class PeerRules:
             return False
 
     async def resolve(self, address: str) -> tuple[Address, list[str]]:
-        """Resolve an address; return it parsed, with the IP addresses to connect to, at least one.
+        """Resolve an address; return it parsed, and the IP addresses to connect to.
 
-        They are in the order of the resolver, at most ``MAX_DIALLED``.
+        These are 1 to ``MAX_DIALLED`` addresses, in the order of the resolver.
 
         Raises ``ConnectionFailed`` for a malformed address, ``TransferFailed`` for a forbidden one.
         """
@@ -146,7 +146,7 @@ class PeerRules:
 
 
 def _without_zone(numeric: str) -> Ip | None:
-    """Parse an address; return ``None`` for a scoped one (``fe80::1%eth0``): it is link-local."""
+    """Parse an address; ``None`` for a scoped one (``fe80::1%eth0``), which is link-local."""
     return None if "%" in numeric else ipaddress.ip_address(numeric)
 
 

@@ -2,10 +2,10 @@
 
 A session's bytes are counted in two parts. ``Quota.bytes`` counts the memory of its tensors. The
 thread that executes the session updates it for each operation, without a lock. ``Quota.held``
-counts other live memory: of dropped tensors that a view, an exposed tensor or a reply in transit
-still references, of buffers, of failures, and of the objects of many tensors. Any thread may
-release it, so a lock guards it. Both parts count against the session's limit and against the
-device's pool.
+counts other live memory: dropped tensors that a view, an exposed tensor or a reply in transit still
+references, buffers, failures, and the Python objects of tensors beyond a first number of them. Any
+thread may release held memory, so a lock guards it. Both parts count against the session's limit
+and against the device's pool.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ LARGEST_SHARE_BYTES: Final = 16 * 1024 * 1024
 # quota still works. Multiplied by ``max_sessions``, this is a small part of a server's memory.
 FREE_OVERHEAD_BYTES: Final = 2**18
 
-# Memory of a tensor besides its elements: the array, its dimensions and its entry in the table. It
-# is 260 bytes for a tensor of one dimension and 770 for one of 32. The rest covers what the
-# allocator keeps between them: with 768, some runs of the endurance test exceeded the limit.
+# Memory of a tensor besides its elements: the array, its dimensions and its entry in the table.
+# These take 260 bytes for a tensor of one dimension and 770 for one of 32. The rest covers the
+# fragmentation of the heap: with 768, some runs of the endurance test exceeded the limit.
 TENSOR_BYTES: Final = 1024
 # Number of tensors whose objects do not count, so that a small quota is available for elements.
 FREE_TENSORS: Final = 1024
@@ -71,8 +71,8 @@ class Pool:
         self._given_back = 0
         self._report_after = 2**62
         self._report: Callable[[], None] = _nothing
-        # Called with the missing bytes before a refusal, without the lock; returns whether it gave
-        # bytes back.
+        # Called with the number of missing bytes before a refusal, without the lock. Returns
+        # whether it returned bytes to the pool.
         self.reclaim: Callable[[int], bool] = _free_nothing
 
     def on_given_back(self, size: int, report: Callable[[], None]) -> None:
@@ -104,7 +104,7 @@ class Pool:
 
     @property
     def is_full(self) -> bool:
-        """Whether more is reserved than the limit."""
+        """Whether more bytes are reserved than the limit."""
         return self._taken > self.max_bytes
 
     def give_back(self, size: int) -> None:
@@ -259,8 +259,8 @@ class Quota:
     def take_slot(self, slots: int) -> None:
         """Check the number of failed and awaited tensors.
 
-        Raises ``SessionLost``, which ends the session: a failure that cannot be stored would be
-        lost.
+        Raises ``SessionLost``, which ends the session, because a failure that cannot be stored
+        would be lost.
         """
         if slots >= self.max_tensors:
             raise SessionLost(
@@ -277,7 +277,7 @@ class Quota:
         self._pool.give_back(self._taken)
         self._count(min(FREE_TENSORS, self.max_tensors))
         self.reclaim = _reclaim_nothing
-        # Late drops and results must not reach the pool any more.
+        # From now on, late drops and results must not change the pool.
         self._taken = self.max_bytes = 0
         self._floor = self._counted_floor = -(2**62)
 

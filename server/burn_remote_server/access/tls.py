@@ -13,7 +13,7 @@ __all__ = ["InvalidCertificate", "ServerTls", "peer_context"]
 
 
 class InvalidCertificate(UsageError):
-    """An unusable certificate, key or certificate authority; the message says which and why."""
+    """A certificate, key or authority cannot be used; the message says which one and why."""
 
     code = "invalid_certificate"
 
@@ -47,7 +47,7 @@ def peer_context(settings: Settings) -> ssl.SSLContext:
     """
     if settings.peer_ca is None:
         context = ssl.create_default_context()
-    else:  # skips the system's certificate authorities, which take 60 ms to load
+    else:  # without the system's certificate authorities, which take 60 ms to load
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         _trust(context, settings.peer_ca, "peer_ca")

@@ -40,7 +40,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class InvalidTokens(UsageError):
-    """Unusable tokens. The message says where and why, and never contains a token."""
+    """Tokens that cannot be used. The message says where and why, and never contains a token."""
 
     code = "invalid_tokens"
 
@@ -75,7 +75,7 @@ def checked_secret(where: str, secret: object) -> str:
     if not MIN_CHARACTERS <= len(secret) <= MAX_TOKEN_CHARACTERS:
         raise InvalidTokens(
             f"{where}: a token must have {MIN_CHARACTERS} to {MAX_TOKEN_CHARACTERS} characters, "
-            f"this one has {len(secret)}; generate one with "
+            f"but this one has {len(secret)}; generate one with "
             'python -c "import secrets; print(secrets.token_urlsafe(32))"'
         )
     return secret

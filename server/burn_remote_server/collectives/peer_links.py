@@ -102,10 +102,10 @@ class PeerIncoming:
         if isinstance(message, Acknowledged):
             return None
         if isinstance(message, Closing):
-            raise ConnectionLost(f"the previous member ended the link: {message.error}")
+            raise ConnectionLost(f"it ended the link: {message.error}")
         if isinstance(message, BeginCollective | GroupBroken):
             return message
-        raise ProtocolViolation(f"the previous member must not send {type(message).__name__}")
+        raise ProtocolViolation(f"a member must not send {type(message).__name__}")
 
     def wait(self, timeout_seconds: float) -> bool:
         return self._source.wait(timeout_seconds)
@@ -226,7 +226,7 @@ class Dialler:
         if not isinstance(reply, LinkJoined):
             raise ProtocolViolation(f"expected LinkJoined, received {type(reply).__name__}")
         if reply.proof != link_proof(spec.secret, identifier):
-            raise HandshakeRefused("the previous member's proof of the group's secret is wrong")
+            raise HandshakeRefused("its proof of the group's secret is wrong")
 
 
 def accepts_join(message: JoinLink, signer: FetchSigner | None) -> bool:

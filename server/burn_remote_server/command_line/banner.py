@@ -46,7 +46,7 @@ def announce(
         out.write(ready_line(addresses) + "\n")
         out.flush()
     except BrokenPipeError:
-        # The parent process does not read our output; serve all the same.
+        # The parent process does not read the output. Continue to serve.
         logger.debug("ready_line_unread")
 
 
@@ -90,8 +90,8 @@ def _library_version(backend: str) -> str:
 
 
 def _show_panel(about: Mapping[str, str], terminal: TextIO) -> None:
-    # Local imports: without a terminal, a server needs no rich, whose import takes a tenth of its
-    # start.
+    # Local imports: a server without a terminal does not need rich, whose import takes a tenth of
+    # the server's start.
     from rich.console import Console
     from rich.panel import Panel
     from rich.table import Table

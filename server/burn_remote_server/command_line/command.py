@@ -1,8 +1,8 @@
 """The command line of ``burn-remote-server``.
 
 Flags are passed on as text and validated together with environment variables and the configuration
-file, so an invalid value gives the same error wherever it came from. A user's mistake ends with one
-sentence and exit code 2.
+file. So an invalid value gives the same error from any of these sources. After a user's mistake,
+the command prints one sentence and exits with code 2.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["main"]
 USAGE_EXIT_CODE: Final = 2
 
 # Secrets have no flag, because every user of a machine can read the flags of its processes. These
-# are the flags that a user may expect, and where the secret goes.
+# are the flags that a user may expect, and the advice how to pass the secret instead.
 SECRETS: Final = {
     "--token": "set BURN_REMOTE_TOKENS to name:token, or give --token-file",
     "--tokens": "set BURN_REMOTE_TOKENS to name:token, or give --token-file",
@@ -76,7 +76,7 @@ def _switch(setting: str, panel: str) -> Any:
     """Return the option for a setting that is on or off: ``--fusion`` and ``--no-fusion``."""
     flag = flag_name(setting)
     option = _flag(setting, panel, "")
-    # Typer takes the first name of an annotated option from its default.
+    # Typer uses the default of an annotated option as its first name.
     option.default = f"{flag}/--no-{flag.removeprefix('--')}"
     return option
 
@@ -109,7 +109,7 @@ class _Command(typer.core.TyperCommand):
     def get_help_option(self, ctx: Any) -> Any:
         option = super().get_help_option(ctx)
         if option is not None:
-            option.metavar = ""  # else Typer shows --help <bool>
+            option.metavar = ""  # otherwise, Typer shows --help <bool>
         return option
 
 
@@ -249,7 +249,7 @@ def command(
         typer.echo(f"burn-remote-server {version('burn-remote')}")
         return
     if address is not None and not check:
-        _refuse("--address goes with --check; a server listens on --host and --port")
+        _refuse("--address works only with --check; a server listens on --host and --port")
     flags = {name: context.params.get(name) for name in Settings.model_fields}
     # Lists are empty, not None, if the flag was not given.
     lists = {"peer": peer, "data_dir": data_dir, "custom_operations": custom_operations}

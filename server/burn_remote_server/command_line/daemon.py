@@ -48,7 +48,7 @@ EXAMINE_EVERY_SECONDS: Final = 60.0
 
 
 class CannotStart(BurnRemoteError):
-    """The server could not start to listen. The text says why and what to do."""
+    """The server cannot start to listen. The text says why and what to do."""
 
     code = "cannot_start"
 
@@ -109,7 +109,7 @@ def run(settings: Settings, *, exit_now: Callable[[int], object] = os._exit) -> 
 
 
 def _trim_heaps(host: Host) -> None:
-    """Return freed memory to the system, on systems whose C library keeps it, but not too early."""
+    """Start to return freed memory to the system, if the C library is glibc, which keeps it."""
     trim = malloc_trim()
     if trim is not None:
         keep_freed_memory(min(trims_after(pool.max_bytes) for pool in host.memory_pools))
@@ -144,17 +144,17 @@ def _explain(problem: Exception, settings: Settings) -> str:
     match getattr(problem, "errno", None):
         case errno.EADDRINUSE:
             return (
-                f"{address} is in use by another program; stop that one, "
-                "or choose another port with --port (0 takes any free one)"
+                f"{address} is in use by another program; stop that program, "
+                "or choose another port with --port (0 takes any free port)"
             )
         case errno.EACCES | errno.EPERM:
             return (
-                f"{address} may not be listened on by this user; "
-                "ports below 1024 need privileges, so choose a higher one with --port"
+                f"this user may not listen on {address}; "
+                "ports below 1024 need privileges, so choose a higher port with --port"
             )
         case errno.EADDRNOTAVAIL:
             return (
-                f"{address} is not an address of this machine; "
-                "127.0.0.1 listens for this machine only, 0.0.0.0 for its networks"
+                f"{address} is not an address of this machine; use 127.0.0.1 to accept "
+                "connections only from this machine, or 0.0.0.0 to accept them from its networks"
             )
     return str(problem)

@@ -19,24 +19,24 @@ __all__ = ["BoundedCollector"]
 
 # Container objects created before a collection of the first generation: Python's default.
 YOUNG_OBJECTS: Final = 700
-# Collections of one generation before one of the next. A full collection thus examines some 16,000
-# objects, in 5 to 20 ms.
+# Collections of one generation before one of the next generation. So a full collection examines
+# about 16,000 objects, in 5 to 20 ms.
 MIDDLE_COLLECTIONS: Final = 10
 FULL_COLLECTIONS: Final = 2
 
-# Up to this number of objects created since startup, all objects are examined again. Together with
-# the objects of the startup, this takes some 100 ms.
+# Frozen objects are examined too if at most this number of objects has been created since the
+# startup. Together with the objects of the startup, this takes about 100 ms.
 EXAMINED_OBJECTS: Final = 100_000
-# If there are more, all are examined only if their number has grown by this factor since the last
-# time. Without that, garbage among them could grow without bound.
+# If there are more, frozen objects are examined only if their number has grown by this factor since
+# the last time. If they were never examined, garbage among them could grow without limit.
 GROWTH: Final = 4
 
 
 class BoundedCollector:
     """Freezes the objects that survive a full collection. One per process.
 
-    Create it after the startup: the objects that exist then count as permanent. The caller must
-    call ``examine_all`` about every minute.
+    Create it after the startup: the objects that exist at that time count as permanent. The caller
+    must call ``examine_all`` about every minute.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class BoundedCollector:
         self._survivors = EXAMINED_OBJECTS
 
     def install(self) -> None:
-        """Collect once, and take over all further collections, also if they were disabled."""
+        """Collect once, enable collections, and freeze the survivors of each full one."""
         gc.collect()
         gc.freeze()
         self._permanent = gc.get_freeze_count()

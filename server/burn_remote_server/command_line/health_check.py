@@ -24,8 +24,8 @@ from burn_remote_server.settings.listen_address import (
 
 __all__ = ["Target", "check", "main", "target"]
 
-# Below the timeout of our container health checks (5 s), which would kill the check without a
-# reason; long enough for a server with a busy event loop.
+# Below the timeout of the container's health check (5 s), at which Docker kills the check before it
+# can print a reason; long enough for a server with a busy event loop.
 TIMEOUT_SECONDS: Final = 3.0
 # Enough for the status line; the rest of the response is not read.
 STATUS_BYTES: Final = 64
@@ -114,8 +114,8 @@ def check(server: Target) -> str | None:
     if status.startswith(b"HTTP/1.1 200"):
         return None
     if server.wants_certificate and not status:
-        # The server refused the connection for lack of a client certificate, so its event loop
-        # runs.
+        # The server refused the connection because the check has no client certificate. So the
+        # server's event loop runs.
         return None
     answer = status.split(b"\r\n")[0].decode("latin-1")
     return f"{authority} is not a healthy burn-remote-server: it answered {answer!r}"
@@ -128,8 +128,8 @@ def _request_status(server: Target, authority: str) -> bytes:
         if server.tls:
             import ssl  # takes 20 ms; only needed with TLS
 
-            # The check tests liveness, not identity: a container checks itself by an address
-            # that its certificate does not name.
+            # The check tests whether the server works, not its identity: a container checks itself
+            # at an address that its certificate does not name.
             context = ssl.create_default_context()
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

@@ -2,25 +2,26 @@
 
 glibc maps large blocks separately and unmaps them when they are freed. Smaller blocks, below
 128 KiB at first and up to 32 MiB once such blocks have been freed, come from heaps. A heap returns
-only memory at its end, so a few live tensors keep all freed memory below them resident: a session
-limited to 128 MiB that dropped small tensors and made large ones grew the server by 235 MiB.
+only memory at its end. So a few live tensors keep all freed memory below them resident. For
+example, a session limited to 128 MiB dropped small tensors and made large ones; the server grew by
+235 MiB.
 ``malloc_trim`` returns whole free pages anywhere in the heaps, at about 0.3 ms per MiB. While it
 works on a heap, allocations in that heap wait.
 
-glibc gives threads heaps of their own, and what one thread freed is not available to another. The
-event loop receives elements and a session's thread copies them into tensors, so both heaps grew to
-the size of all waiting frames: a server limited to 128 MiB grew by 199 MiB on a busy machine. So
-all threads share one heap (``share_one_heap``). They seldom wait for each other there, as nearly
-every allocation is made under Python's interpreter lock.
+glibc has separate heaps for threads, and memory that one thread freed is not available to another.
+The event loop receives elements and a session's thread copies them into tensors. With separate
+heaps, both grew to the size of all waiting frames: a server limited to 128 MiB grew by 199 MiB on a
+busy machine. So all threads share one heap (``share_one_heap``). They rarely wait for each other,
+because nearly every allocation is made under Python's interpreter lock.
 
-By default, glibc itself trims the end of a heap much earlier: as soon as 128 KiB there are free, or
+By default, glibc itself trims the end of a heap much earlier: as soon as 128 KiB are free there, or
 twice the size of the largest block that was mapped and freed. A program that repeats its steps then
-frees and maps the same pages in each of them. A training step of a small transformer had 5,000 page
+unmaps and maps the same pages in each step. A training step of a small transformer had 5,000 page
 faults, and took 1.25 times as long as with ``keep_freed_memory``.
 
 So the heaps are trimmed only when resident memory has grown much more than the memory that the
-limits count. This is examined after tensors were freed. Memory that trimming does not return, such
-as that of the linear algebra library, is expected from then on.
+limits count. A thread checks this after tensors were freed. Memory that trimming does not return,
+such as that of the linear algebra library, counts as expected from then on.
 """
 
 from __future__ import annotations
@@ -42,13 +43,14 @@ __all__ = ["HeapTrimmer", "keep_freed_memory", "malloc_trim", "share_one_heap", 
 MIB: Final = 2**20
 
 # The heaps are trimmed when the uncounted bytes exceed an eighth of the limit, because resident
-# memory should stay within 1.25 times the limit. Below the minimum, trimming would return memory
-# that is about to be used again. At the maximum, it takes 80 ms.
+# memory should stay within 1.25 times the limit. With a lower minimum, trimming would return memory
+# that is about to be used again. At the maximum, trimming takes 80 ms.
 LIMIT_DIVISOR: Final = 8
 MIN_TRIMMED_BYTES: Final = 8 * MIB
 MAX_TRIMMED_BYTES: Final = 256 * MIB
 # Pause after trimming, as a multiple of its processor time. Mapping the memory again takes twice as
-# long as trimming it, so this costs at most 3 % of a core, and above the limits 60 %.
+# long as trimming it. So trimming and mapping take at most 3 % of a core, and 60 % while resident
+# memory is above the limits.
 PAUSE: Final = 100.0
 PAUSE_ABOVE_LIMIT: Final = 5.0
 # Tensors are counted as freed before their worker has freed them all, so memory is examined again.
@@ -83,10 +85,10 @@ def malloc_trim() -> Callable[[], None] | None:
 def keep_freed_memory(kept_bytes: int) -> bool:
     """Let each heap of the C library keep this much free memory at its end.
 
-    Returns whether that was possible: not without glibc, nor if the environment has settings of its
-    own for these thresholds.
+    Returns whether that was possible. It is not possible without glibc, or if the environment sets
+    these thresholds.
     """
-    # Each of these calls ends glibc's own adjustment of both thresholds.
+    # Setting either threshold ends glibc's own adjustment of both.
     thresholds = {M_MMAP_THRESHOLD: LARGEST_HEAP_BLOCK, M_TRIM_THRESHOLD: kept_bytes}
     names = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}
     return _configure(thresholds, names, tunable="_threshold")
@@ -95,8 +97,8 @@ def keep_freed_memory(kept_bytes: int) -> bool:
 def share_one_heap() -> bool:
     """Let all threads of this process allocate from one heap.
 
-    Call it before threads start. Returns whether that was possible: not without glibc, nor if the
-    environment sets the number of heaps.
+    Call it before threads start. Returns whether that was possible. It is not possible without
+    glibc, or if the environment sets the number of heaps.
     """
     return _configure({M_ARENA_MAX: 1}, {"MALLOC_ARENA_MAX", "MALLOC_ARENA_TEST"}, tunable="arena_")
 
@@ -104,7 +106,7 @@ def share_one_heap() -> bool:
 def _configure(parameters: dict[int, int], variables: set[str], *, tunable: str) -> bool:
     """Set parameters of glibc's allocator, unless the environment does.
 
-    ``tunable`` is a part of their names in ``GLIBC_TUNABLES``.
+    ``tunable`` is the common part of their names in the variable ``GLIBC_TUNABLES``.
     """
     is_configured = tunable in os.environ.get("GLIBC_TUNABLES", "") or variables & os.environ.keys()
     if is_configured or sys.platform != "linux":
@@ -119,8 +121,8 @@ def _configure(parameters: dict[int, int], variables: set[str], *, tunable: str)
 class HeapTrimmer:
     """A thread that trims the heaps when resident memory exceeds what the pools count.
 
-    ``resident`` returns the resident bytes of the process. Create it after the startup: the memory
-    that is resident then is expected.
+    ``resident`` returns the resident bytes of the process. Create the trimmer after the startup:
+    the memory that is resident at that time counts as expected.
     """
 
     def __init__(
@@ -142,7 +144,7 @@ class HeapTrimmer:
         self._freed: Final[TimedQueue[None]] = TimedQueue()
 
     def start(self) -> None:
-        """Examine the memory from now on, each time the pools got back enough bytes."""
+        """Examine the memory from now on, each time enough bytes were returned to the pools."""
         threading.Thread(target=self._work, name="heap-trimmer", daemon=True).start()
         for pool in self._pools:
             pool.on_given_back(self._tolerated // 2, lambda: self._freed.put(None))
@@ -159,7 +161,7 @@ class HeapTrimmer:
             pause *= PAUSE_ABOVE_LIMIT / PAUSE
         if pause > 0:
             return pause
-        used = time.thread_time()  # the elapsed time of a busy machine would lengthen the pause
+        used = time.thread_time()  # elapsed time would make the pause longer on a busy machine
         self._trim()
         self._next_trim = time.monotonic() + PAUSE * (time.thread_time() - used)
         self._expected = self._uncounted()

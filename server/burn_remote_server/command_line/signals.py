@@ -61,7 +61,7 @@ class _Policy:
 
     def interrupt(self) -> None:
         if self._interrupted:
-            # Not sys.exit: a worker thread in a long kernel would delay the end of the interpreter.
+            # Not sys.exit, because the interpreter would wait for worker threads in long kernels.
             logger.warning("interrupted again, exiting at once")
             self._exit_now(INTERRUPTED_EXIT_CODE)
             return

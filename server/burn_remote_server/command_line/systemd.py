@@ -13,7 +13,7 @@ __all__ = ["READY", "STOPPING", "notify"]
 READY: Final = "READY=1"
 STOPPING: Final = "STOPPING=1"
 
-# Bounds how long a dead service manager can block the event loop.
+# The longest time that a service manager that does not respond can block the event loop.
 TIMEOUT_SECONDS: Final = 1.0
 
 logger = get_logger(__name__)

@@ -67,19 +67,21 @@ logger = get_logger(__name__)
 # The longest delay before an expired tensor is freed; also how often an idle server wakes up.
 EXPIRE_EVERY_SECONDS: Final = 1.0
 
-# An operation counts as lost only after this multiple of ``max_operation_seconds``. One that
-# returns earlier, but after ``max_operation_seconds``, fails without ending its session.
+# An operation counts as lost only after this multiple of ``max_operation_seconds``. An operation
+# that returns earlier, but after ``max_operation_seconds``, fails without ending its session.
 LOST_OPERATION_FACTOR: Final = 2
 
-# At most 1/8 of the bytes allowed for a device's sessions is kept for reuse when tensors are freed.
+# The divisor of the bytes allowed for a device's sessions that gives the most bytes of freed memory
+# to keep for reuse.
 KEPT_DIVISOR: Final = 8
 
-# Age of a progress report, in fetch timeouts, from which it counts one more hop. A source sends one
-# in each timeout, and late ones must not count twice.
+# A progress report gets one more hop for each period of this many fetch timeouts since it arrived.
+# A source sends a report in each timeout; with 1.0, a slightly late report would get another hop.
 STALE_TIMEOUTS: Final = 1.25
 
-# A progress report with more hops than the last one is passed on after this part of a timeout: once
-# for all that arrive within it, and fast enough that a cycle reaches ``MAX_HOPS`` within a timeout.
+# A progress report with more hops than the last one is passed on after the fetch timeout divided by
+# this number. So reports that arrive in that time are passed on together, and in a cycle of servers
+# the hops reach ``MAX_HOPS`` within a timeout.
 REPORT_AGAIN_DIVISOR: Final = 20
 REPORTED_AT_ONCE: Final = 64
 
@@ -145,7 +147,7 @@ class _PeerFetch:
     exposed: asyncio.Future[Exposed]
     still_waiting: Callable[[int], None]
     source: int | None = None  # the session that exposes it, if the transfer id names it
-    reported_hops: int | None = None  # of the last progress report to the peer
+    reported_hops: int | None = None  # the hops of the last progress report to the peer
     since: float = field(default_factory=time.monotonic)
 
 
@@ -224,7 +226,7 @@ class Device:
                 LOST_OPERATION_FACTOR * settings.max_operation_seconds,
             ),
         )
-        # Weakly: members of groups must not keep the session's tensors alive.
+        # A weak reference, because members of groups must not keep the session's tensors alive.
         groups.describe_session = partial(_described, weakref.ref(session))
         session.token = grant.name
         self.host.counters.sessions_opened += 1
@@ -286,8 +288,8 @@ class Host:
             group_engines(settings, backends[0]),
         )
         self.draining: Final = asyncio.Event()
-        # Set when the server drains and the last session has ended. Then only fetches by peers
-        # remain.
+        # Set when the server drains and the last session has ended. After that, only fetches by
+        # peers remain.
         self.sessions_ended: Final = asyncio.Event()
         self.port = settings.port
         self._loop: Final = asyncio.get_running_loop()
@@ -324,7 +326,7 @@ class Host:
         Cached memory expires when it is not reused.
         """
         now = time.monotonic()
-        # If the process was suspended, that time must not count as the operations' own.
+        # If the process was suspended, that time must not count as time of the operations.
         self.sessions.give_up_stuck(min(now - self._expired_at, 2 * EXPIRE_EVERY_SECONDS))
         self._expired_at = now
         try:
@@ -347,18 +349,18 @@ class Host:
     def _not_exposed(self) -> TransferFailed:
         return TransferFailed(
             "no tensor was exposed under this transfer id within "
-            f"{self.settings.fetch_timeout_seconds:g} seconds; its source may itself "
+            f"{self.settings.fetch_timeout_seconds:g} seconds: its source may itself "
             "wait for a tensor (sync it before the move, or raise fetch_timeout_seconds on the "
-            "servers), it was fetched before, or it has expired"
+            "servers), or the tensor was fetched before, or it has expired"
         )
 
     def _hops(self, since: float) -> int | None:
-        """Return the hops of a report that a fetch that began at ``since`` may still be served.
+        """Return the hops for a progress report to a fetch that began at ``since``.
 
-        The client sent the expose before the fetch, and this server has received it at most one
-        timeout after the fetch. A session that has not executed it has been busy without a pause
-        since then. If there is no such session that makes progress, the tensor will not be exposed
-        any more, and this returns ``None``.
+        The client sent the task to expose the tensor before the fetch, and this server received
+        that task at most one timeout after the fetch. If a session has not executed the task yet,
+        it has been busy without a pause since then. If no such session makes progress, the tensor
+        will not be exposed any more, and this returns ``None``.
         """
         latest, now = since + self.settings.fetch_timeout_seconds, time.monotonic()
         fewest = MAX_HOPS + 1
@@ -384,8 +386,9 @@ class Host:
     def _note_progress(self, slot: InFlight, hops: int) -> None:
         """Record a progress report; if it has more hops than the last one, pass it on soon.
 
-        In a cycle of servers that wait for each other, the hops grow with each server. Passed on
-        only after a timeout each, they would take ``MAX_HOPS`` timeouts to reach the limit.
+        In a cycle of servers that wait for each other, the hops grow with each server. If each
+        server passed a report on only after a timeout, the hops would reach the limit after
+        ``MAX_HOPS`` timeouts.
         """
         is_worse = slot.last_report is not None and hops > slot.last_report.hops
         slot.note_progress(hops)
@@ -407,7 +410,7 @@ class Host:
             fetch.still_waiting(hops)
 
     def reload(self) -> None:
-        """Reload tokens and certificates; if they are unusable, log it and keep the old ones."""
+        """Reload tokens and certificates; if that fails, log the reason and keep the old ones."""
         for what, source in (("tokens", self.access), ("certificate", self.tls)):
             try:
                 source.reload()
@@ -435,7 +438,7 @@ class Host:
         """End a session, free its memory, and add its counters to the totals."""
         self.sessions.remove(session)
         session.count()
-        # Its worker is still freeing tensors; report them as freed already.
+        # The session's worker is still freeing tensors. Count them as freed already.
         session.counters.tensors = session.counters.tensor_bytes = 0
         self.counter_registry.close(session.counters)
         self.counters.sessions_closed += 1
@@ -566,7 +569,10 @@ class Host:
             self._forget_source(fetch)
 
     def _watch_source(self, fetch: _PeerFetch, transfer: bytes | int) -> None:
-        """Have a fetch fail when its source's session ends. Raises ``TransferFailed`` if it has."""
+        """Let a fetch fail when the session that exposes its tensor ends.
+
+        Raises ``TransferFailed`` if that session has already ended.
+        """
         if fetch.source is None:
             return
         if fetch.source in self.sessions:
@@ -583,7 +589,7 @@ class Host:
                 self._by_source.pop(fetch.source, None)
 
     def _expose_again(self, key: tuple[str, bytes | int], exposed: Exposed) -> None:
-        """Expose a tensor that was fetched by nobody: the fetch had ended in the meantime."""
+        """Expose a tensor again, because its fetch ended before it received the tensor."""
         with contextlib.suppress(QuotaExceeded):
             self.transfers.expose(
                 key,

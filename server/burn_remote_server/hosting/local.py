@@ -62,7 +62,8 @@ __all__ = ["LocalLink", "open_numpy"]
 
 # Shared by all local devices of a process, so tensors move between them without being copied.
 _transfers: Final = Transfers()
-# The named tensors of all local devices. There are no contents, as nothing is sent to the device.
+# The named tensors of all local devices. Contents of uploads are not kept (limit 0), because an
+# upload to a local device sends nothing.
 _kept: Final = KeptTensors(Pool(2**62), 0, 1.0)
 _backends: dict[str, Backend] = {}
 
@@ -80,7 +81,7 @@ class _NoPeers:
         raise ConnectionFailed(f"a local device has no links to servers such as {previous}")
 
 
-# How members of groups exchange elements; the default is the second.
+# The engines of groups of local devices. ``MEMORY`` is the default of such groups.
 _ENGINES: Final = (EngineKind.RING, EngineKind.MEMORY)
 _groups: Final = Groups(_NoPeers(), lambda address: address == ADDRESS, CounterRegistry(), _ENGINES)
 # Groups of links that were garbage-collected without ``close``. A finalizer may run in any thread,
@@ -142,9 +143,9 @@ class LocalLink:
         self._frames: deque[bytes] = deque()
         # Frames that are not fully executed.
         self._sent: deque[bytes] = deque()
-        # The first of them, once its execution has begun.
+        # The first of these frames, once its execution has begun.
         self._begun: bytes | None = None
-        # The tasks of that frame that remain after an interrupt.
+        # The tasks of this first frame that remain after an interrupt.
         self._rest: tuple[Any, ...] | None = None
         self._arrived = threading.Condition()
         self._running = threading.Lock()
@@ -160,12 +161,12 @@ class LocalLink:
     def send(self, frame: bytes) -> None:
         """Execute a frame. Raises ``ConnectionLost`` once the session has ended.
 
-        After a ``KeyboardInterrupt`` the operation being executed has failed. A thread executes
-        everything after it, in this frame and in later ones.
+        A ``KeyboardInterrupt`` makes the operation fail that is being executed. A separate thread
+        then executes the tasks after it, in this frame and in later ones.
         """
         if self.closed:
             raise ConnectionLost(f"{self.address} was closed")
-        # Queued before anything can wait, so an interrupt from here on loses no frame.
+        # Queued first, so that an interrupt from here on loses no frame.
         self._sent.append(frame)
         try:
             self._execute_sent()
@@ -282,7 +283,7 @@ class LocalLink:
         place = self._engine.place
         if place < len(tasks) and self._engine.fail_interrupted(tasks[place]):
             place += 1
-        # Stores without calls: no interrupt can occur between them.
+        # These two assignments contain no function call, so no interrupt can occur between them.
         self._rest, self._engine.place = tasks[place:], 0
         self._engine.run(Batch(batch.received, self._rest))
         self._rest = None

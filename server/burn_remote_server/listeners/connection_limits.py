@@ -9,8 +9,8 @@ from burn_remote_server.telemetry.logs import get_logger
 
 __all__ = ["ConnectionLimits"]
 
-# This many connections over a limit receive a refusal; further ones are closed without a response,
-# so that a flood of connections holds few sockets.
+# At most this many connections over a limit are kept open to receive a refusal. Further ones are
+# closed without a response, so that a flood of connections occupies few sockets.
 REFUSALS_AT_ONCE: Final = 32
 
 # Shortest time between two log entries about connections closed without a response, so that a flood

@@ -25,7 +25,7 @@ class ServerState:
     exposition: Callable[[], bytes] | None = None
     # Per device: the reason why it is lost, or None.
     failures: Sequence[str | None] = ()
-    # Operations that were given up and have still not returned.
+    # Operations that were given up and have not returned yet.
     stuck_operations: int = 0
 
 
@@ -39,10 +39,11 @@ def respond(path: str, state: ServerState, *, is_route: bool = False) -> HttpRes
     bare = urlsplit(path).path.rstrip("/")
     lost = [failure for failure in state.failures if failure is not None]
     if bare == "/healthz":
-        # Recovery needs a restart, which ends all sessions: unhealthy only if every device is lost.
+        # A lost device needs a restart, which ends all sessions. So the server is unhealthy only if
+        # every device is lost.
         if lost and len(lost) == len(state.failures):
             return _lost(lost)
-        # The other sessions continue, so this is no reason for a restart either.
+        # Other sessions continue, so operations that do not return are no reason for a restart.
         stuck = f"degraded: {state.stuck_operations} operations do not return\n"
         return 200, _TEXT, stuck.encode() if state.stuck_operations else b"ok\n"
     if bare == "/readyz":
@@ -68,13 +69,13 @@ def refuse(
     if refusal:
         return 429, _TEXT, f"{refusal}\n".encode()
     if "Origin" in headers:
-        # Browsers send Origin, our clients never do. Without this check, any web page open on this
-        # machine could connect to a server on loopback, which needs no token.
+        # Browsers send Origin; our clients never do. Without this check, any web page that is open
+        # on this machine could connect to a server on loopback, which needs no token.
         return 403, _TEXT, b"Web pages may not connect to this server.\n"
     if device >= devices:
-        # Not 404: a client would conclude that the server has no native route.
-        last = "only /0" if devices == 1 else f"/0 to /{devices - 1}"
-        return 421, _TEXT, f"there is no device /{device} here, {last}\n".encode()
+        # Not 404, from which a client would conclude that the server has no native route.
+        known = "only /0" if devices == 1 else f"/0 to /{devices - 1}"
+        return 421, _TEXT, f"there is no device /{device} here; there is {known}\n".encode()
     return None
 
 

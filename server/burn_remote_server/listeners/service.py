@@ -36,8 +36,9 @@ __all__ = ["serve"]
 
 logger = get_logger(__name__)
 
-# The longest time that a worker holds the interpreter lock while the event loop waits. Python's
-# default of 5 ms delays the event loop; still shorter intervals slow both by frequent switches.
+# The longest time that a worker holds the interpreter lock while the event loop waits for it.
+# Python's default of 5 ms delays the event loop. With a shorter interval than this, frequent
+# switches slow down both threads.
 SWITCH_INTERVAL_SECONDS: Final = 0.0005
 
 # Burn appends its route to the address unchanged, so a trailing slash in the address produces "//".
@@ -45,11 +46,11 @@ _PATH: Final = re.compile(
     r"^(?:/(?P<device>[0-9]{1,4}))?//?(?P<route>session|transfer|request|response|data)$"
 )
 
-# The largest message before a client is admitted. A Hello has a few hundred bytes, but long tokens
-# and settings must fit.
+# The largest message before a client is admitted. A ``Hello`` usually has a few hundred bytes, but
+# one with long tokens and settings must fit too.
 OPENING_BYTES: Final = 64 * 1024
 
-# How long a server that stops waits for clients to receive the reason.
+# How long a stopping server waits for clients to receive the reason.
 NOTICE_SECONDS: Final = 1.0
 
 
@@ -76,7 +77,7 @@ async def serve(settings: Settings, *, drain: asyncio.Event, ready: Callable[[Ho
                 await drain.wait()
                 await service.stop(listener)
         finally:
-            # Disconnected sessions under a lease are still open; cancel their fetches.
+            # Disconnected sessions are still open until their leases expire. Cancel their fetches.
             host.close_fetches()
         await host.peers.close()
 
@@ -128,8 +129,8 @@ class _Service:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._host.settings.drain_seconds):
                     await self._wait_for_connections()
-        # The first cancellation lets a session tell its client the reason; the second one ends
-        # those whose clients do not read it.
+        # After the first cancellation, handlers send the reason to their clients. The second one
+        # ends handlers whose clients do not read it.
         for seconds in (NOTICE_SECONDS, None):
             for task in [*self._running]:
                 task.cancel()

@@ -38,8 +38,8 @@ def reachable_host(host: str) -> str:
 def unknown_host(host: str) -> str:
     """Return the error text for a host that is not an address of this machine."""
     return (
-        f"--host {host!r} is no name or address of this machine; "
-        "127.0.0.1 listens for this machine only, 0.0.0.0 for its networks"
+        f"--host {host!r} is not a name or address of this machine; use 127.0.0.1 to accept "
+        "connections only from this machine, or 0.0.0.0 to accept them from its networks"
     )
 
 

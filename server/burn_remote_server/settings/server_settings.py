@@ -34,11 +34,12 @@ __all__ = ["Settings"]
 
 MIB: Final = 1024 * 1024
 
-# The default quotas' share of the device's memory. The rest is for the kernels' temporary results
-# and the operating system.
+# The share of the device's memory that the default quotas allow. The rest is for the temporary
+# results of kernels and for the operating system.
 DEFAULT_MEMORY_SHARE: Final = 0.8
 
-# Contents take at most an eighth of the sessions' memory by default, and tensors evict them.
+# By default, the contents of shared uploads take at most an eighth of the sessions' memory. They
+# are freed when tensors need the memory.
 CONTENT_DIVISOR: Final = 8
 
 
@@ -360,7 +361,7 @@ class Settings(BaseModel):
     def _check_tls(self) -> Self:
         for name in ("tls_key", "tls_client_ca"):
             if getattr(self, name) is not None and self.tls_certificate is None:
-                raise ValueError(f"{name} goes with tls_certificate, which is not set")
+                raise ValueError(f"{name} needs tls_certificate, which is not set")
         return self
 
     @field_validator("host", mode="after")
@@ -394,7 +395,7 @@ class Settings(BaseModel):
 
     @property
     def peer_beat_seconds(self) -> float:
-        """The interval of pings between servers: two of them pass before a fetch is given up."""
+        """The interval of pings between servers; at least two pass before a fetch is given up."""
         return min(self.heartbeat_seconds, max(1.0, self.fetch_timeout_seconds / 2))
 
     @property

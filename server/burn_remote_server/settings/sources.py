@@ -19,7 +19,8 @@ __all__ = ["InvalidSetting", "LoadedSettings", "flag_name", "load_settings", "va
 
 VARIABLE_PREFIX: Final = "BURN_REMOTE_"
 
-# Variables with our prefix that are not server settings: the client's, and the path of the file.
+# Variables with the prefix that are not server settings: those of the client, and the one with the
+# path of the configuration file.
 OTHER_VARIABLES: Final = frozenset({"address", "token", "automatic_graphs", "config"})
 
 # difflib ratio (0 to 1) above which a name counts as a mistyped setting.
@@ -131,7 +132,7 @@ def _no_such_setting(name: str, valid: Collection[str]) -> str:
     meant = _nearest(name, valid)
     if meant:
         return f"is not a setting; did you mean {meant}?"
-    return f"is not a setting; there are {', '.join(sorted(valid))}"
+    return f"is not a setting; the settings are {', '.join(sorted(valid))}"
 
 
 def _nearest(name: str, valid: Collection[str]) -> str | None:

@@ -87,7 +87,7 @@ class CounterRegistry:
     def close(self, counters: Counters) -> None:
         """Add the counters to the total and release them. Idempotent.
 
-        Gauges that are not zero stay in the total: those tensors leaked.
+        Gauges that are not zero stay in the total, because they show leaked tensors.
         """
         with self._lock:
             if self._open.pop(id(counters), None) is not None:

@@ -24,7 +24,7 @@ _ORDINARY: Final = (ConnectionError, EOFError, TimeoutError, ConnectionClosed, I
 
 
 class BoundLogger:
-    """A logger whose records carry key–value pairs: those bound to it, and those of the call.
+    """A logger whose records have key–value pairs: those bound to it, and those of the call.
 
     The pair ``exc_info`` is the exception of the record, as in the standard library.
     """
@@ -38,7 +38,7 @@ class BoundLogger:
         self._facts = facts
 
     def bind(self, **facts: Any) -> BoundLogger:
-        """Return a logger whose records carry these pairs too."""
+        """Return a logger whose records also have these pairs."""
         return BoundLogger(self._logger, {**self._facts, **facts})
 
     def debug(self, event: str, /, **facts: Any) -> None:

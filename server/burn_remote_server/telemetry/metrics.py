@@ -131,7 +131,7 @@ ROWS: Final = (
     ),
     _Row(
         "burn_remote_graph_captures_released",
-        "Captures that gave way to tensors.",
+        "Captures released because tensors needed the memory.",
         "graph_captures_released",
     ),
     _Row(
@@ -159,7 +159,7 @@ ROWS: Final = (
     ),
     _Row(
         "burn_remote_operations_stuck",
-        "Lost operations that have still not returned: each occupies a thread and its memory.",
+        "Lost operations that have not returned yet; each occupies a thread and its memory.",
         "operations_stuck",
         is_gauge=True,
     ),

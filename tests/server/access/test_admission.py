@@ -94,7 +94,7 @@ def test_any_other_host_needs_tokens_and_says_what_to_set(host: str) -> None:
 
 
 def test_an_unresolvable_host_is_reported_before_missing_tokens() -> None:
-    with pytest.raises(OpenToNetwork, match=r"--host '999\.1\.1\.1' is no name or address of"):
+    with pytest.raises(OpenToNetwork, match=r"--host '999\.1\.1\.1' is not a name or address of"):
         Access(settings(host="999.1.1.1"))
 
 
@@ -205,7 +205,7 @@ def test_a_toml_file_gives_each_token_limits_of_its_own(tmp_path: Path) -> None:
     [
         ("t", "alice\n", "line 1: expected a name and a token"),
         ("t", "", "contains no tokens"),
-        ("t", "alice short\n", "must have 16 to 512 characters, this one has 5"),
+        ("t", "alice short\n", "must have 16 to 512 characters, but this one has 5"),
         ("t", "alice has'quotes-and-more\n", "letters, digits"),
         ("t", f"a/b {ALICE}\n", "a name must be 1 to 64 characters"),
         ("t", f"a {ALICE}\na {BOB}\n", "two tokens have the name 'a'"),
@@ -249,5 +249,5 @@ def test_a_file_that_became_unusable_leaves_access_as_it_was(tmp_path: Path) -> 
 
 
 def test_a_token_with_its_name_in_front_gets_a_hint() -> None:
-    with pytest.raises(HandshakeRefused, match="as in name:token, is no part of it"):
+    with pytest.raises(HandshakeRefused, match="as in name:token, is not part of the token"):
         with_two().admit(f"alice:{ALICE}")

@@ -263,7 +263,7 @@ async def test_a_message_other_than_a_proof_is_a_violation() -> None:
 
 async def test_a_target_that_sends_no_proof_times_out() -> None:
     near, far = async_memory_pair()
-    with pytest.raises(ProtocolViolation, match="no proof of the peer token came within 0"):
+    with pytest.raises(ProtocolViolation, match="no proof of the peer token arrived within 0"):
         await admit_target(far, OFFER, 1, [KEY], [SOURCE], timeout_seconds=0.01)
     with suppress(ConnectionLost):
         await near.close()

@@ -115,7 +115,7 @@ def test_a_file_that_cannot_be_used_is_named(
 
 
 def test_a_key_without_a_certificate_is_refused() -> None:
-    with pytest.raises(ValueError, match="tls_key goes with tls_certificate"):
+    with pytest.raises(ValueError, match="tls_key needs tls_certificate"):
         Settings(tls_key=Path("key.pem"))
 
 

@@ -119,7 +119,7 @@ def test_an_address_without_check_is_explained(
     served: list[Settings], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--address", "ws://node-a"]) == 2
-    assert "--address goes with --check" in capsys.readouterr().err
+    assert "--address works only with --check" in capsys.readouterr().err
     assert served == []
 
 

@@ -79,8 +79,8 @@ def test_a_port_in_use_is_named_with_what_to_do() -> None:
     assert ended.returncode == 2
     assert ended.stdout == ""
     assert ended.stderr == (
-        f"burn-remote-server: 127.0.0.1:{port} is in use by another program; stop that one, "
-        "or choose another port with --port (0 takes any free one)\n"
+        f"burn-remote-server: 127.0.0.1:{port} is in use by another program; stop that program, "
+        "or choose another port with --port (0 takes any free port)\n"
     )
 
 

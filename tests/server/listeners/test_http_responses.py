@@ -88,4 +88,4 @@ def test_an_unknown_device_is_refused_with_the_known_ones(devices: int, which: b
     answer = refuse({}, "", 7, devices)
     assert answer is not None
     assert answer[0] == 421
-    assert answer[2] == b"there is no device /7 here, " + which + b"\n"
+    assert answer[2] == b"there is no device /7 here; there is " + which + b"\n"

@@ -90,5 +90,5 @@ def test_a_token_replaces_limits_and_leaves_the_rest() -> None:
 
 
 def test_a_key_without_a_certificate_is_refused() -> None:
-    with pytest.raises(ValidationError, match="tls_key goes with tls_certificate"):
+    with pytest.raises(ValidationError, match="tls_key needs tls_certificate"):
         Settings(tls_key="key.pem")

@@ -68,7 +68,7 @@ def test_a_variable_names_the_file(file: Path) -> None:
             "http://a",
             "--advertise-address is 'http://a': expected an address such as ws://node-a:3000",
         ),
-        ("tls_key", "k.pem", "--tls-key goes with tls_certificate, which is not set"),
+        ("tls_key", "k.pem", "--tls-key needs tls_certificate, which is not set"),
     ],
 )
 def test_a_bad_value_is_one_sentence(setting: str, text: str, sentence: str) -> None:
@@ -122,7 +122,9 @@ def test_a_mistyped_key_of_the_file_names_the_nearest_one(file: Path) -> None:
 
 def test_an_unknown_key_of_the_file_is_refused_with_the_known_ones(file: Path) -> None:
     file.write_text("[colours]\nred = 1")
-    with pytest.raises(InvalidSetting, match=r"colours in .* is not a setting; there are .* port"):
+    with pytest.raises(
+        InvalidSetting, match=r"colours in .* is not a setting; the settings are .* port"
+    ):
         load_settings({}, {}, file)
 
 
