@@ -173,7 +173,7 @@ ISSUING = (
     SessionRunner.register_op,
     SessionRunner.register_graph,
     SessionRunner.register_tensor_data,
-    SessionRunner.create_empty_handle,
+    SessionRunner.create_empty_handles,
     SessionRunner._without_ids,
     NativeSession.execute,
     NativeSession.execute_graph,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from burn_remote_protocol.operations.table import TABLE
 from burn_remote_server.custom import custom_operation
 from support.calls import CALLS, calling_on
 from support.decorators import Recorder, SubtractingAdder
+from support.servers import server
 
 # Its elements are whatever lies in the memory.
 UNDEFINED = ("Base", "Empty")
@@ -116,3 +118,24 @@ def test_custom_operations_pass_through_the_runners() -> None:
         y = br.custom("double", x, outputs=br.TensorSpec((2,), np.dtype("float32")))  # type: ignore[arg-type]
         assert y.tolist() == [2, 2]
         assert [event[0] for event in recorder.events] == ["operation", "operation", "read"]
+
+
+def test_tensors_that_the_server_has_already_pass_through_the_runners(tmp_path: Path) -> None:
+    weights = {"a": np.ones((200, 200), np.float32), "b": np.zeros(3, np.float32)}
+    br.save(tmp_path / "weights.npz", weights)
+    with (
+        server("--data-dir", str(tmp_path)) as running,
+        br.RemoteDevice(running.address) as device,
+    ):
+        device.client = recorder = Recorder(device.client)
+        shared = br.tensor(weights["a"], device=device, share=True)
+        device.publish("named", shared)
+        named = device.published("named")
+        loaded = br.load("server:/weights.npz", device=device)
+        for tensor in (shared, named, loaded["a"]):
+            np.testing.assert_array_equal(tensor.numpy(), weights["a"])
+        del shared, named, loaded, tensor
+        gc.collect()
+        assert len(recorder.made) >= 4
+        assert sorted(recorder.dropped) == sorted(recorder.made)
+        device.unpublish("named")

@@ -231,7 +231,7 @@ def test_a_failed_load_gives_its_quota_back(device: br.RemoteDevice, root: Path)
     session = device.session
     size, version = np.frombuffer(session.find_file("half.npy").result().bytes, "<u8").tolist()
     for _ in range(8):
-        handle = device.runners.create_empty_handle(TensorSpec((2**23,), F32))
+        (handle,) = device.runners.create_empty_handles([TensorSpec((2**23,), F32)])
         session.load_file(handle.id, handle.spec, "half.npy", version + 1, size - 2**25)
         with pytest.raises(br.FileUnavailable, match="has changed since it was found"):
             br.Tensor(handle).numpy()
@@ -246,7 +246,7 @@ def test_a_file_that_was_replaced_after_it_was_found_is_not_mixed(
     _, version = np.frombuffer(found.bytes, "<u8").tolist()
     np.save(root / "other.npy", np.zeros(4))
     (root / "other.npy").rename(root / "moving.npy")
-    handle = device.runners.create_empty_handle(TensorSpec((4,), U8))
+    (handle,) = device.runners.create_empty_handles([TensorSpec((4,), U8)])
     device.session.load_file(handle.id, handle.spec, "moving.npy", version, 0)
     with pytest.raises(br.FileUnavailable, match=r"issued at .*test_server_files\.py"):
         (br.Tensor(handle) + 1).numpy()

@@ -40,6 +40,11 @@ class Recorder(ForwardingRunner):
         self.events.append(("upload", data.spec, handle.id))
         return handle
 
+    def create_empty_handles(self, specs: Sequence[TensorSpec]) -> list[TensorHandle]:
+        handles = super().create_empty_handles(specs)
+        self.events += [("empty", handle.spec, handle.id) for handle in handles]
+        return handles
+
     def read_tensor_async(self, handle: TensorHandle) -> Pending[TensorData]:
         self.events.append(("read", handle.id))
         return super().read_tensor_async(handle)
@@ -97,7 +102,7 @@ class Recorder(ForwardingRunner):
         for kind, *rest in self.events:
             if kind in ("operation", "collective"):
                 made |= dict.fromkeys(rest[1])
-            elif kind in ("upload", "fetch"):
+            elif kind in ("upload", "fetch", "empty"):
                 made[rest[1]] = None
         return [*made]
 

@@ -74,9 +74,9 @@ class RecordingSession:
             self.specs[handle.id] = handle.spec
         return [handle.id for handle in outputs]
 
-    def reserve(self) -> int:
+    def reserve(self, count: int = 1) -> int:
         tensor = self._next
-        self._next += 1
+        self._next += count
         return tensor
 
     def check_open(self) -> None:

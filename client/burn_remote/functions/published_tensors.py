@@ -56,7 +56,7 @@ def open_published(device: Device, name: str) -> TensorHandle:
     found = dict(session.list_published(_checked_name(name)).result())
     if name not in found:
         raise KeyError(_missing(device, name))
-    handle = device.runners.create_empty_handle(found[name])
+    (handle,) = device.runners.create_empty_handles([found[name]])
     session.open_published(handle.id, handle.spec, name)
     return handle
 

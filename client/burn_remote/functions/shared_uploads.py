@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from burn_remote.runner.interface import OwningHandle
 from burn_remote_protocol.dialects.bounded_unpacking import MAX_LIST_LENGTH
 from burn_remote_protocol.kept_tensors import content_hash
 
@@ -44,11 +43,9 @@ def send_shared(
     for data in elements():
         hashing.update(data.bytes)
     digest = hashing.digest()
-    first = session.reserve(len(specs))
     # Created before the request, so that a Ctrl-C drops whatever the server has made by then.
-    handles: list[TensorHandle] = [
-        OwningHandle(client, first + place, spec) for place, spec in enumerate(specs)
-    ]
+    handles = client.create_empty_handles(specs)
+    first = handles[0].id
     if not session.open_content(digest, first, len(specs)).result():
         for handle, data in zip(handles, elements(), strict=True):
             session.upload(handle.id, data)

@@ -82,9 +82,9 @@ class ForwardingRunner:
         """Send a tensor's elements."""
         return self.inner.register_tensor_data(data)
 
-    def create_empty_handle(self, spec: TensorSpec) -> TensorHandle:
-        """Reserve a tensor id."""
-        return self.inner.create_empty_handle(spec)
+    def create_empty_handles(self, specs: Sequence[TensorSpec]) -> list[TensorHandle]:
+        """Reserve consecutive tensor ids."""
+        return self.inner.create_empty_handles(specs)
 
     def read_tensor_async(self, handle: TensorHandle) -> Pending[TensorData]:
         """Request a tensor's elements."""

@@ -119,8 +119,11 @@ class RunnerClient(Protocol):
         """Send a tensor's elements; when this returns, the caller may change its buffer."""
         ...
 
-    def create_empty_handle(self, spec: TensorSpec) -> TensorHandle:
-        """Reserve a tensor id; the server learns of it from the task that fills the tensor."""
+    def create_empty_handles(self, specs: Sequence[TensorSpec]) -> list[TensorHandle]:
+        """Reserve consecutive tensor ids, of which the server learns from the task that fills them.
+
+        The tensors may come from the server itself: from its files, or from another session.
+        """
         ...
 
     def read_tensor_async(self, handle: TensorHandle) -> Pending[TensorData]:
@@ -241,8 +244,8 @@ class Session(Protocol):
         """Issue a graph; assign consecutive ids to the handles of its outputs."""
         ...
 
-    def reserve(self) -> int:
-        """Return a new tensor id."""
+    def reserve(self, count: int = 1) -> int:
+        """Return the first of ``count`` new tensor ids, which are consecutive."""
         ...
 
     def upload(self, tensor: int, data: TensorData) -> None:

@@ -125,13 +125,14 @@ class SessionRunner:
     def register_tensor_data(self, data: TensorData) -> TensorHandle:
         """Send a tensor's elements; see ``RunnerClient.register_tensor_data``."""
         # The handle first: if Ctrl-C ends the upload, dropping the handle frees what has arrived.
-        handle = self.create_empty_handle(data.spec)
+        (handle,) = self.create_empty_handles([data.spec])
         self.session.upload(handle.id, data)
         return handle
 
-    def create_empty_handle(self, spec: TensorSpec) -> TensorHandle:
-        """Reserve a tensor id; see ``RunnerClient.create_empty_handle``."""
-        return OwningHandle(self._owner, self.session.reserve(), spec)
+    def create_empty_handles(self, specs: Sequence[TensorSpec]) -> list[TensorHandle]:
+        """Reserve consecutive tensor ids; see ``RunnerClient.create_empty_handles``."""
+        first = self.session.reserve(len(specs))
+        return [OwningHandle(self._owner, first + place, spec) for place, spec in enumerate(specs)]
 
     def read_tensor_async(self, handle: TensorHandle) -> Pending[TensorData]:
         """Request a tensor's elements; see ``RunnerClient.read_tensor_async``."""
@@ -165,7 +166,7 @@ class SessionRunner:
 
     def fetch(self, transfer: bytes | int, address: str, spec: TensorSpec) -> TensorHandle:
         """Have the server fetch an exposed tensor; see ``RunnerClient.fetch``."""
-        handle = self.create_empty_handle(spec)
+        (handle,) = self.create_empty_handles([spec])
         self.session.fetch(handle.id, transfer, address, spec)
         return handle
 

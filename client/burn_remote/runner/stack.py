@@ -87,9 +87,9 @@ class Level:
         """Send a tensor's elements; the tensor belongs to this level."""
         return self._own(self.runner.register_tensor_data(data))
 
-    def create_empty_handle(self, spec: TensorSpec) -> TensorHandle:
-        """Reserve a tensor id; the tensor belongs to this level."""
-        return self._own(self.runner.create_empty_handle(spec))
+    def create_empty_handles(self, specs: Sequence[TensorSpec]) -> list[TensorHandle]:
+        """Reserve consecutive tensor ids; the tensors belong to this level."""
+        return [self._own(handle) for handle in self.runner.create_empty_handles(specs)]
 
     def read_tensor_async(self, handle: TensorHandle) -> Pending[TensorData]:
         """Request a tensor's elements."""
@@ -161,7 +161,7 @@ class RunnerStack:
         "_innermost",
         "_make_device",
         "collective",
-        "create_empty_handle",
+        "create_empty_handles",
         "drop_handle",
         "dtype_usage",
         "execute",
@@ -189,7 +189,7 @@ class RunnerStack:
         [Graph, Sequence[TensorHandle], Sequence[Any]], tuple[TensorHandle, ...]
     ]
     register_tensor_data: Callable[[TensorData], TensorHandle]
-    create_empty_handle: Callable[[TensorSpec], TensorHandle]
+    create_empty_handles: Callable[[Sequence[TensorSpec]], list[TensorHandle]]
     read_tensor_async: Callable[[TensorHandle], Pending[TensorData]]
     move: Callable[[TensorHandle, RunnerClient], TensorHandle]
     fetch: Callable[[bytes | int, str, TensorSpec], TensorHandle]
@@ -313,7 +313,7 @@ class RunnerStack:
         self.register_op = runner.register_op
         self.register_graph = runner.register_graph
         self.register_tensor_data = runner.register_tensor_data
-        self.create_empty_handle = runner.create_empty_handle
+        self.create_empty_handles = runner.create_empty_handles
         self.read_tensor_async = runner.read_tensor_async
         self.move = runner.move
         self.fetch = runner.fetch

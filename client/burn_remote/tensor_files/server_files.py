@@ -61,7 +61,7 @@ class _ServerFile(NamedTuple):
 
     def tensor(self, spec: TensorSpec, offset: int) -> Tensor:
         """Have the server make a tensor of the bytes from ``offset`` on. Does not wait."""
-        handle = self.client.create_empty_handle(spec)
+        (handle,) = self.client.create_empty_handles([spec])
         self.session.load_file(handle.id, spec, self.name, self.version, offset)
         return Tensor(handle)
 

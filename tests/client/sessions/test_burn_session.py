@@ -154,7 +154,7 @@ def test_tensor_ids_of_two_programs_are_far_apart(end: BurnEnd) -> None:
     for _ in range(2):
         with burn_end() as another:
             session = opened(another)
-            ids.append(RunnerStack(session).create_empty_handle(SPEC).id)
+            ids.append(RunnerStack(session).create_empty_handles([SPEC])[0].id)
             session.close()
     assert abs(ids[0] - ids[1]) > 2**32
 

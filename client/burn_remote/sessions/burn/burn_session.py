@@ -151,12 +151,12 @@ class BurnSession:
             self._connection.traffic.operations += 1
             self._policy.added(sum([spec.nbytes for spec in signature.outputs]))
 
-    def reserve(self) -> int:
-        """Return a new tensor id; see ``Session.reserve``."""
+    def reserve(self, count: int = 1) -> int:
+        """Return the first of ``count`` new tensor ids; see ``Session.reserve``."""
         with self._policy.lock:
             self._connection.raise_error()
             tensor = self._next_tensor
-            self._next_tensor = tensor + 1
+            self._next_tensor = tensor + count
             self._locations.note(tensor, 3)
             return tensor
 

@@ -530,7 +530,7 @@ class AutomaticGraphSession(NativeSession):
             super().execute_graph(graph, inputs, numbers, outputs)
 
     def reserve(self, count: int = 1) -> int:
-        """Return a new tensor id; see ``Session.reserve``."""
+        """Return the first of ``count`` new tensor ids; see ``Session.reserve``."""
         with self._lock:
             self._end_segment()
             return super().reserve(count)
