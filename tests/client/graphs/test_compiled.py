@@ -342,7 +342,7 @@ def test_the_decorator_may_have_parentheses(device: br.Device) -> None:
         (lambda: br.compile(Calls), "not the class Calls; compile a method"),
         (lambda: br.compile(staticmethod(abs)), "write @staticmethod above @compile"),
         (lambda: br.compile(abs, **{"static_argnums": 0}), "no argument static_argnums="),
-        (lambda: br.compile(abs, **{"mode": "fast"}), "no argument mode=; .* in one way"),
+        (lambda: br.compile(abs, **{"mode": "fast"}), "no argument mode=; .* only one way"),
         (lambda: br.compile(*[1]), "takes a function, not 1"),
     ],
 )

@@ -126,7 +126,7 @@ def test_a_number_of_another_call_is_no_result(device: br.Device) -> None:
     fast = br.compile(function)
     left.put(3.0)
     assert fast(device.tensor([1.0]), 2.0)[1] == 3.0
-    with pytest.raises(br.UsageError, match="returns a number of another call"):
+    with pytest.raises(br.UsageError, match="a number that was recorded in another call"):
         fast(device.tensor([1.0, 2.0]), 2.0)
 
 
