@@ -335,13 +335,13 @@ def compile(function: Callable[..., Any] | None = None, /) -> Any:
 
     Arguments and results are tensors, numbers, and tuples, lists, dictionaries and instances of
     data classes of them (their fields, without calling ``__post_init__``); any other argument is
-    compared by equality, or by identity if its class defines none. The tensors of another object,
-    such as ``self.weight``, must be arguments of their own. Numbers may change from call
-    to call; a number that decides something (a branch, a shape, an index, the result of
-    ``math.sqrt``, a printed text) makes another graph for each outcome. Test their types with
+    compared by equality, or by identity if its class defines no equality. The tensors of another
+    object, such as ``self.weight``, must be arguments of their own. Numbers may change from call to
+    call; a number that decides something (a branch, a shape, an index, the result of ``math.sqrt``,
+    a printed text) makes another graph for each outcome. Test the type of a number with
     ``isinstance``: ``type(n)`` is another class while the function is recorded. Random numbers are
-    drawn anew in each call. Without a tensor among its arguments, a function runs on the device
-    among them, or on the default device.
+    drawn anew in each call. A function whose arguments contain no tensor runs on the device that
+    they contain, or else on the default device.
 
     Functions, numbers, strings, ``None`` and small containers of them that the function takes from
     closures, global variables, default arguments or attributes are compared in each call; a change

@@ -262,7 +262,9 @@ class Recorder(ForwardingRunner):
 
     def _number(self, scalar: TracedScalar) -> int:
         if scalar.number.program is not self._numbers:
-            self._refuse("uses a number of another compiled function", "return the number instead")
+            self._refuse(
+                "uses a number of another compiled function", "return it from that function"
+            )
         register = scalar.number.place
         return self.number_places.setdefault(register, len(self.number_places))
 

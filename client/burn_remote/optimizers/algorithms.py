@@ -58,7 +58,7 @@ class Adam(Optimizer):
 
     Results and defaults are those of ``torch.optim.Adam``, up to rounding. ``betas`` are the decay
     rates of the two moments. With ``amsgrad``, the second moment never falls (Reddi et al., 2018).
-    The other arguments are those of ``SGD``. 11 operations for each parameter.
+    The other arguments are those of ``SGD``. A step takes 11 operations for each parameter.
     """
 
     _formula = AdamFormula()
@@ -93,7 +93,7 @@ class AdamW(Adam):
     """Adam with the decoupled weight decay of Loshchilov and Hutter (2019).
 
     Results and defaults are those of ``torch.optim.AdamW``, up to rounding: each step multiplies
-    the parameters by ``1 - lr * weight_decay``. 12 operations for each parameter.
+    the parameters by ``1 - lr * weight_decay``. A step takes 12 operations for each parameter.
     """
 
     @explained
@@ -125,7 +125,8 @@ class RMSprop(Optimizer):
     """RMSprop, with the formulas and defaults of ``torch.optim.RMSprop``.
 
     ``alpha`` is the decay rate of the mean of squares. With ``centered``, the mean of the gradients
-    is subtracted. The other arguments are those of ``SGD``. 9 operations for each parameter.
+    is subtracted. The other arguments are those of ``SGD``. A step takes 9 operations for each
+    parameter.
     """
 
     _formula = RMSpropFormula()
@@ -160,7 +161,7 @@ class Adagrad(Optimizer):
     """Adagrad of Duchi et al. (2011), with the formulas and defaults of ``torch.optim.Adagrad``.
 
     The learning rate of step t is ``lr / (1 + (t - 1) * lr_decay)``. The other arguments are those
-    of ``SGD``. 7 operations for each parameter.
+    of ``SGD``. A step takes 7 operations for each parameter.
     """
 
     _formula = AdagradFormula()

@@ -107,7 +107,7 @@ def clip_grad_norm_(
 
 @explained
 def clip_grad_value_(parameters: Any, clip_value: float, foreach: bool | None = None) -> None:
-    """Clip the elements of each parameter's ``grad`` to -``clip_value`` and ``clip_value``.
+    """Clip the elements of each ``grad`` to the range from -``clip_value`` to ``clip_value``.
 
     Arguments are those of ``torch.nn.utils.clip_grad_value_``; ``foreach`` is ignored.
     """

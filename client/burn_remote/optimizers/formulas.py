@@ -137,7 +137,7 @@ class _AdamNumbers(NamedTuple):
     first: Any  # the factor of the first moment's slot
     second: Any  # the factor of the second moment
     rate: Any
-    floor: Any
+    floor: Any  # epsilon, with its bias correction
     decay: Any  # added to the gradient; ``None`` for nothing
     shrink: Any  # the factor of the parameter; ``None`` for 1
 

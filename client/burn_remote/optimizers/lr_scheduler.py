@@ -300,7 +300,7 @@ class SequentialLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def rate(self, first: float, epoch: int) -> float:
-        """Return the rate of the current scheduler, for the calls since it became the current."""
+        """Return the rate of the current scheduler, which counts calls since it became current."""
         parts = [functools.partial(one.rate, first) for one in self._schedulers]
         return schedules.sequential(parts, self._milestones)(epoch)
 

@@ -261,8 +261,8 @@ class Optimizer:
         """Continue from what ``state_dict`` returned, also of an optimizer of PyTorch.
 
         Arrays are converted to the dtype of their parameter. Raises ``ArgumentMismatch`` for other
-        groups or parameters, and ``ShapeMismatch`` for an array that has not the shape of its
-        parameter. On an error, nothing changes.
+        groups or parameters, and ``ShapeMismatch`` for an array whose shape differs from its
+        parameter's. On an error, nothing changes.
         """
         groups, states = _entry(state_dict, "param_groups"), _entry(state_dict, "state")
         seen = [len(group[PARAMS]) for group in groups]
@@ -488,7 +488,7 @@ def _check_parameter(name: str, parameter: Any) -> None:
 
 
 def _session_of(parameter: Tensor) -> int:
-    """Return what identifies a tensor's device; the parameters of each are updated together."""
+    """Return a number for each session; the parameters of one session are updated together."""
     return id(parameter.handle.client.session)
 
 
