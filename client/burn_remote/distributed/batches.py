@@ -22,8 +22,8 @@ __all__ = ["SplitBatch", "split_batch"]
 class SplitBatch:
     """A batch whose rows are on the members' devices; ``DataParallel.split`` makes it.
 
-    ``parts`` has the arguments of the loss function for each member, ``rows`` their numbers of
-    rows.
+    ``parts`` has the arguments of the loss function for each member, and ``rows`` the number of
+    rows of each part.
     """
 
     parts: tuple[tuple[Any, ...], ...]
@@ -65,8 +65,8 @@ def _row_count(batch: Sequence[Any]) -> int:
         if count != rows:
             raise ShapeMismatch(
                 f"all arrays of a batch must have the same number of rows, but argument {first} "
-                f"has {rows} and argument {name} has {count}; let the loss function use an array "
-                "without rows as a variable from outside"
+                f"has {rows} and argument {name} has {count}; the loss function can capture an "
+                "array that is not to be split as a variable"
             )
     if not rows:
         raise ShapeMismatch("the batch has no rows")

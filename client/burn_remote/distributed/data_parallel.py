@@ -152,7 +152,7 @@ class DataParallel:
         self.close()
 
     def close(self) -> None:
-        """Close the group if ``devices`` was not one. Parameters and state can still be read."""
+        """Close the group if it was made of ``devices``. Parameters and state can still be read."""
         if self._owns_group:
             self.group.close()
 
@@ -170,8 +170,9 @@ class DataParallel:
     def replicas(self, replicas: Sequence[Any]) -> None:
         if self._is_sharded:
             raise UsageError(
-                "the replicas cannot be assigned, because each member keeps the part that it "
-                "updates; make another DataParallel with params and state=trainer.state"
+                "the replicas cannot be assigned with shards_state=True, because each member keeps "
+                "the part that it updates; make another DataParallel with params and "
+                "state=trainer.state"
             )
         if not isinstance(replicas, list | tuple) or len(replicas) != len(self.group):
             raise ArgumentMismatch(
@@ -333,7 +334,7 @@ class DataParallel:
         failed operation, or if the failed member works again. ``trainer.group`` becomes a
         group of the members that stay, and the former group is closed. Gradients since the last
         update are discarded. Waits until these members have executed what was issued before, and
-        discards its failures.
+        discards the failures of that work.
         """
         lost = {self.group.rank(member) for member in without}
         kept = [one for rank, one in enumerate(self.group.devices) if rank not in lost]
@@ -358,7 +359,7 @@ class DataParallel:
     def no_sync(self) -> Iterator[None]:
         """Have ``backward`` accumulate gradients on each member, without sending them.
 
-        The first ``backward`` after it sends the sums.
+        The first ``backward`` after the block sends the sums.
         """
         before = self._is_exchanging
         self._is_exchanging = False
@@ -454,8 +455,8 @@ class DataParallel:
                 "; the next backward() outside no_sync() sends those that no_sync() accumulated"
             )
             raise UsageError(
-                f"{what} needs gradients, and there are none since the last update; call "
-                f"backward(*batch) before{advice if any(self._waiting) else ''}"
+                "no gradients were reduced since the last update; call backward(*batch) first"
+                f"{advice if any(self._waiting) else ''}"
             )
         return self._reduced
 

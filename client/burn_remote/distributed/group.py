@@ -54,9 +54,8 @@ class Group:
     A collective takes a list with one value for each member, in the order of ``devices``, and
     returns such a list. A value is a tensor on the member's device, or nested containers of such
     tensors (a *bucket*), which are sent together; the values of all members have the same
-    containers.
-    One call issues the operations of all members, so members cannot disagree. No call waits, except
-    for tensors on devices of different kinds, which pass through this process.
+    containers. One call issues the operations of all members, so members cannot disagree. No call
+    waits, except for tensors on devices of different kinds, which pass through this process.
 
     All members get the same bits. float16 and bfloat16 are combined in float32.
 
@@ -143,7 +142,7 @@ class Group:
         self._engine = self._open_engine(self.devices)
 
     def without(self, members: Iterable[int | Device] = ()) -> Group:
-        """Close this group; return one of its other members, with the same name and settings.
+        """Close this group; return a group of its other members, with the same name and settings.
 
         ``members`` may also be given by their positions. Does not wait.
         """
@@ -235,8 +234,8 @@ class Group:
     def broadcast(self, value: Any, *, root: int | Device | None = None) -> list[Any]:
         """Return a value of one member for each member.
 
-        The value may be of any dtype. The root is the member whose device has the tensors. It may
-        be given, as a member or its position, to be checked.
+        The value may be of any dtype. The root is the member whose device has the tensors. If
+        ``root``, a member or its position, names another one, the call raises ``DeviceMismatch``.
         """
         self._check_usable("broadcast")
         tensors = leaves(value)
@@ -290,7 +289,7 @@ class Group:
     # -- members ------------------------------------------------------------------------------
 
     def rank(self, member: int | Device) -> int:
-        """Return the position of a member, which may also be given by its position.
+        """Return the position of ``member``, which is a device or already a position.
 
         Raises ``UsageError`` for a device that is no member and a position out of range.
         """
@@ -509,7 +508,7 @@ def _check_tensor(name: str, what: str, x: Any) -> None:
 
 
 def untracked(name: str, x: Tensor) -> Tensor:
-    """Return a tensor detached. Raises ``UsageError`` if a collective of it would be recorded."""
+    """Return ``x.detach()``. Raises ``UsageError`` if ``x`` is tracked and this thread records."""
     if isinstance(x.handle, TrackedHandle) and is_recording():
         raise UsageError(
             f"{name}: {x.handle.spec} is tracked, and gradients do not pass collectives; pass "

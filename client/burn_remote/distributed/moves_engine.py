@@ -105,7 +105,7 @@ class AllReduce:
         self._is_whole = True
 
     def give(self, member: int, bucket: Bucket) -> None:
-        """Send a member's bucket to each other member, or only the part that this one reduces."""
+        """Send each other member a member's whole bucket, or the part that the receiver reduces."""
         count = len(self._devices)
         self._layout = Layout([x.handle.spec for x in bucket])
         packed = self._layout.packed(bucket)
@@ -127,7 +127,7 @@ class AllReduce:
         return [self._layout.unpacked(packed) for packed in own]
 
     def abandon(self) -> None:
-        """Free what has arrived."""
+        """Free the tensors that have arrived."""
         self._arrived.clear()
 
 
@@ -152,7 +152,7 @@ class ReduceScatter:
         return made
 
     def abandon(self) -> None:
-        """Free what has arrived."""
+        """Free the tensors that have arrived."""
         self._arrived.clear()
 
 
@@ -179,7 +179,7 @@ class Reduce:
         return [made if member == self._root else [] for member in range(len(self._devices))]
 
     def abandon(self) -> None:
-        """Free what has arrived."""
+        """Free the tensors that have arrived."""
         self._arrived.clear()
 
 

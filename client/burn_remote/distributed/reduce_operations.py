@@ -1,4 +1,4 @@
-"""Reductions of collectives: how the tensors of several members become one."""
+"""The operations of reductions, which combine the tensors of several members into one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ReduceOperation", "checked_operation", "mean_of_sum", "reduced"]
 
 
 class ReduceOperation(enum.Enum):
-    """What a collective computes of the members' elements. ``"sum"`` stands for ``SUM``, and so on.
+    """How a collective combines the members' elements. ``"sum"`` stands for ``SUM``, and so on.
 
     ``AVG`` is ``MEAN``.
     """

@@ -1,9 +1,9 @@
-"""The engines ``ring`` and ``memory``: collectives that native servers carry out among themselves.
+"""The engines of native servers, which carry out collectives among themselves.
 
-The client issues one task for each member and dtype; the servers exchange the elements directly, on
-threads of their own: over connections in a ring, or, if all members are on one server, directly in
-its memory. The engine ``moves`` carries out what servers do not: parts of different sizes, and
-quantized tensors.
+The client issues one task for each member and dtype. The servers exchange the elements directly, on
+threads of their own: over connections in a ring, between GPUs by NCCL or, if all members are on one
+server, in its memory. The engine ``moves`` carries out what servers do not: parts of different
+sizes, and quantized tensors.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class RingEngine:
     """Has the members' servers carry out collectives (``Engine``).
 
     The constructor makes each device a member of a group of sessions, without waiting. ``kind`` is
-    the engine of the servers; by default the fastest one that they all have. It raises
-    ``Unsupported`` if a device cannot be a member, or has no such engine.
+    the engine of the servers; by default the fastest one that they all have. Raises ``Unsupported``
+    if a device cannot be a member, or does not have the engine.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ class CollectiveTensor:
 
     def __init__(self, description: str, missing: set[str]) -> None:
         self._description = description
-        self._missing = missing  # the members that have not called; the reduction removes them
+        self._missing = missing  # the members that have not called; each call removes its member
         self._tensor: Tensor | None = None
 
     def resolve(self) -> Tensor:
@@ -117,16 +117,16 @@ class CollectiveTensor:
 class _Pass:
     """One backward pass of all members."""
 
-    # The ids of the parameters that each member registered; ``None`` before it registered.
+    # For each member, the ids of the parameters that it registered; ``None`` before that.
     registered: list[set[str | int] | None]
-    # The gradients of each parameter that are not reduced yet, in order, for each member.
+    # By parameter and member, the gradients that are not reduced yet, in order.
     submitted: dict[str | int, list[list[TensorRef]]] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class _Call:
-    """One ``all_reduce``, to which the members give one after the other."""
+    """One ``all_reduce``, to which the members give their tensors one after the other."""
 
     reduction: Reduction
     spec: TensorSpec
@@ -177,8 +177,8 @@ class DistributedSyncClient:
     def submit_gradient_sync(self, tensor: TensorRef, params: DistributedParams) -> None:
         """Reduce a gradient as soon as all members that registered the parameter submitted theirs.
 
-        The tensor in the reference is replaced then. Does not wait. Several gradients of one
-        parameter in one pass are reduced one by one.
+        The result then replaces the tensor in the reference. Does not wait. Several gradients of
+        one parameter in one pass are reduced one by one.
         """
         if not isinstance(tensor, TensorRef):
             raise ArgumentMismatch(

@@ -287,7 +287,7 @@ def test_a_failure_while_gradients_leave_changes_nothing(devices: Devices) -> No
     fails[0] = True
     with pytest.raises(ZeroDivisionError):
         trainer.step(X, Y)
-    with pytest.raises(br.UsageError, match="there are none since the last update"):
+    with pytest.raises(br.UsageError, match="no gradients were reduced since the last update"):
         trainer.update()
     assert_close(arrays_of(trainer.params), before)
     fails[0] = False
@@ -377,8 +377,8 @@ def test_tracked_tensors_of_any_device_may_be_the_parameters(devices: Devices) -
         (lambda t: t.step(X[:0], Y[:0]), br.ShapeMismatch, "the batch has no rows"),
         (lambda t: t.step(7), br.ArgumentMismatch, "rows along axis 0, but int was given"),
         (lambda t: t.step(), br.ArgumentMismatch, "but nothing was given"),
-        (lambda t: t.update(), br.UsageError, r"call backward\(\*batch\) before"),
-        (lambda t: t.gradients, br.UsageError, "gradients needs gradients, and there are none"),
+        (lambda t: t.update(), br.UsageError, r"call backward\(\*batch\) first"),
+        (lambda t: t.gradients, br.UsageError, "no gradients were reduced since the last update"),
         (
             lambda t: setattr(t, "replicas", [t.params, t.params]),
             br.ArgumentMismatch,
