@@ -1,9 +1,9 @@
 """Gradients of layers: the backward operations of Burn's IR.
 
 Each function issues one of these operations, for programs that write the backward pass of a layer
-by hand, as the recorded programs of Burn do. Others need none of them: ``Tensor.backward`` and
-``burn_remote.grad`` compute gradients of whole programs by the rules of ``gradient_rules``, which
-issue the same operations.
+by hand, as the recorded programs of Burn do. Other programs do not need them: ``Tensor.backward``
+and ``burn_remote.grad`` compute gradients of whole programs by the rules of ``gradient_rules``,
+which issue the same operations.
 
 Names, arguments and shapes are Burn's: the weight of ``linear`` is ``[in, out]``. Each gradient has
 the shape of the argument it belongs to. Stride, padding and dilation are one integer for all

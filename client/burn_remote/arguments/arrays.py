@@ -52,7 +52,8 @@ _NUMPY: Final[dict[DType, np.dtype[Any]]] = {
     dtypes.BOOL_U8: np.dtype(np.uint8),
     dtypes.BOOL_U32: np.dtype(np.uint32),
 }
-# If several dtypes have the same NumPy dtype (bool stores, flex32), arrays get the plain dtype.
+# If several dtypes have the same NumPy dtype (bools that are stored as integers, flex32), arrays
+# get the plain dtype.
 _BY_NUMPY: Final[dict[np.dtype[Any], DType]] = {
     stored: dtype
     for dtype, stored in _NUMPY.items()
@@ -169,7 +170,7 @@ def _rounded(array: Array, target: np.dtype[Any]) -> Array:
 
 
 def _float32_rounded_to_odd(array: Array) -> Array:
-    """Round numbers to float32 "to odd", so that rounding the result to bfloat16 is exact.
+    """Round numbers to float32 "to odd", so that bfloat16 can be rounded correctly from the result.
 
     Rounding to odd truncates and sets the last bit of an inexact number, so the result is never a
     midpoint of two bfloat16 numbers. The server does the same
@@ -221,8 +222,8 @@ def data_from(array: Array, dtype: DType | None = None) -> TensorData:
     """Return an array's elements in wire format: C order, little-endian.
 
     An array already in this format is not copied, so its owner must not change it before the data
-    is sent. ``dtype`` is needed only where it is not implied by the array's dtype (bool stores).
-    Raises ``ShapeMismatch`` for more axes than a tensor can have.
+    is sent. ``dtype`` is needed only if the array's dtype does not imply it, as for bools that are
+    stored as integers. Raises ``ShapeMismatch`` for more axes than a tensor can have.
     """
     if dtype is None:
         dtype = as_dtype(array.dtype)
@@ -238,8 +239,8 @@ def data_from(array: Array, dtype: DType | None = None) -> TensorData:
 def array_from(data: TensorData) -> Array:
     """Return a writable array of elements in wire format.
 
-    Takes over a writable buffer without copying it; the caller must no longer use it. Bool stores
-    become NumPy bools. Raises ``DTypeMismatch`` for quantized elements.
+    Takes over a writable buffer without copying it; the caller must no longer use it. Bools that
+    are stored as integers become NumPy bools. Raises ``DTypeMismatch`` for quantized elements.
     """
     stored = numpy_dtype(data.dtype)
     content = data.bytes

@@ -1,7 +1,7 @@
 """Nested containers of tensors and numbers: iteration over leaves, and copies with other leaves.
 
 Containers are tuples, named tuples, lists, dictionaries, slices and instances of data classes. Any
-other value is a *leaf*. Compiled functions, gradients, optimizers and checkpoints share this walk.
+other value is a *leaf*. Compiled functions, gradients, optimizers and checkpoints share this code.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ _NUMBERS: Final = frozenset({complex, float, int, bool})
 
 def is_number(value: object) -> TypeIs[Number]:
     """Return whether a value is a Python number or a NumPy scalar."""
-    # ``__class__``, because that of a traced number is its value's. Members of ``IntEnum``, for
-    # example, are instances of subclasses.
+    # ``__class__``, because a traced number has that of its value. The second test accepts
+    # instances of subclasses, such as members of ``IntEnum``.
     return value.__class__ in _NUMBERS or isinstance(value, np.generic | complex | float | int)
 
 

@@ -37,9 +37,9 @@ class BackwardPass:
     """One backward pass from ``roots``, with one gradient for each of them.
 
     ``wanted`` are the sources whose gradients are wanted; all leaves if it is ``None``. The pass
-    visits only nodes that lead to them. A pass runs once.
-    ``finish_leaf`` is called with each wanted leaf and its gradient as soon as it is complete,
-    before the pass ends; it returns the gradient to use.
+    visits only nodes that lead to them. A pass runs once. ``finish_leaf`` is called with each
+    wanted leaf and its gradient as soon as the gradient is complete, before the pass ends; it
+    returns the gradient to use.
     """
 
     def __init__(

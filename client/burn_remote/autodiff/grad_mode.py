@@ -56,7 +56,7 @@ class _Switch:
     def __new__(  # type: ignore[misc]
         cls, function: Callable[..., Any] | None = None, /
     ) -> Any:
-        """Make a switch; of a function, decorate it (``@no_grad`` without parentheses)."""
+        """Make a switch; if a function is given, decorate it (``@no_grad`` without parentheses)."""
         made = super().__new__(cls)
         made._before = []
         return made if function is None else made(function)

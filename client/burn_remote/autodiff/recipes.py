@@ -296,7 +296,7 @@ class RetainingRecipe:
 
 @final
 class AliasRecipe:
-    """The same tensor under another source: the gradient is passed on."""
+    """The recipe of an alias, which is the same tensor with another source: passes gradients on."""
 
     __slots__ = ("specs",)
 

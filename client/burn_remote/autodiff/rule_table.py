@@ -33,7 +33,8 @@ __all__ = [
 GRADIENT: Final = "grad"
 # The ending of a parameter that takes the shape and dtype of an input without its elements.
 SPEC: Final = "_spec"
-# The parameters of a formula for uniform gradients: the number of the gradient, and its shape.
+# The parameters of a formula for uniform gradients: the number of the gradient, and its shape and
+# dtype.
 NUMBER: Final = "number"
 GRADIENT_SPEC: Final = f"{GRADIENT}{SPEC}"
 
@@ -163,7 +164,7 @@ class RuleTable:
         """
         entry = self[row]
         if not isinstance(entry, Rule) or row in self._uniform:
-            raise ValueError(f"{row} needs a rule before one for uniform gradients")
+            raise ValueError(f"{row} must have a rule, and no formulas for uniform gradients yet")
         _check(row, formulas, {*entry.formulas})
         for name, formula in formulas.items():
             known = {NUMBER, GRADIENT_SPEC, f"{name}{SPEC}"} | _names(row, Role.PARAMETER)
@@ -230,9 +231,10 @@ def joint(
 ) -> Callable[[Callable[[PastCall], Mapping[str, Any]]], Callable[[PastCall], Mapping[str, Any]]]:
     """Decorate a function of a ``PastCall`` that returns the gradients of inputs by field name.
 
-    ``uses`` names the inputs and outputs that are saved for the function. It returns a list of
-    gradients for a list field. Inputs that are missing in the result, or ``None``, get no gradient.
-    ``when`` restricts the rule to one value of a parameter: a pair of its name and the value.
+    ``uses`` names the inputs and outputs that are saved for the function. For a list field, the
+    function returns a list of gradients. Inputs that are missing in the result, or ``None``, get no
+    gradient. ``when`` restricts the rule to one value of a parameter: a pair of its name and the
+    value.
     """
 
     def add(

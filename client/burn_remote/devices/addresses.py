@@ -1,7 +1,7 @@
 """Server addresses: their normal form, and their ids.
 
-As in Burn, an address gets a small integer as its id at its first use, which stays the same for the
-life of the process, in all threads. Burn's ``DeviceId`` contains this id instead of the address.
+As in Burn, an address gets a small integer as its id at its first use. The id stays the same for
+the life of the process, in all threads. Burn's ``DeviceId`` contains this id, not the address.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def normal_address(address: str) -> str:
     if not isinstance(address, str):
         raise UsageError(f"an address is text such as {DEFAULT_ADDRESS}, not {address!r}")
     text = address.strip()
-    # Without "//", a colon follows a scheme only if its name is known: "ws:/gpu-box".
+    # Without "//", the text before a colon is a scheme only if it is a known one: "ws:/gpu-box".
     if text and "//" not in text and not names_scheme(text.partition(":")[0]):
         text = f"ws://{text}"
     parsed = parse_address(text)

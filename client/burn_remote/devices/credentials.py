@@ -38,14 +38,14 @@ def checked_token(token: str | None) -> str | None:
 def trusted_context(
     tls: ssl.SSLContext | str | os.PathLike[str] | None, address: str
 ) -> ssl.SSLContext | None:
-    """Return the TLS trust for a normal address; ``None`` stands for the system's trust store.
+    """Return the TLS context for a normal address; ``None`` stands for the system's trust store.
 
     Raises ``UsageError`` for a file that cannot be used, or an address without TLS.
     """
     if tls is None:
         return None
     if not address.startswith("wss://"):
-        # Checked even if a session without TLS is already open, which would be used silently.
+        # Otherwise, a session without TLS that is already open would be used silently.
         shown = without_token(address)
         raise UsageError(f"tls= needs an address that starts with wss://, not {shown}")
     if isinstance(tls, ssl.SSLContext):

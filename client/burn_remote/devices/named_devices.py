@@ -19,7 +19,7 @@ LOCAL: Final = "local"
 
 _lock: Final = threading.Lock()
 
-# The devices of names that were used, so that calls with one name share a session.
+# Devices that were opened by name, so that calls with one name share a session.
 _opened: Final[dict[str, Device]] = {}
 
 

@@ -112,7 +112,8 @@ class RemoteDevice(Device):
         self.address: Final = address
         token, context = checked_token(token), trusted_context(tls, self.address)
         timeout_seconds = real_number("connect_timeout_seconds", connect_timeout_seconds)
-        # Each connection creates a new context for a path, so the path identifies the trust.
+        # For a path, each device makes a context of its own, so the path is the key and not the
+        # context.
         trusted = os.fspath(tls) if isinstance(tls, str | os.PathLike) else tls
         automatic = automatic_graphs_wanted(automatic_graphs)
         key = self.address, token, trusted, dialect, automatic

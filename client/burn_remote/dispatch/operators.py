@@ -59,8 +59,9 @@ Tensor = TypeVar("Tensor", bound=HasHandle)
 class Operator:
     """One row of the operation table, applied to tensors of one device.
 
-    Every method issues exactly one operation; ``binary`` issues a reshape before it if the ranks
-    differ, because Burn's operations broadcast axes but not ranks. No method waits. All raise
+    Every method issues exactly one operation of the row. ``binary`` and ``scalar`` may issue
+    conversions of dtypes before it. ``binary`` issues a reshape before it if the ranks differ,
+    because Burn's operations broadcast axes but not ranks. No method waits. All raise
     ``ShapeMismatch``, ``DTypeMismatch`` or ``DeviceMismatch`` before anything is sent.
     """
 
@@ -276,7 +277,7 @@ class Operator:
         specs = (x1.handle.spec, x2.handle.spec)
         if self._convert is not None and specs[0].dtype is not specs[1].dtype:
             dtype = promoted(specs[0].dtype, specs[1].dtype)
-            # Raises with dtype and shapes before a conversion is sent.
+            # Raises an error with the common dtype and the shapes, before a conversion is sent.
             infer(self.row, tuple([TensorSpec(spec.shape, dtype) for spec in specs]))
             converted: list[Tensor] = [self._convert(x, dtype) for x in (x1, x2)]
             return self.binary(*converted)
@@ -288,7 +289,7 @@ class Operator:
             return self.binary(x1, x2)
         aligned = self._alignments.get(specs)
         if aligned is None:
-            # Raises with the caller's own shapes, before the reshape is sent.
+            # Raises an error with the caller's own shapes, before the reshape is sent.
             infer(self.row, specs)
             rank = max(rank1, rank2)
             aligned = (_ranked(specs[0].shape, rank), _ranked(specs[1].shape, rank))

@@ -44,9 +44,9 @@ class Signatures:
         # No lock, because a fork could leave it locked forever. Each access is atomic; two threads
         # may infer the same signature, and one result is discarded.
         self.known: dict[Hashable, Signature] = {}
-        # The same signatures by the ``id`` of the specs in the key, with these specs, so that no
-        # other object gets their ids. Operations repeat with the same objects as specs, and
-        # hashing two specs takes twice as long as finding their signature here.
+        # The same signatures under keys with the ``id`` of each spec in place of the spec. An entry
+        # keeps its specs alive, so that no other object gets their ids. Operations repeat with the
+        # same objects as specs, and hashing two specs takes twice as long as a lookup here.
         self.recent: dict[Hashable, tuple[Signature, tuple[TensorSpec, ...]]] = {}
 
     def remember(

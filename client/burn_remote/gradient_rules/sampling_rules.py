@@ -48,7 +48,7 @@ class _Corner(NamedTuple):
     """Pixels next to the points: their places in a flattened image, and their contributions.
 
     ``weight`` is the pixel's share in the result. ``to_x`` and ``to_y`` are the derivatives of the
-    share by the position. All are ``[batch, rows, columns]``.
+    share with respect to the position. All are ``[batch, rows, columns]``.
     """
 
     places: Tensor

@@ -1,9 +1,10 @@
 """Gradients of the rows that update indexed elements: assign, add, multiply, minimum, maximum.
 
 An index may occur several times. Added values all get the gradient. Equal extremes share it evenly,
-as in PyTorch's ``scatter_reduce``, but each gets all of it in ``ScatterNd``, as in Burn. Of several
-assigned values, only the one that is kept gets a gradient. No rule says which one it is. The
-gradient finds it by repeating the assignment, so the device must keep the same one again.
+as in PyTorch's ``scatter_reduce``; in ``ScatterNd``, each gets the whole gradient, as in Burn. Of
+several assigned values, only the one that is kept gets a gradient. Which one is kept is not
+specified. The gradient finds it by repeating the assignment, so the device must keep the same one
+again.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ class _Update:
         if call.needs(self._tensor):
             found[self._tensor] = self._put(call, grad, zeros(grad, spec), "Assign")
         if call.needs(self._value):
-            # Number the values and assign the numbers: the number that is left names the value.
+            # Number the values and assign the numbers. Those that remain identify the values that
+            # were kept.
             numbers = counted(grad.__class__, grad.handle.client, spec.size)
             numbers = reshaped(numbers, spec.shape)
             places = zeros(grad, TensorSpec(call.spec(self._tensor).shape, I64))
