@@ -37,7 +37,8 @@ _pack: Final[Callable[[Any], bytes]] = msgpack.packb
 STREAM: Final = [0]
 CAPABILITY_BYTES: Final = 32
 
-# Burn's own server reads messages of up to 1 GiB. Smaller frames divide its work.
+# Limits of one frame. Burn's own server accepts frames of up to 1 GiB. With smaller frames, it can
+# execute the first messages before the last ones have arrived.
 MAX_JOINED_BYTES: Final = 2**18
 MAX_JOINED_MESSAGES: Final = 4096
 

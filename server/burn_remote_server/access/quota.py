@@ -349,7 +349,7 @@ class Quota:
 
 
 class HeldCopies:
-    """Copies that count as held in a session's quota, until this ends or they are passed on."""
+    """Copies that count as held in a session's quota until the context ends or ``pass_to``."""
 
     def __init__(self, quota: Quota) -> None:
         self._quota: Final = quota

@@ -182,8 +182,8 @@ class _Exchange:
         def place(sequence: int, offset: int, size: int) -> memoryview:
             if (sequence, offset, size) != (self._sequence, self._received, length):
                 raise ProtocolViolation(
-                    f"{size:,} bytes at {offset:,} of collective {sequence}; expected {length:,} "
-                    f"at {self._received:,} of collective {self._sequence}"
+                    f"received {size:,} bytes at {offset:,} of collective {sequence}; expected "
+                    f"{length:,} bytes at {self._received:,} of collective {self._sequence}"
                 )
             return memoryview(b"")  # the piece refers to the elements
 

@@ -116,8 +116,8 @@ class _Execution:
         def place(sequence: int, offset: int, length: int) -> memoryview:
             if (sequence, offset, length) != (self._sequence, self._received, size):
                 raise ProtocolViolation(
-                    f"{length:,} bytes at {offset:,} of collective {sequence}; expected {size:,} "
-                    f"at {self._received:,} of collective {self._sequence}"
+                    f"received {length:,} bytes at {offset:,} of collective {sequence}; expected "
+                    f"{size:,} bytes at {self._received:,} of collective {self._sequence}"
                 )
             return buffer
 

@@ -193,8 +193,8 @@ class Engine:
                 else:
                     invoke(plan, task[1:])
             elif isinstance(plan, GraphPlan):
-                # A drop may follow a few tasks later: programs so drop the weights that a training
-                # step replaces.
+                # Also inputs that later tasks of the batch drop: a training step replaces weights,
+                # and the program drops the old ones a few tasks later.
                 dropped = dropped_later(tasks, place) if plan.reusable_inputs else ()
                 try:
                     self._interpreter.invoke_graph(plan, task[1:], dropped)
@@ -332,8 +332,8 @@ class Engine:
             return
         if chunk.offset != slot.received or not 0 < size <= slot.size - slot.received:
             raise ProtocolViolation(
-                f"a chunk of {size:,} bytes at {chunk.offset:,} of payload {chunk.payload}, "
-                f"which has {slot.received:,} of {slot.size:,} bytes"
+                f"a chunk of {size:,} bytes begins at byte {chunk.offset:,} of payload "
+                f"{chunk.payload}, of which {slot.received:,} of {slot.size:,} bytes have arrived"
             )
         with self._failing_alone(chunk.payload, slot.spec):
             self._interpreter.backend.write(slot.upload, chunk.offset, chunk.data)

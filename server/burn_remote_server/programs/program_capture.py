@@ -114,7 +114,7 @@ class Program(NamedTuple):
     run: Callable[[list[Any], Sequence[Instruction], int, tuple[Any, ...]], None]
     # write_numbers(registers, numbers): writes the constants of a call; raises ``StepFailed``.
     write_numbers: Callable[[list[Any], tuple[Any, ...]], None]
-    # prepared(place of the step, numbers): the object that keeps the memory of its kernel.
+    # prepared(place of the step, numbers): the object that keeps the memory of its kernel alive.
     prepared: Callable[[int, tuple[Any, ...]], Any]
     # Whether the kernels of the instructions will not change any more.
     are_kernels_final: Callable[[], bool]

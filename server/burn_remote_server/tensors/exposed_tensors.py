@@ -1,8 +1,8 @@
 """The exposed tensors of a process, and the fetches that wait for one.
 
 One registry serves the whole process: sessions expose tensors; peers and other sessions fetch them.
-A fetch that arrives before its expose waits. Exposed arrays are never changed in place, so a fetch
-within the process shares the array itself.
+An *expose* makes one tensor available. A fetch that arrives before its expose waits for it. Exposed
+arrays are never changed in place, so a fetch within the process shares the array itself.
 """
 
 from __future__ import annotations

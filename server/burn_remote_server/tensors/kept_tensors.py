@@ -101,7 +101,7 @@ class KeptTensors:
     ) -> bool:
         """Keep a content; return whether it fits within the limits.
 
-        ``copies`` are those of the tensors that a session made for it.
+        ``copies`` are the copies that a session made of some of these tensors.
         """
         size = _counted(tensors)
         if size > self.max_content_bytes:
@@ -243,8 +243,8 @@ class KeptTensors:
     def _take(self, size: int, copies: HeldCopies | None) -> bool:
         """Reserve bytes in the pool; return whether they were available.
 
-        What ``copies`` have reserved remains reserved: if it were returned first, another session
-        could take it before the copies are freed.
+        The bytes that ``copies`` have reserved remain reserved. If they were returned first,
+        another session could take them before the copies are freed.
         """
         passed = 0 if copies is None else copies.pass_to(self._pool)
         if self._pool.take(size - passed):

@@ -71,7 +71,10 @@ def expression_of(signature: Signature) -> Expression | None:
 
 
 def _floats(text: str) -> Builder:
-    """Return a function of floats whose result has their dtype; ``$`` is ``f`` for ``float32``."""
+    """Return the builder of a function of floats whose result has their dtype.
+
+    ``$`` in ``text`` is replaced by ``f`` for ``float32``.
+    """
 
     def build(signature: Signature, operands: Dtypes, result: np.dtype[Any]) -> Expression | None:
         if result not in _FLOATS or {*operands} != {result}:
@@ -82,7 +85,7 @@ def _floats(text: str) -> Builder:
 
 
 def _with_constants(text: str, *constants: float) -> Builder:
-    """Return a function of floats, whose last operands are constants in the floats' dtype."""
+    """Return the builder of a function of floats and of constants, which are its last operands."""
     build_floats = _floats(text)
 
     def build(signature: Signature, operands: Dtypes, result: np.dtype[Any]) -> Expression | None:
@@ -94,7 +97,7 @@ def _with_constants(text: str, *constants: float) -> Builder:
 
 
 def _test(text: str) -> Builder:
-    """Return a function of floats whose result is a bool."""
+    """Return the builder of a function of floats whose result is a bool."""
 
     def build(signature: Signature, operands: Dtypes, result: np.dtype[Any]) -> Expression | None:
         if result != _BOOL or len({*operands}) != 1 or operands[0] not in _FLOATS:
@@ -112,7 +115,7 @@ def _bools(text: str) -> Builder:
 
 
 def _with_number(text: str, *, is_test: bool = False) -> Builder:
-    """Return a function of a float and the operation's scalar ``rhs``, rounded to its dtype."""
+    """Return the builder of a function of a float and the scalar ``rhs`` in the float's dtype."""
 
     def build(signature: Signature, operands: Dtypes, result: np.dtype[Any]) -> Expression | None:
         (dtype,) = operands
@@ -168,7 +171,7 @@ def _power(signature: Signature, operands: Dtypes, result: np.dtype[Any]) -> Exp
     if exponent in _POWERS:
         return Expression(_POWERS[exponent], dtype)
     if signature.row.name != "PowfScalar":
-        return None  # large integer exponents are not exact as floats, so the kernel treats them
+        return None  # the kernel computes these, because a float may not represent the exponent
     return Expression(f"pow{_FLOATS[dtype]}({{0}}, {{1}})", dtype, (dtype.type(exponent),))
 
 
@@ -197,8 +200,8 @@ def _fill(signature: Signature, operands: Dtypes, result: np.dtype[Any]) -> Expr
 
 
 def _cast(signature: Signature, operands: Dtypes, result: np.dtype[Any]) -> Expression | None:
-    # Not for results of integers: the server's casts of floats saturate, but in C++ the cast of a
-    # float out of range is undefined.
+    # No casts to integers: the server's casts of floats saturate, but in C++, the cast of a float
+    # that is out of range is undefined.
     if result not in _FLOATS or len(operands) != 1:
         return None
     return Expression(f"static_cast<{C_TYPES[result]}>({{0}})", result)

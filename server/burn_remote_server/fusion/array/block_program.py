@@ -94,11 +94,11 @@ class _Prepared:
 
 
 class BlockProgram:
-    """Instructions with results of one shape, or of its rows.
+    """Instructions whose results have one common shape, or one element for each row of it.
 
-    ``constants`` are zero-dimensional arrays, ``outputs`` the values that are kept. With a
-    reduction among the instructions, the shape has at least two rows, each at most half as long as
-    a block. ``runs_compiled``: the last run used kernels.
+    ``constants`` are zero-dimensional arrays, and ``outputs`` are the values that are kept. If an
+    instruction is a reduction, the shape has at least two rows, each at most half as long as a
+    block. ``runs_compiled``: the last run used kernels.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class BlockProgram:
     # -- kernels ------------------------------------------------------------------------------
 
     def _compiled(self, prepared: _Prepared) -> Kernels | None:
-        """Return the kernels if they are compiled; otherwise start to compile those that repeat."""
+        """Return the kernels if they are compiled; start to compile them at run ``COMPILED_AT``."""
         if self._compiler is None or not prepared.source:
             return None
         prepared.runs += 1
@@ -275,7 +275,7 @@ class BlockProgram:
         return self._compiler.found(prepared.source, names)
 
     def _source(self, way: _Way) -> str:
-        """Return the assembly of all kernels; nothing if there are too many axes."""
+        """Return the assembly of all kernels; an empty text if there are too many axes."""
         layout = way.layout
         rank = len(layout.size)
         if rank > MAX_KERNEL_RANK:
@@ -375,7 +375,7 @@ def _address(array: Any) -> int:
 
 
 def _strides(array: Any, layout: Layout) -> list[int]:
-    """Return the bytes between neighbours along each axis of the layout; 0 where it repeats."""
+    """Return the stride in bytes along each axis of the layout; 0 along broadcast axes."""
     missing = len(layout.result_shape) - array.ndim
     return [0] * missing + [
         0 if length == 1 else stride

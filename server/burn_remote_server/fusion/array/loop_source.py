@@ -156,7 +156,7 @@ def _version(
 
 
 def _marked(lines: Iterable[str], is_fast: bool) -> list[str]:
-    """Return instructions; mark loads and stores as independent of other iterations if fast."""
+    """Return instructions; if ``is_fast``, mark loads and stores as independent of iterations."""
     if not is_fast:
         return [*lines]
     return [

@@ -135,7 +135,7 @@ class NumericArithmetic(KernelFamily):
         return self.xp.minimum, self._limit(parameters["rhs"], first.dtype)
 
     def _opposite(self, first: ArraySpec) -> tuple[Run, Array]:
-        # A product, because a window of operations can be compiled with it.
+        # A product and not ``negative``, because fusers compile only the product.
         return self.xp.multiply, scalar_array(self.xp, -1, first.dtype)
 
     def _with_constant(self, function: Run, constant: Array) -> Run:

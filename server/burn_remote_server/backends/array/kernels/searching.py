@@ -16,8 +16,8 @@ __all__ = ["SearchKernels"]
 class SearchKernels(KernelFamily):
     """Searches whose callers declare the sizes that depend on the elements.
 
-    A wrong size is an error of the operation. NaN equals no element, so each NaN is distinct; all
-    are ordered last. -0.0 equals 0.0.
+    A wrong size is an error of the operation. NaN equals no element, so each NaN is distinct. NaN
+    is ordered last. -0.0 equals 0.0.
     """
 
     family = "Search"
@@ -56,7 +56,7 @@ class SearchKernels(KernelFamily):
         starts = self._starts(input[order])
         (places,) = xp.nonzero(starts)
         self._check(int(places.size), count, "distinct elements")
-        inverse = xp.zeros(size, np.int64)  # an order that is no permutation leaves zeros
+        inverse = xp.zeros(size, np.int64)  # zeros, because an invalid order may not fill it all
         inverse[order] = xp.cumsum(starts, dtype=np.int64) - 1
         ends = xp.concatenate([places[1:], xp.full(min(count, 1), size, dtype=places.dtype)])
         return order[places], inverse, (ends - places).astype(np.int64, copy=False)
