@@ -437,8 +437,8 @@ class Member:
 
         Code that makes ``is_over()`` true must call ``wake``. Raises ``GroupIsBroken``.
         """
-        # After an announcement, elements follow on the link, which only the engine receives; unless
-        # members announce ahead.
+        # Unless members announce ahead, elements follow an announcement on the link, and only the
+        # engine may receive these.
         has_announcement = len(self._begun) >= (MAX_AHEAD if self._announces else 1)
         if self._incoming is None or has_announcement or self._previous in self._gone:
             with self._lock:

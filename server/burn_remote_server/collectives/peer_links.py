@@ -92,8 +92,8 @@ class PeerIncoming:
             piece = open_piece(head)
             return _NOTHING if piece is None else place(*piece, size)
 
-        # A piece is received as its head and, in memory that ``choose`` returns, its elements. Any
-        # other message may be shorter than such a head; its bytes are joined again.
+        # A piece is received in two parts: its head, and its elements in memory that ``choose``
+        # returns. Other messages are divided at the same place, and their parts are joined again.
         head, rest = self._source.receive(PIECE_HEAD_BYTES, _whole(choose), check)
         piece = open_piece(head)
         if piece is not None:

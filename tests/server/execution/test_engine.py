@@ -238,7 +238,7 @@ def test_a_chunk_out_of_order_or_beyond_the_end_ends_the_session(
     session: EngineSession, wrong: Chunk
 ) -> None:
     session.run(BeginUpload(1, vector(3), 12))
-    with pytest.raises(ProtocolViolation, match="has 0 of 12 bytes"):
+    with pytest.raises(ProtocolViolation, match="of which 0 of 12 bytes have arrived"):
         session.engine.write_chunk(wrong)
 
 

@@ -149,7 +149,7 @@ class ArraySession(BackendSession):
             run = partial(kernel, **parameters, out=out)
         if widens:
             run = in_float32(run, results)
-        # Only single outputs have no dimensions: no operation declares several such outputs.
+        # No operation with several outputs has an output without dimensions.
         return self._as_array(run) if type(out) is TensorSpec and not out.shape else run
 
     def bind_into(self, signature: Signature) -> Run | None:

@@ -27,8 +27,8 @@ __all__ = ["Cudnn", "PlannedConvolution", "open_cudnn"]
 
 logger = get_logger(__name__)
 
-# Scratch memory of one call. It is taken from the device's free memory; with less, the faster
-# engines of cuDNN are not available.
+# Scratch memory of one call, taken from the device's free memory. With less, the faster engines of
+# cuDNN are not available.
 WORKSPACE_BYTES: Final = 256 * 2**20
 
 # cuDNN's kernels use vector loads, which need addresses aligned to this. Views may start anywhere.
@@ -141,8 +141,8 @@ class PlannedConvolution:
         """Return the result for x, weight, and bias or output_grad. Raises ``MemoryError``."""
         arrays = [_laid_out(tensors[position]) for position in self._operands]
         out = cupy.empty(self._task.result, self._task.dtype)
-        # Freed on return although cuDNN still uses it. This is safe: the next user of the memory
-        # runs later on the same stream.
+        # The workspace is freed on return, although cuDNN still uses it. This is safe, because the
+        # next user of the memory runs later on the same stream.
         workspace = cupy.empty(self._workspace_bytes, np.uint8)
         pointers = [array.data.ptr for array in (*arrays, out)]
         try:
@@ -246,7 +246,8 @@ def _c_order(shape: Shape) -> list[int]:
     return list(itertools.accumulate(shape[:0:-1], lambda step, size: step * size, initial=1))[::-1]
 
 
-# CuPy would add bfloat16 in float32 and return that. This rounds to nearest, ties to even.
+# CuPy's sum of bfloat16 arrays is float32. This sum is rounded to bfloat16: to nearest, ties to
+# even.
 _ADD_BFLOAT16: Final = cupy.ElementwiseKernel(
     "uint16 x, uint16 bias",
     "uint16 y",

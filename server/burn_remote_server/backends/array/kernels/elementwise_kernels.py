@@ -15,7 +15,7 @@ __all__ = ["ElementwiseExtensions"]
 
 
 class ElementwiseExtensions(KernelFamily):
-    """The functions of the array library that have these names."""
+    """The functions of the array library with the names in the table."""
 
     family = "Elementwise"
     is_elementwise = True

@@ -222,7 +222,8 @@ def _quantized(xp: Any, tensor: Array, scales: Array, spec: TensorSpec) -> Array
     blocks = _in_blocks(tensor.astype(FLOAT32, copy=False), block_sizes(spec.shape, _scheme(spec)))
     halves = blocks * (FLOAT32.type(1) / _beside_blocks(scales, spec)) * FLOAT32.type(2)
     halves = xp.where(xp.isnan(halves), FLOAT32.type(0), xp.clip(halves, 2 * least, 2 * most))
-    # Truncate to whole halves, then round these away from zero: exact in integers.
+    # Truncate to a whole number of halves, then round these away from zero. In integers, this is
+    # exact.
     counted = halves.astype(np.int16)
     values = ((counted + (counted > 0)) >> 1).astype(np.int8).reshape(spec.shape)
     return _packed(xp, values, scales, _scheme(spec))
