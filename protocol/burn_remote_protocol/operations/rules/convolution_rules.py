@@ -23,13 +23,9 @@ from burn_remote_protocol.tensors import Shape, TensorSpec
 __all__ = [
     "bias_backward",
     "convolution",
-    "convolution_backward_cost",
-    "convolution_cost",
     "deformable",
     "deformable_backward",
-    "deformable_cost",
     "transposed",
-    "transposed_cost",
     "transposed_weight_backward",
     "unfolded",
     "weight_backward",
@@ -111,13 +107,6 @@ def convolution(spatial: int) -> Rule:
     return rule
 
 
-def convolution_cost(call: Call) -> int:
-    """Count two operations for each multiplication and addition."""
-    x: TensorSpec = call.inputs[0]
-    weight: TensorSpec = call.inputs[1]
-    return 2 * math.prod(_convolved(call, x, weight)) * math.prod(weight.shape[1:])
-
-
 def _check_gradient(call: Call, spatial: int) -> None:
     x, weight, grad = call.inputs
     _check_layer(spatial + 2, x, weight, None)
@@ -144,13 +133,6 @@ def weight_backward(spatial: int) -> Rule:
         return (call.inputs[1],)
 
     return rule
-
-
-def convolution_backward_cost(call: Call) -> int:
-    """Count two operations for each multiplication and addition."""
-    weight: TensorSpec = call.inputs[1]
-    grad: TensorSpec = call.inputs[2]
-    return 2 * grad.size * math.prod(weight.shape[1:])
 
 
 def bias_backward(spatial: int) -> Rule:
@@ -238,13 +220,6 @@ def _spread(size: int, kernel: int, stride: int, padding: int, extra: int, dilat
     return spread
 
 
-def transposed_cost(call: Call) -> int:
-    """Count two operations for each multiplication and addition."""
-    x: TensorSpec = call.inputs[0]
-    weight: TensorSpec = call.inputs[1]
-    return 2 * x.size * math.prod(weight.shape[1:])
-
-
 def _check_deformed(call: Call) -> Shape:
     x, offset, weight, mask, bias = call.inputs[:5]
     _check_layer(4, x, weight, bias)
@@ -264,13 +239,6 @@ def _check_deformed(call: Call) -> Shape:
 def deformable(call: Call) -> Outputs:
     """Convolve at points moved by offsets and weighted by a mask."""
     return (result(_check_deformed(call), call.inputs[0].dtype),)
-
-
-def deformable_cost(call: Call) -> int:
-    """Count two operations for each multiplication and addition."""
-    x: TensorSpec = call.inputs[0]
-    weight: TensorSpec = call.inputs[2]
-    return 2 * math.prod(_convolved(call, x, weight)) * math.prod(weight.shape[1:])
 
 
 def deformable_backward(call: Call) -> Outputs:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from burn_remote_protocol.operations.row import Call, Rule
 from burn_remote_protocol.operations.rules.checks import (
     BOOLS,
@@ -23,7 +21,6 @@ from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = [
     "attention",
-    "attention_cost",
     "batch_norm",
     "cross",
     "embedding",
@@ -31,20 +28,12 @@ __all__ = [
     "layer_norm",
     "linear",
     "linear_bias_backward",
-    "linear_cost",
     "linear_weight_backward",
-    "linear_weight_backward_cost",
     "linear_x_backward",
-    "linear_x_backward_cost",
     "matmul",
-    "matmul_cost",
 ]
 
 Outputs = tuple[TensorSpec, ...]
-
-
-def _two(call: Call) -> tuple[TensorSpec, TensorSpec]:
-    return call.inputs[0], call.inputs[1]
 
 
 def matmul(categories: Categories) -> Rule:
@@ -63,13 +52,6 @@ def matmul(categories: Categories) -> Rule:
         return (result((*batch, lhs.shape[-2], rhs.shape[-1]), lhs.dtype),)
 
     return rule
-
-
-def matmul_cost(call: Call) -> int:
-    """Count two operations for each multiplication and addition."""
-    lhs, rhs = _two(call)
-    batch = broadcast_shapes(lhs.shape[:-2], rhs.shape[:-2])
-    return 2 * math.prod(batch) * math.prod(lhs.shape[-2:]) * rhs.shape[-1]
 
 
 def cross(call: Call) -> Outputs:
@@ -112,12 +94,6 @@ def linear(call: Call) -> Outputs:
     return (result((*x.shape[:-1], weight.shape[1]), x.dtype),)
 
 
-def linear_cost(call: Call) -> int:
-    """Count two operations for each multiplication and addition."""
-    x, weight = _two(call)
-    return 2 * x.size * weight.shape[1]
-
-
 def linear_x_backward(call: Call) -> Outputs:
     """Infer the gradient with respect to the input: ``[…, out] → […, in]``."""
     weight, grad = call.inputs
@@ -128,12 +104,6 @@ def linear_x_backward(call: Call) -> Outputs:
     return (result((*grad.shape[:-1], weight.shape[0]), grad.dtype),)
 
 
-def linear_x_backward_cost(call: Call) -> int:
-    """Count two operations for each multiplication and addition."""
-    weight, grad = _two(call)
-    return 2 * grad.size * weight.shape[0]
-
-
 def linear_weight_backward(call: Call) -> Outputs:
     """Infer the gradient with respect to the weight ``[in, out]``."""
     x, grad = call.inputs
@@ -142,12 +112,6 @@ def linear_weight_backward(call: Call) -> Outputs:
     if x.shape[:-1] != grad.shape[:-1]:
         refuse_shape(f"x is {x}, output_grad {grad}: they must differ in the last axis only")
     return (result(sizes, grad.dtype),)
-
-
-def linear_weight_backward_cost(call: Call) -> int:
-    """Count two operations for each multiplication and addition."""
-    x, grad = _two(call)
-    return 2 * x.size * grad.shape[-1]
 
 
 def linear_bias_backward(call: Call) -> Outputs:
@@ -193,13 +157,6 @@ def attention(call: Call) -> Outputs:
         if spec is not None and broadcast_shapes(spec.shape, scores) != scores:
             refuse_shape(f"{argument} is {spec}, but must broadcast to the scores {list(scores)}")
     return (result((batch, heads, length, value.shape[3]), query.dtype),)
-
-
-def attention_cost(call: Call) -> int:
-    """Count two operations for each multiplication and addition of both products."""
-    query, key = _two(call)
-    value: TensorSpec = call.inputs[2]
-    return 2 * math.prod(query.shape[:3]) * key.shape[2] * (query.shape[3] + value.shape[3])
 
 
 def layer_norm(call: Call) -> Outputs:

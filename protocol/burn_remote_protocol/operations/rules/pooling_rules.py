@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from burn_remote_protocol.operations.row import Call, Rule
@@ -28,7 +27,6 @@ __all__ = [
     "interpolate_backward",
     "pool",
     "pool_backward",
-    "pool_cost",
     "pool_with_indices",
     "pool_with_indices_backward",
 ]
@@ -64,17 +62,6 @@ def pool(spatial: int) -> Rule:
         return (result(_pooled(call, spatial), call.inputs[0].dtype),)
 
     return rule
-
-
-def pool_cost(call: Call) -> int:
-    """Count one operation per element of each window; padding does not count."""
-    x: TensorSpec = call.inputs[0]
-    spatial = len(x.shape) - 2
-    kernel = _per_axis(call.parameters["kernel_size"])
-    dilation = _per_axis(call.parameters.get("dilation", (1,) * spatial))
-    axes = zip(x.shape[2:], kernel, dilation, strict=True)
-    inside = math.prod(min(taps, -(-size // gap)) for size, taps, gap in axes)
-    return x.size + math.prod(_pooled(call, spatial)) * max(inside, 1)
 
 
 def pool_backward(spatial: int) -> Rule:
