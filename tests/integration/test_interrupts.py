@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ import pytest
 
 import burn_remote as br
 from burn_remote.autodiff.tracking import Autodiff
+from burn_remote.distributed import Group
+from burn_remote.distributed.server_engines import RingEngine, RingReduction
 from burn_remote.functions.shared_uploads import MIN_BYTES, send_shared
 from burn_remote.runner.interface import OwningHandle
 from burn_remote.runner.pending import Pending
@@ -291,3 +295,54 @@ def test_ctrl_c_while_an_upload_is_shared_leaves_no_tensor_and_no_wrong_content(
             device.sync()
             place, is_over = place + 1, not interrupt.has_come
         assert place > 5
+
+
+COLLECTIVES: dict[str, Callable[[Group, list[br.Tensor]], object]] = {
+    "all_reduce": lambda group, given: group.all_reduce(given),
+    "reduce": lambda group, given: group.reduce(given, root=1),
+    "reduce_scatter": lambda group, given: group.reduce_scatter(given),
+    "all_gather": lambda group, given: group.all_gather([(x, x > 1) for x in given]),
+    "all_to_all": lambda group, given: group.all_to_all(given),
+    "broadcast": lambda group, given: group.broadcast(given[0]),
+    "barrier": lambda group, _: group.barrier(),
+    "failure": lambda group, _: group.failure(),
+}
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("kind", [InterruptAfterCall, InterruptAt])
+def test_ctrl_c_during_a_collective_does_not_mix_it_with_the_next(
+    first_server: RunningServer,
+    second_server: RunningServer,
+    name: str,
+    kind: type[InterruptAt],
+) -> None:
+    issuing: Any = (
+        Group._reduced,
+        *(one for one in vars(RingEngine).values() if isinstance(one, FunctionType)),
+        *(one for one in vars(RingReduction).values() if isinstance(one, FunctionType)),
+        inspect.unwrap(RingEngine.complete),
+        SessionRunner.collective,
+        NativeSession.collective,
+        NativeSession._appended,
+    )
+    codes = frozenset(function.__code__ for function in issuing)
+    collective = COLLECTIVES[name]
+    with (
+        br.RemoteDevice(first_server.address) as a,
+        br.RemoteDevice(second_server.address) as b,
+        Group([a, b]) as group,
+    ):
+        given = [br.tensor([1.0, 2.0], device=device) for device in (a, b)]
+        collective(group, given)
+        place, is_over = 0, False
+        while not is_over:
+            interrupt = kind(place, codes)
+            with interrupt.watching():
+                collective(group, given)
+            sent = [br.tensor([float(place), 9.0], device=device) for device in (a, b)]
+            for x in group.all_gather(sent):
+                found = x.read().result(PATIENCE_SECONDS)
+                assert found.tolist() == [place, 9, place, 9], interrupt.place
+            place, is_over = place + 1, not interrupt.has_come
+        assert place > 10

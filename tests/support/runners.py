@@ -39,6 +39,7 @@ class RecordingSession:
         self.answers_reads = False
         # The calls of this session, in order.
         self.events: list[tuple[object, ...]] = []
+        self.issued: dict[int, int] = {}
         self.operations: list[Operation] = []
         self.uploads: dict[int, TensorData] = {}
         self.reads: list[tuple[int, Pending[TensorData]]] = []
@@ -119,6 +120,9 @@ class RecordingSession:
     def group_size(self, group: int) -> tuple[int, int]:
         return len(self.groups[group].addresses), self.groups[group].rank
 
+    def collectives_issued(self, group: int) -> int:
+        return self.issued.get(group, 0)
+
     def collective(
         self,
         group: int,
@@ -127,6 +131,7 @@ class RecordingSession:
         outputs: Sequence[TensorHandle],
     ) -> None:
         made = self._assign_ids(outputs)
+        self.issued[group] = self.collectives_issued(group) + 1
         self.events.append(("collective", str(call.kind), (*inputs, *made)))
 
     def leave_group(self, group: int) -> None:

@@ -312,9 +312,13 @@ class Group:
         if self.size == 1:
             return given.buckets
         reduction = begin()
-        for member, bucket in enumerate(given.buckets):
-            reduction.give(member, bucket)
-        return reduction.results()
+        try:
+            for member, bucket in enumerate(given.buckets):
+                reduction.give(member, bucket)
+            return reduction.results()
+        except BaseException:  # Ctrl-C between two members: all have to issue the same collectives
+            reduction.abandon()
+            raise
 
     def _check_open(self, name: str) -> None:
         if self._is_closed:

@@ -12,8 +12,8 @@ import contextlib
 import queue
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final, final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple, final
 from weakref import WeakKeyDictionary
 
 from burn_remote.distributed import collective_engine
@@ -54,6 +54,14 @@ _REDUCTIONS: Final = {
 _forgotten: Final[WeakKeyDictionary[Session, deque[int]]] = WeakKeyDictionary()
 
 
+class _Part(NamedTuple):
+    """A call of one member, and the places of its outputs in the bucket of its results."""
+
+    call: CollectiveCall
+    inputs: tuple[TensorHandle, ...]
+    places: tuple[int, ...]
+
+
 @final
 class RingEngine:
     """Has the members' servers carry out collectives (``Engine``).
@@ -75,6 +83,9 @@ class RingEngine:
         # The numbers of the group in the members' sessions.
         self._numbers: list[int] = []
         self._forgotten: list[deque[int]] = []
+        # A collective of all members that is being issued: how many collectives each had issued
+        # before, and their parts.
+        self._begun: tuple[list[int], list[list[_Part]]] | None = None
         for device in devices:
             # All devices are checked before the first one joins: a member connects as soon as it
             # has joined.
@@ -126,50 +137,40 @@ class RingEngine:
         """Give each member the tensors of all, joined along axis 0 in the order of the members."""
         if not _are_equal(buckets):
             return self._moves.all_gather(buckets)
-        return [
-            self.issue(CollectiveKind.ALL_GATHER, member, bucket)
-            for member, bucket in enumerate(buckets)
-        ]
+        return self._issue_all(CollectiveKind.ALL_GATHER, buckets)
 
     def broadcast(self, bucket: Bucket, root: int) -> list[Bucket]:
         """Give each member the tensors of one."""
         if any(x.dtype.category is Category.QUANTIZED for x in bucket):
             return self._moves.broadcast(bucket, root)
-        return [
-            self.issue(CollectiveKind.BROADCAST, member, bucket, root=root)
-            for member in range(len(self._devices))
-        ]
+        return self._issue_all(CollectiveKind.BROADCAST, [bucket] * len(self._devices), root)
 
     def all_to_all(self, buckets: Sequence[Bucket]) -> list[Bucket]:
         """Give each member its part of the tensors of all, joined along axis 0."""
         if not _are_equal(buckets) or not self.cuts_evenly(buckets[0]):
             return self._moves.all_to_all(buckets)
-        return [
-            self.issue(CollectiveKind.ALL_TO_ALL, member, bucket)
-            for member, bucket in enumerate(buckets)
-        ]
+        return self._issue_all(CollectiveKind.ALL_TO_ALL, buckets)
 
     def barrier(self) -> None:
         """Have later operations of each member run after all earlier ones of all members."""
         # All members begin before one waits: local devices execute in this thread.
-        for (token,) in [self._begin_barrier(rank) for rank in range(len(self._devices))]:
+        for (token,) in self._issue_all(CollectiveKind.BARRIER, [[]] * len(self._devices)):
             # The session waits at this operation.
-            _ = -Tensor(token)
-
-    def _begin_barrier(self, rank: int) -> Sequence[TensorHandle]:
-        call = CollectiveCall(CollectiveKind.BARRIER)
-        return self._devices[rank].runners.collective(self._numbers[rank], call, ())
+            _ = -token
 
     def failure(self) -> CollectiveFailed | None:
         """Return the first failure that a member reports, or ``None`` if there is none."""
         arrived: queue.SimpleQueue[Pending[TensorData]] = queue.SimpleQueue()
         other: BurnRemoteError | None = None
         tokens: list[tuple[Device, TensorHandle]] = []
-        for rank, device in enumerate(self._devices):
-            try:
-                tokens += [(device, token) for token in self._begin_barrier(rank)]
-            except BurnRemoteError as error:
-                other = error
+        barrier = _Part(CollectiveCall(CollectiveKind.BARRIER), (), (0,))
+        with self.complete([[barrier]] * len(self._devices)):
+            for rank, device in enumerate(self._devices):
+                try:
+                    outputs = device.runners.collective(self._numbers[rank], barrier.call, ())
+                    tokens += [(device, token) for token in outputs]
+                except BurnRemoteError as error:
+                    other = error
         asked = 0
         for device, token in tokens:
             try:
@@ -208,7 +209,7 @@ class RingEngine:
         """Return whether axis 0 of each tensor has equal parts for all members."""
         return all(x.shape[0] % len(self._devices) == 0 for x in bucket)
 
-    def issue(
+    def parts(
         self,
         kind: CollectiveKind,
         member: int,
@@ -216,27 +217,82 @@ class RingEngine:
         *,
         operation: ReduceOperation = ReduceOperation.SUM,
         root: int = 0,
-    ) -> Bucket:
-        """Issue a member's part of a collective, one for each dtype; return its outputs.
+    ) -> list[_Part]:
+        """Return a member's part of a collective: one call for each dtype.
 
         ``bucket`` has the member's inputs. For a broadcast, only the root has inputs; for the
         other members, only the shapes and dtypes in ``bucket`` count.
         """
-        runners, number = self._devices[member].runners, self._numbers[member]
+        if kind is CollectiveKind.BARRIER:
+            return [_Part(CollectiveCall(kind), (), (0,))]
         places: dict[DType, list[int]] = {}
         for place, x in enumerate(bucket):
             places.setdefault(x.dtype, []).append(place)
-        made: dict[int, Tensor] = {}
+        parts: list[_Part] = []
         for chosen in places.values():
             specs = tuple([bucket[place].handle.spec for place in chosen])
             call = CollectiveCall(kind, specs, _REDUCTIONS[operation], root)
             is_given = kind is not CollectiveKind.BROADCAST or member == root
-            inputs = [bucket[place].handle for place in chosen] if is_given else []
-            outputs = runners.collective(number, call, inputs)
-            if kind is CollectiveKind.REDUCE and member != root:
-                continue  # its only output says that the member's part is done
-            made.update(zip(chosen, map(Tensor, outputs), strict=True))
+            inputs = tuple([bucket[place].handle for place in chosen]) if is_given else ()
+            # Other members than the root of a reduction have an output that only says that they
+            # are done.
+            has_results = kind is not CollectiveKind.REDUCE or member == root
+            parts.append(_Part(call, inputs, tuple(chosen) if has_results else ()))
+        return parts
+
+    def issue(self, member: int, parts: Sequence[_Part]) -> Bucket:
+        """Issue a member's part of a collective; return its outputs."""
+        runners, number = self._devices[member].runners, self._numbers[member]
+        made: dict[int, Tensor] = {}
+        for part in parts:
+            outputs = runners.collective(number, part.call, part.inputs)
+            made.update(zip(part.places, map(Tensor, outputs), strict=bool(part.places)))
         return [made[place] for place in sorted(made)]
+
+    def issued(self, member: int) -> int:
+        """Return how many collectives a member has issued. Raises ``UsageError``."""
+        session: Session = self._devices[member].session
+        return session.collectives_issued(self._numbers[member])
+
+    def issue_rest(self, member: int, before: int, parts: Sequence[_Part]) -> None:
+        """Issue those of the parts that a member has not issued since it had issued ``before``."""
+        self.issue(member, parts[self.issued(member) - before :])
+
+    @contextlib.contextmanager
+    def complete(self, parts: list[list[_Part]]) -> Iterator[None]:
+        """Issue what the block leaves out of a collective of all members.
+
+        Without this, Ctrl-C between two members would make one member's next collective meet the
+        interrupted one of the others, and combine their elements.
+        """
+        self.complete_interrupted()
+        before = [self.issued(member) for member in range(len(parts))]
+        self._begun = (before, parts)
+        try:
+            yield
+        finally:
+            self.complete_interrupted()
+
+    def complete_interrupted(self) -> None:
+        """Issue the rest of a collective that was interrupted. Call it before each other one."""
+        if self._begun is None:
+            return
+        before, parts = self._begun
+        has_begun = any(self.issued(member) != count for member, count in enumerate(before))
+        for member, count in enumerate(before if has_begun else ()):
+            with contextlib.suppress(BurnRemoteError):  # the other members learn of its end
+                self.issue_rest(member, count, parts[member])
+        self._begun = None
+
+    def _issue_all(
+        self, kind: CollectiveKind, buckets: Sequence[Bucket], root: int = 0
+    ) -> list[Bucket]:
+        """Issue a collective of all members; return their outputs."""
+        parts = [
+            self.parts(kind, member, bucket, root=root) for member, bucket in enumerate(buckets)
+        ]
+        with self.complete(parts):
+            return [self.issue(member, part) for member, part in enumerate(parts)]
 
 
 @final
@@ -262,6 +318,8 @@ class RingReduction:
         self._by_moves: Final = by_moves
         self._moves: collective_engine.Reduction | None = None
         self._specs: list[TensorSpec] = []
+        # For each member: how many collectives it had issued before, and its parts.
+        self._given: Final[dict[int, tuple[int, list[_Part]]]] = {}
         self._outputs: dict[int, Bucket] = {}
 
     def give(self, member: int, bucket: Bucket) -> None:
@@ -271,10 +329,12 @@ class RingReduction:
                 self._moves = self._by_moves()
             self._moves.give(member, bucket)
             return
+        ring = self._ring
+        ring.complete_interrupted()
         self._specs = [x.handle.spec for x in bucket]
-        self._outputs[member] = self._ring.issue(
-            self._kind, member, bucket, operation=self._operation, root=self._root
-        )
+        parts = ring.parts(self._kind, member, bucket, operation=self._operation, root=self._root)
+        self._given[member] = (ring.issued(member), parts)
+        self._outputs[member] = ring.issue(member, parts)
 
     def results(self) -> list[Bucket]:
         """Return the bucket of each member."""
@@ -287,13 +347,13 @@ class RingReduction:
         if self._moves is not None:
             self._moves.abandon()
             return
-        for member, device in enumerate(self._ring.devices):
-            if self._outputs and member not in self._outputs:
-                with contextlib.suppress(BurnRemoteError):
-                    self.give(
-                        member,
-                        [zeros(one.shape, dtype=one.dtype, device=device) for one in self._specs],
-                    )
+        for member, device in enumerate(self._ring.devices if self._given else ()):
+            with contextlib.suppress(BurnRemoteError):
+                if member in self._given:  # an interrupt may have come between its dtypes
+                    self._ring.issue_rest(member, *self._given[member])
+                    continue
+                missing = [zeros(one.shape, dtype=one.dtype, device=device) for one in self._specs]
+                self.give(member, missing)
         self._outputs.clear()
 
 

@@ -306,6 +306,13 @@ class Session(Protocol):
         """
         ...
 
+    def collectives_issued(self, group: int) -> int:
+        """Return how many collectives this session has issued in a group.
+
+        Raises ``UsageError`` if the session is no member.
+        """
+        ...
+
     def sync(self) -> Pending[None]:
         """Request a reply once all is executed; its result raises a failure that no read raised."""
         ...

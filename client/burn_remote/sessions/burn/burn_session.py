@@ -310,6 +310,10 @@ class BurnSession:
         """Raise ``UsageError``: no session of this dialect is a member of a group."""
         raise UsageError(f"this session is not a member of group {group}")
 
+    def collectives_issued(self, group: int) -> int:
+        """Raise ``UsageError``, as ``group_size`` does."""
+        raise UsageError(f"this session is not a member of group {group}")
+
     def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
         """Have the server fetch an exposed tensor from the server at ``address``."""
         check_dtype(spec.dtype, self._release.vocabulary)

@@ -538,6 +538,11 @@ class NativeSession:
             raise UsageError(f"this session is not a member of group {group}")
         return len(spec.addresses), spec.rank
 
+    def collectives_issued(self, group: int) -> int:
+        """Return how many collectives this session has issued in a group."""
+        self.group_size(group)
+        return self._sequences[group]
+
     def collective(
         self,
         group: int,
@@ -557,9 +562,12 @@ class NativeSession:
             ):
                 self._append_drops()
             self._undropped_bytes += size
-            task = Collective(group, sequence, call, tuple(inputs), tuple(made))
-            self._sequences[group] = sequence + 1
-            self._append(encode_task(task))
+            task = encode_task(Collective(group, sequence, call, tuple(inputs), tuple(made)))
+            tasks, sequences, end = self._tasks, self._sequences, len(self._tasks)
+            # The other members count on the part once it counts as issued, so Ctrl-C must not come
+            # between the two. CPython runs no signal handler in a statement without calls.
+            sequences[group], tasks[end:] = sequence + 1, [task]
+            self._appended(task)
             if self.transfer_domain == "local":
                 # A local device executes in the thread that sends. Another member's thread must not
                 # wait for this collective while the same thread still has to send it.
@@ -582,6 +590,9 @@ class NativeSession:
 
     def _append(self, task: bytes) -> None:
         self._tasks.append(task)
+        self._appended(task)
+
+    def _appended(self, task: bytes) -> None:
         self._task_bytes += len(task)
         if len(self._tasks) >= BATCH_TASKS or self._task_bytes >= BATCH_BYTES:
             self._flush()
