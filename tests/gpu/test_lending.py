@@ -24,7 +24,9 @@ def upload(gpu: Backend, elements: int) -> Any:
 
 
 @pytest.mark.parametrize("handle", [b"", b"\0" * 63, b"\0" * 64, b"\xff" * 64, bytes(range(64))])
-def test_an_invalid_handle_is_refused_and_the_gpu_works_on(gpu: Backend, handle: bytes) -> None:
+def test_an_invalid_handle_is_refused_and_the_gpu_keeps_working(
+    gpu: Backend, handle: bytes
+) -> None:
     with pytest.raises(TransferFailed):
         gpu.borrow(upload(gpu, 2**20), handle)
 

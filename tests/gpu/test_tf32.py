@@ -1,4 +1,4 @@
-"""With ``--tf32``, products and convolutions of ``float32`` are rounded to TF32, else never."""
+"""With ``--tf32``, products and convolutions of ``float32`` are rounded to TF32, otherwise not."""
 
 from __future__ import annotations
 

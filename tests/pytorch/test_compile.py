@@ -19,7 +19,7 @@ lowering = pytest.importorskip("burn_remote.torch.compiling.lowering")
 nn = torch.nn
 pytestmark = [
     pytest.mark.torch,
-    # Of PyTorch's own code, in the frames that it compiles.
+    # PyTorch's own code gives these warnings in the frames that it compiles.
     pytest.mark.filterwarnings("ignore:Dynamo:UserWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -46,7 +46,7 @@ def tasks() -> Iterator[Tasks]:
 
 @pytest.fixture(scope="module")
 def device(tasks: Tasks) -> Any:
-    return brt.local()  # it keeps the methods that sessions have now
+    return brt.local()  # it keeps the methods of sessions that ``tasks`` has patched
 
 
 # --- training ----------------------------------------------------------------------------------
@@ -117,7 +117,8 @@ def test_a_compiled_training_step_is_three_tasks_with_the_losses_of_the_cpu(
             step()
             update.zero_grad()
             if network is ours and number > 2:
-                # Forward, backward and update; the operation makes the gradient of the loss, 1.
+                # The tasks are forward, backward and update. The operation makes the gradient of
+                # the loss, which is 1.
                 assert tasks.taken() == (1, 3)
             elif network is ours and number == 0:
                 assert tasks.taken()[0] > 20

@@ -83,7 +83,7 @@ def test_a_checkpoint_is_loaded_without_a_device(device: Any, tmp_path: Path) ->
     assert other.weight.device == device
 
 
-def test_a_saved_optimizer_goes_on(device: Any) -> None:
+def test_a_saved_optimizer_continues_after_it_is_loaded(device: Any) -> None:
     model = torch.nn.Linear(3, 1).to(device)
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(2, 3, device=device)).sum().backward()
@@ -137,7 +137,7 @@ def test_printing_shows_elements_and_device(device: Any) -> None:
     assert shown == f"tensor([1.5000, 2.0000], device='{device}')"
 
 
-def test_an_unknown_operation_names_itself_and_the_way_out(device: Any) -> None:
+def test_the_error_of_an_unknown_operation_names_it_and_the_remedy(device: Any) -> None:
     x = torch.ones(2, 2, device=device)
     with pytest.raises(NotImplementedError, match=r"aten::geqrf.*fallback\(\"cpu\"\)"):
         torch.geqrf(x)

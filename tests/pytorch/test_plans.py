@@ -29,7 +29,7 @@ def tasks() -> Iterator[Tasks]:
 
 @pytest.fixture(scope="module")
 def device(tasks: Tasks) -> Any:
-    return brt.local()  # it keeps the methods that sessions have now
+    return brt.local()  # it keeps the methods of sessions that ``tasks`` has patched
 
 
 def drawn(*shape: int, seed: int = 0) -> Any:

@@ -516,7 +516,7 @@ def test_autocast_trains_in_bfloat16_as_on_the_cpu(device: Any) -> None:
         results.append((dtypes, weights_of(model)))
     assert results[0][0] == results[1][0]
     for ours, theirs in zip(results[0][1], results[1][1], strict=True):
-        # bfloat16 has 8 bits, and rounds in other places on the CPU.
+        # bfloat16 has 8 significant bits, and the CPU rounds in other places.
         torch.testing.assert_close(ours.cpu(), theirs, atol=0.02, rtol=0.02)
 
 

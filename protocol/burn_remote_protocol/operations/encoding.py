@@ -51,9 +51,9 @@ KEY_FORMAT: Final = 2
 class _Form(NamedTuple):
     """The wire form of a row in one vocabulary.
 
-    ``key`` begins the keys of its signatures, ``fields`` has the fields of the row, each with its
-    codec, ``None`` where the vocabulary does not have the field. A message has from ``least`` to
-    ``most`` of them.
+    ``key`` begins the keys of its signatures. ``fields`` has each field of the row with its codec,
+    or with ``None`` if the vocabulary does not have the field. A message has from ``least`` to
+    ``most`` fields.
     """
 
     row: Row
@@ -72,8 +72,8 @@ def _form(kind: str, row: Row, vocabulary: Vocabulary) -> _Form:
     codecs = tuple(codec for _, codec in fields if codec is not None)
     least = len(codecs)
     if vocabulary is Vocabulary.NATIVE:
-        # Native messages leave out the last fields if they are absent in Burn 0.21, so that older
-        # versions of this project read them.
+        # Native messages leave out absent fields at their end that Burn 0.21 does not have, so
+        # that older versions of this project can read them.
         least = sum(field.lifetime is EVERYWHERE for field in row.fields)
     key = (int(vocabulary), kind, row.name)
     return _Form(row, key, tuple(fields), codecs, least, len(codecs))
@@ -226,7 +226,7 @@ def encode_operation(
 
 
 def _written(form: _Form, signature: Signature) -> int:
-    """Return how many fields a message has: native ones leave out the last that are absent."""
+    """Return how many fields a message has: a native one leaves out absent fields at its end."""
     count = form.most
     while count > form.least and signature.arguments[count - 1] == form.fields[count - 1][0].absent:
         count -= 1

@@ -70,7 +70,7 @@ def sessions() -> Sessions:
 
 
 class Breaking(FakeSession):
-    """A session that turns out to be lost, or not, when its connection is examined."""
+    """A session that is found to be lost, if it is, when its connection is examined."""
 
     def __init__(self, is_lost: bool) -> None:
         super().__init__()

@@ -76,8 +76,8 @@ FLOAT_FUNCTIONS: Final[dict[str, Callable[[br.Tensor], Any]]] = {
     ),
 }  # fmt: skip
 
-# 3 of 4 steps of ``adaptive_avg_pool3d`` divide, in another order than the row. The others have two
-# roundings where the row has one.
+# The composition of ``adaptive_avg_pool3d`` divides in three of its four steps, in another order
+# than the row. The other compositions round twice where the row rounds once.
 ROUNDED_OTHERWISE: Final = {"adaptive_avg_pool3d", "expm1", "log2", "log10"}
 
 

@@ -86,7 +86,7 @@ def test_operations_are_the_same_only_on_the_same_tensors_and_line() -> None:
     assert first.begins_like(pattern(ADD, TWICE, TWICE), 2)
     assert not first.begins_like(pattern(ADD, TWICE, TWICE), 3)
     assert not first.begins_like(pattern(ADD, TWICE, ADD, code=OTHER_LINE), 1)
-    assert not pattern(ADD, TWICE).begins_like(first, 2)  # none follows
+    assert not pattern(ADD, TWICE).begins_like(first, 2)  # it has no operation after these two
 
 
 def test_operations_are_consecutive_if_no_other_id_is_between() -> None:
@@ -156,7 +156,7 @@ def complete_then_leave(store: PatternStore, each: Pattern) -> None:
 
 
 @pytest.mark.parametrize(("use", "is_known"), [(leave, False), (complete_then_leave, True)])
-def test_a_pattern_that_is_only_ever_left_is_forgotten(
+def test_a_pattern_that_is_begun_and_never_completed_is_forgotten(
     use: Callable[[PatternStore, Pattern], None], is_known: bool
 ) -> None:
     store, each = PatternStore(), pattern(ADD, TWICE)

@@ -68,7 +68,7 @@ def written(module: ModuleType) -> Iterator[tuple[Golden, Any, Vocabulary]]:
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.split(".")[-1])
 class TestEveryFamily:
-    def test_each_row_that_it_names_is_in_its_table_once(self, module: ModuleType) -> None:
+    def test_each_row_that_a_module_names_is_in_its_table_once(self, module: ModuleType) -> None:
         assert sorted(map(str, module.ROWS)) == sorted(map(str, rows_of(module)))
         assert len(set(map(str, module.ROWS))) == len(module.ROWS)
         assert all(row in ROWS for row in module.ROWS)
@@ -144,7 +144,7 @@ def test_a_rows_outputs_match_its_definition(
     assert [*made(row, *inputs, requested=tuple(requested), **parameters)] == outputs
 
 
-def test_a_convolution_makes_as_many_places_as_the_kernel_fits() -> None:
+def test_a_convolution_has_a_result_for_each_place_where_the_kernel_fits() -> None:
     parameters: Any = {"stride": (2, 1), "padding": (0, 1), "dilation": (1, 2), "groups": 1}
     x, weight = f32(5, 3, 9, 9), f32(4, 3, 3, 3)
     # (9 - 3) // 2 + 1, and (9 + 2 - 2 * 2 - 1) // 1 + 1

@@ -34,7 +34,7 @@ def test_returned_bytes_can_be_taken_again() -> None:
     quota.take(100, 1)
 
 
-def test_a_tensor_over_the_limit_of_one_is_refused_by_name() -> None:
+def test_a_tensor_over_the_limit_for_each_tensor_is_refused_by_name() -> None:
     quota = Quota(100, 2, max_tensor_bytes=50)
     assert quota.refusal([50, 50]) is None
     refusal = quota.refusal([1, 51])
@@ -53,7 +53,8 @@ def test_the_objects_of_many_tensors_count_and_are_returned_with_them() -> None:
             quota.take(1, 1)
             stored += 1
     assert stored == quota.tensors
-    # One byte of elements each, and the objects of all but the free ones.
+    # Each tensor has one byte of elements, and its objects count unless it is one of the first
+    # ``FREE_TENSORS``.
     assert (stored - FREE_TENSORS) * (TENSOR_BYTES + 1) <= quota.max_bytes
     assert (stored - FREE_TENSORS + 1) * (TENSOR_BYTES + 1) > quota.max_bytes
     quota.give_back(quota.bytes, stored)

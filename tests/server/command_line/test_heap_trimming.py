@@ -75,7 +75,7 @@ def test_memory_that_trimming_does_not_return_is_expected_from_then_on(heap: Hea
     assert heap.trimmed == 2
 
 
-def test_memory_that_was_expected_and_ended_is_not_expected_any_more(heap: Heap) -> None:
+def test_memory_that_is_returned_later_is_not_expected_any_more(heap: Heap) -> None:
     heap.kept = heap.pinned = 40 * MIB
     heap.trimmer.examine()
     heap.kept = heap.pinned = 0
@@ -85,12 +85,12 @@ def test_memory_that_was_expected_and_ended_is_not_expected_any_more(heap: Heap)
     assert heap.trimmed == 2
 
 
-def test_trimming_pauses_for_its_processor_time_and_less_above_the_limit(
+def test_trimming_pauses_in_proportion_to_its_cpu_time_and_less_above_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = iter([100.0, 101.0, 102.0, 102.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    processor = iter([7.0, 8.0])  # trimming takes a second
+    processor = iter([7.0, 8.0])  # trimming takes one second
     monkeypatch.setattr(time, "thread_time", lambda: next(processor))
     heap = Heap()
     heap.kept = 16 * MIB

@@ -39,7 +39,7 @@ MATRIX, ROW, COLUMN = (TensorSpec(shape, F32) for shape in ((6, 5), (1, 5), (6, 
 
 @pytest.fixture(autouse=True)
 def compiled() -> Iterator[None]:
-    with compiled_at_once(), np.errstate(all="ignore"):  # as in the threads of a server
+    with compiled_at_once(), np.errstate(all="ignore"):  # a server's threads do
         yield
 
 
@@ -365,13 +365,15 @@ def test_kernels_that_cannot_be_compiled_leave_the_operations() -> None:
 @pytest.mark.parametrize(
     ("shape", "steps"),
     [
-        ((6, 5), ((0, 0),)),  # one call is as fast
+        ((6, 5), ((0, 0),)),  # a loop would not be faster
         ((0, 5), ((0, 0), (0, 1))),
         ((loop_fuser.MAX_LOOP_ELEMENTS,), ((0, 0), (0, 1))),
     ],
     ids=["one operation", "no elements", "large"],
 )
-def test_other_runs_are_no_loops(shape: tuple[int, ...], steps: Any) -> None:
+def test_single_operations_and_empty_or_large_tensors_make_no_loop(
+    shape: tuple[int, ...], steps: Any
+) -> None:
     signatures = [signature("Numeric.MulScalar", TensorSpec(shape, F32), rhs=0.5)]
     assert names(check(signatures, steps, (len(steps),), [numbers(shape)])) == []
 
@@ -381,7 +383,7 @@ def test_without_a_compiler_nothing_is_a_loop() -> None:
     assert not any(isinstance(fuser, loop_fuser.LoopFuser) for fuser in fusers)
 
 
-def test_a_loop_of_a_state_gives_the_same_results() -> None:
+def test_a_loop_that_is_restored_from_its_state_gives_the_same_results() -> None:
     signatures = [
         signature("Numeric.Add", MATRIX, ROW),
         signature("Numeric.MulScalar", MATRIX, rhs=0.1),

@@ -24,8 +24,8 @@ from support.kernels import Array
 from support.random_programs import forced_fusion, same_bits
 from support.recorded import recordings, sessions
 
-# A part of the recorded sessions: all of them would take half a minute more. Compiled, a smaller
-# part, because LLVM takes 10 to 60 ms for each program.
+# One in ``STRIDE`` recorded sessions is replayed: all of them would take half a minute more. With
+# compiled kernels, fewer are, because LLVM takes 10 to 60 ms for each program.
 STRIDE, COMPILED_STRIDE = 3, 12
 # The same operations are fused from their third time on.
 PASSES = 4

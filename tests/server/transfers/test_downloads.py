@@ -101,7 +101,7 @@ async def test_a_chunk_out_of_place_is_a_violation_and_writes_nothing(
     assert elements(download) == BYTES
 
 
-async def test_elements_are_a_report_without_hops_and_a_waiting_peer_sends_its_own() -> None:
+async def test_a_chunk_reports_progress_with_no_hops_and_a_waiting_peer_reports_its_hops() -> None:
     hops: list[int] = []
     download = Download(NumpyBackend(), SPEC, hops.append)
     download.note_progress(3)
@@ -173,7 +173,7 @@ async def test_lent_memory_is_copied_and_is_the_tensor() -> None:
 
 
 @pytest.mark.parametrize("state", ["before the spec", "after a chunk", "declined"])
-async def test_memory_is_lent_only_right_after_the_spec_and_whole(state: str) -> None:
+async def test_memory_is_lent_only_right_after_the_spec(state: str) -> None:
     download = Download(NumpyBackend(), SPEC)
     if state == "declined":
         download.decline()

@@ -170,7 +170,7 @@ async def test_a_tensor_without_memory_fails_alone_and_its_source_stops_sending(
         with pytest.raises(TransferFailed, match="the target does not have enough memory"):
             await poor
         await run.confirmed(requests[0])
-        for request in requests:  # those of the first were under way
+        for request in requests:  # chunks of the first tensor may be under way already
             await run.send(request)
         assert run.value(await good) == BYTES
 
@@ -292,7 +292,7 @@ async def test_a_peer_that_stops_in_the_middle_is_given_up_and_told() -> None:
         with pytest.raises(TransferFailed, match="arrived"):
             await fetching
         await run.confirmed(request)
-        await run.send(request, 50, 100)  # what comes too late
+        await run.send(request, 50, 100)  # too late
         good = run.fetch(2)
         request = await run.asked()
         await run.spec(request)
@@ -327,7 +327,7 @@ async def test_a_fetch_that_is_given_up_before_its_reply_is_ended_when_the_reply
         await cancelled(fetching)
         await run.spec(request)
         await run.confirmed(request)
-        for _ in range(2):  # of what is not known any more
+        for _ in range(2):  # replies and chunks of a forgotten request change nothing
             await run.spec(request)
             await run.send(request)
         good = run.fetch(2)

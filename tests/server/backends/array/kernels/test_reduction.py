@@ -170,7 +170,7 @@ def test_extremes_of_many_rows_include_infinities_and_nan(
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("length", [2, 10, 64, 1500])
-def test_one_kernel_finds_the_same_sign_of_zero_in_a_part_of_the_rows(
+def test_a_kernel_finds_the_same_sign_of_zero_if_it_gets_only_some_of_the_rows(
     dtype: Any, length: int
 ) -> None:
     random = np.random.default_rng(0)
