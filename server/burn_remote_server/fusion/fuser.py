@@ -10,9 +10,10 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.tensors import Shape
 from burn_remote_server.backends.interface import ElementwiseCall, RowReduction, Run
 
 __all__ = [
@@ -109,19 +110,34 @@ class DirectCall(NamedTuple):
 
 
 class Optimization(NumOperations):
-    """One execution in place of several operations, with the same results."""
+    """One execution in place of several operations of one output each, with the same results.
+
+    ``shape`` is the shape of the fuser that accepted the operations.
+    """
 
     name: ClassVar[str]
 
-    @property
-    @abstractmethod
-    def inputs(self) -> tuple[int, ...]:
-        """The tensors that it takes."""
+    def __init__(self, shape: Shape, operations: Sequence[StreamOperation]) -> None:
+        self._shape: Final = shape
+        self._operations: Final = tuple(operations)
+        made = dict.fromkeys(each.outputs[0] for each in operations)
+        taken = [tensor for each in operations for tensor in (*each.inputs, *each.numbers)]
+        dying = frozenset[int]().union(*[each.dying for each in operations])
+        self._inputs: Final = tuple(dict.fromkeys(one for one in taken if one not in made))
+        self._outputs: Final = tuple(one for one in made if one not in dying)
+
+    def __len__(self) -> int:
+        return len(self._operations)
 
     @property
-    @abstractmethod
+    def inputs(self) -> tuple[int, ...]:
+        """The tensors that it takes, in the order of their first use."""
+        return self._inputs
+
+    @property
     def outputs(self) -> tuple[int, ...]:
         """The tensors that it makes, except those that only its own operations use."""
+        return self._outputs
 
     @property
     def direct_call(self) -> DirectCall | None:

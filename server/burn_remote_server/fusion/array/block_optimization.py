@@ -39,10 +39,8 @@ class BlockOptimization(Optimization):
         operations: Sequence[StreamOperation],
         compiler: KernelCompiler | None = None,
     ) -> None:
-        self._shape = shape
-        self._operations = tuple(operations)
+        super().__init__(shape, operations)
         made = {each.outputs[0]: place for place, each in enumerate(operations)}
-        dying = _dying(operations)
         inputs: dict[int, Operand] = {}
         constants: list[Any] = []
         for each in operations:
@@ -53,9 +51,7 @@ class BlockOptimization(Optimization):
                 inputs[number] = Operand((), each.calls[0].constants[0].dtype)
             if each.calls and not each.numbers:
                 constants += each.calls[0].constants
-        self._inputs = tuple(inputs)
         self.program_inputs = tuple(inputs.values())
-        self._outputs = tuple(tensor for tensor in made if tensor not in dying)
         value = {tensor: place for place, tensor in enumerate(inputs)}
         constant, first = len(inputs), len(inputs) + len(constants)
         value |= {tensor: first + place for tensor, place in made.items()}
@@ -84,17 +80,6 @@ class BlockOptimization(Optimization):
             [value[tensor] for tensor in self._outputs],
             compiler,
         )
-
-    def __len__(self) -> int:
-        return len(self._operations)
-
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        return self._inputs
-
-    @property
-    def outputs(self) -> tuple[int, ...]:
-        return self._outputs
 
     @property
     def runs_compiled(self) -> bool:

@@ -63,12 +63,10 @@ class LoopOptimization(Optimization):
         operations: Sequence[StreamOperation],
         compiler: KernelCompiler | None = None,
     ) -> None:
-        self._shape = shape
-        self._operations = tuple(operations)
+        super().__init__(shape, operations)
         self._compiler = compiler
         self._ufunc: CompiledUfunc | None = None
         made = [each.outputs[0] for each in operations]
-        dying = frozenset[int]().union(*[each.dying for each in operations])
         arrays: dict[int, KernelArray] = {}
         constants: list[Any] = []
         for each in operations:
@@ -83,7 +81,6 @@ class LoopOptimization(Optimization):
                 constants += each.calls[0].constants
         self._arrays = arrays
         self._constants = tuple(constants)
-        self._outputs = tuple(tensor for tensor in made if tensor not in dying)
         self._first = len(arrays) + len(constants)
         value = {tensor: place for place, tensor in enumerate(arrays)}
         value |= {tensor: self._first + place for place, tensor in enumerate(made)}
@@ -96,17 +93,6 @@ class LoopOptimization(Optimization):
                 operands += range(constant, constant + len(each.calls[0].constants))
                 constant += len(each.calls[0].constants)
             self._calls.append((each.calls[0], operands))
-
-    def __len__(self) -> int:
-        return len(self._operations)
-
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        return tuple(self._arrays)
-
-    @property
-    def outputs(self) -> tuple[int, ...]:
-        return self._outputs
 
     @property
     def program_inputs(self) -> tuple[KernelArray, ...]:

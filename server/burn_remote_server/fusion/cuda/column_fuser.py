@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,9 +21,8 @@ from burn_remote_server.backends.cupy.sums import sum_columns
 from burn_remote_server.fusion.cuda.column_source import column_epilogue_source
 from burn_remote_server.fusion.cuda.elementwise_fuser import is_expression
 from burn_remote_server.fusion.cuda.kernel_source import KernelStep
-from burn_remote_server.fusion.cuda.optimization import Compiler, CudaOptimization, Inputs
-from burn_remote_server.fusion.fuser import FuserProperties, Optimization, StreamOperation
-from burn_remote_server.fusion.run_fuser import RunFuser
+from burn_remote_server.fusion.cuda.optimization import CudaFuser, CudaOptimization, Inputs
+from burn_remote_server.fusion.fuser import FuserProperties, StreamOperation
 
 __all__ = ["CudaColumnFuser", "CudaColumnOptimization"]
 
@@ -52,7 +51,7 @@ class CudaColumnOptimization(CudaOptimization):
         self._width = column_width(shape, axis)
         *self._first_passes, self._last_pass = column_passes(shape, axis)
         self.grid = self._last_pass.grid
-        return column_epilogue_source(self.shape, inputs, steps, kept)
+        return column_epilogue_source(self._shape, inputs, steps, kept)
 
     def _last_values(self) -> Sequence[Any]:
         integers = (self._last_pass.rows, self._width, self._last_pass.chunk)
@@ -64,14 +63,10 @@ class CudaColumnOptimization(CudaOptimization):
         return [sum_columns(inputs[0], self._first_passes, self._width), *inputs[1:]]
 
 
-class CudaColumnFuser(RunFuser):
+class CudaColumnFuser(CudaFuser):
     """Collects a sum of columns, and element-wise operations on its result."""
 
-    least_bytes: ClassVar[int] = 1
-
-    def __init__(self, compiler: Compiler) -> None:
-        self._compiler: Final = compiler
-        super().__init__()
+    optimization: ClassVar[type[CudaOptimization]] = CudaColumnOptimization
 
     def _accepted_shape(self, operation: StreamOperation) -> Shape | None:
         if len(operation.outputs) != 1:
@@ -81,15 +76,8 @@ class CudaColumnFuser(RunFuser):
             return out.shape if sums_columns(operation) else None
         return self._shape if out.shape == self._shape and is_expression(operation) else None
 
-    def finish(self) -> Optimization:
-        assert self._shape is not None
-        return CudaColumnOptimization(self._shape, self._operations, self._compiler)
-
     def properties(self) -> FuserProperties:
         return FuserProperties(len(self._operations), ready=len(self._operations) > 1)
-
-    def _empty(self) -> Self:
-        return type(self)(self._compiler)
 
 
 def sums_columns(operation: StreamOperation) -> bool:

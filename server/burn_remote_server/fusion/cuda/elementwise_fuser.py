@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final
 
 from burn_remote_protocol.tensors import Shape
 from burn_remote_server.backends.cupy.expressions import expression_of
 from burn_remote_server.fusion.cuda.kernel_source import FUNCTION, KernelStep, kernel_source
-from burn_remote_server.fusion.cuda.optimization import Compiler, CudaOptimization, Inputs
-from burn_remote_server.fusion.fuser import FuserProperties, Optimization, StreamOperation
-from burn_remote_server.fusion.run_fuser import RunFuser
+from burn_remote_server.fusion.cuda.optimization import CudaFuser, CudaOptimization, Inputs
+from burn_remote_server.fusion.fuser import FuserProperties, StreamOperation
 
 __all__ = ["CudaElementwiseFuser", "CudaElementwiseOptimization", "is_expression"]
 
@@ -30,18 +29,14 @@ class CudaElementwiseOptimization(CudaOptimization):
     def _kernel_source(
         self, inputs: Inputs, steps: Sequence[KernelStep], kept: Sequence[int]
     ) -> str:
-        self.grid = (min(-(-math.prod(self.shape) // THREADS), MAX_BLOCKS),)
-        return kernel_source(self.shape, inputs, steps, kept)
+        self.grid = (min(-(-math.prod(self._shape) // THREADS), MAX_BLOCKS),)
+        return kernel_source(self._shape, inputs, steps, kept)
 
 
-class CudaElementwiseFuser(RunFuser):
+class CudaElementwiseFuser(CudaFuser):
     """Collects element-wise operations with results of one shape."""
 
-    least_bytes: ClassVar[int] = 1
-
-    def __init__(self, compiler: Compiler) -> None:
-        self._compiler: Final = compiler
-        super().__init__()
+    optimization: ClassVar[type[CudaOptimization]] = CudaElementwiseOptimization
 
     def _accepted_shape(self, operation: StreamOperation) -> Shape | None:
         if not operation.calls or len(operation.outputs) != 1:
@@ -51,17 +46,10 @@ class CudaElementwiseFuser(RunFuser):
             return None
         return out.shape if is_expression(operation) else None
 
-    def finish(self) -> Optimization:
-        assert self._shape is not None
-        return CudaElementwiseOptimization(self._shape, self._operations, self._compiler)
-
     def properties(self) -> FuserProperties:
         # Each operation but the first saves a launch, which saves more time than anything else. So
         # the score is the number of operations.
         return FuserProperties(len(self._operations), ready=len(self._operations) > 1)
-
-    def _empty(self) -> Self:
-        return type(self)(self._compiler)
 
 
 def is_expression(operation: StreamOperation) -> bool:

@@ -1,4 +1,4 @@
-"""Optimizations that execute their operations as one CUDA kernel.
+"""Optimizations that execute their operations as one CUDA kernel, and their fusers.
 
 The cost of a small operation on a GPU is the launch of its kernel, about 10 µs of the server's
 time. The cost of a large one is the memory traffic of its operands. Operations that run as one
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Self
 
 import cupy
 import numpy as np
@@ -22,8 +22,9 @@ from burn_remote_server.fusion.background_compiler import BackgroundCompiler
 from burn_remote_server.fusion.cuda.kernel_source import KernelStep
 from burn_remote_server.fusion.fuser import Optimization, OptimizationState, StreamOperation
 from burn_remote_server.fusion.optimization_state import state_of
+from burn_remote_server.fusion.run_fuser import RunFuser
 
-__all__ = ["Compiler", "CudaOptimization", "Inputs"]
+__all__ = ["Compiler", "CudaFuser", "CudaOptimization", "Inputs"]
 
 Compiler = BackgroundCompiler[Any]
 
@@ -34,8 +35,8 @@ Inputs = Sequence[tuple[Shape, "np.dtype[Any]"]]
 class CudaOptimization(Optimization):
     """Operations as one kernel, for inputs in C order.
 
-    ``shape`` is the shape of the fuser that accepted the operations. ``function`` is the kernel's
-    name in its source. ``grid`` and ``block`` are the sizes with which it is launched.
+    ``function`` is the kernel's name in its source. ``grid`` and ``block`` are the sizes with which
+    it is launched.
     """
 
     function: str
@@ -45,11 +46,9 @@ class CudaOptimization(Optimization):
     def __init__(
         self, shape: Shape, operations: Sequence[StreamOperation], compiler: Compiler
     ) -> None:
-        self.shape: Final = shape
-        self._operations: Final = tuple(operations)
+        super().__init__(shape, operations)
         self._compiler: Final = compiler
         made = {each.outputs[0]: each.signature.outputs[0].shape for each in operations}
-        dying = frozenset[int]().union(*[each.dying for each in operations])
         inputs: dict[int, tuple[Shape, Any]] = {}
         for each in operations:
             for tensor, use in zip(each.inputs, each.signature.input_uses, strict=True):
@@ -57,9 +56,7 @@ class CudaOptimization(Optimization):
                     inputs[tensor] = use.spec.shape, array_dtype(use.spec.dtype)
             for tensor in each.numbers:
                 inputs[tensor] = (), array_dtype(each.signature.input_uses[0].spec.dtype)
-        self._inputs: Final = tuple(inputs)
         self._expected: Final = tuple(inputs.values())
-        self._outputs: Final = tuple(tensor for tensor in made if tensor not in dying)
         value = {tensor: place for place, tensor in enumerate(inputs)}
         steps: list[KernelStep] = []
         for each in operations:
@@ -103,17 +100,6 @@ class CudaOptimization(Optimization):
         """Return the arrays that are passed to the kernel for the inputs."""
         return inputs
 
-    def __len__(self) -> int:
-        return len(self._operations)
-
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        return self._inputs
-
-    @property
-    def outputs(self) -> tuple[int, ...]:
-        return self._outputs
-
     @property
     def is_final(self) -> bool:
         return self._kernel is not None or self._compiler.is_final(self._source)
@@ -140,4 +126,23 @@ class CudaOptimization(Optimization):
         return outputs
 
     def to_state(self) -> OptimizationState:
-        return state_of(self.name, self.shape, self._operations)
+        return state_of(self.name, self._shape, self._operations)
+
+
+class CudaFuser(RunFuser):
+    """Collects operations of one shape for an optimization on a GPU."""
+
+    # Each operation after the first saves a launch, whatever the size of its result.
+    least_bytes: ClassVar[int] = 1
+    optimization: ClassVar[type[CudaOptimization]]
+
+    def __init__(self, compiler: Compiler) -> None:
+        self._compiler: Final = compiler
+        super().__init__()
+
+    def finish(self) -> Optimization:
+        assert self._shape is not None
+        return self.optimization(self._shape, self._operations, self._compiler)
+
+    def _empty(self) -> Self:
+        return type(self)(self._compiler)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -17,10 +17,9 @@ from burn_remote_server.backends.cupy.expressions import Expression
 from burn_remote_server.backends.cupy.row_kernels import are_fitting, row_grid
 from burn_remote_server.fusion.cuda.elementwise_fuser import is_expression
 from burn_remote_server.fusion.cuda.kernel_source import FUNCTION, KernelStep
-from burn_remote_server.fusion.cuda.optimization import Compiler, CudaOptimization, Inputs
+from burn_remote_server.fusion.cuda.optimization import CudaFuser, CudaOptimization, Inputs
 from burn_remote_server.fusion.cuda.row_source import row_source
-from burn_remote_server.fusion.fuser import FuserProperties, Optimization, StreamOperation
-from burn_remote_server.fusion.run_fuser import RunFuser
+from burn_remote_server.fusion.fuser import FuserProperties, StreamOperation
 
 __all__ = ["CudaRowFuser", "CudaRowOptimization"]
 
@@ -45,19 +44,19 @@ class CudaRowOptimization(CudaOptimization):
             dtype = array_dtype(out.dtype)
             steps = [KernelStep(Expression("{0}", dtype), operands, "sum", True)]
             if row.name == "MeanDim":
-                count = dtype.type(self.shape[-1])
+                count = dtype.type(self._shape[-1])
                 steps.append(
                     KernelStep(Expression("({0} / {1})", dtype, (count,)), (first,), None, True)
                 )
             return steps
         (step,) = super()._steps(operation, operands, first)
-        return [step._replace(is_narrow=out.shape != self.shape)]
+        return [step._replace(is_narrow=out.shape != self._shape)]
 
     def _kernel_source(
         self, inputs: Inputs, steps: Sequence[KernelStep], kept: Sequence[int]
     ) -> str:
-        self.grid, self.block = row_grid(math.prod(self.shape[:-1]), self.shape[-1])
-        return row_source(self.shape, inputs, steps, kept)
+        self.grid, self.block = row_grid(math.prod(self._shape[:-1]), self._shape[-1])
+        return row_source(self._shape, inputs, steps, kept)
 
 
 def _softmax(name: str, dtype: np.dtype, operand: int, first: int) -> list[KernelStep]:
@@ -78,14 +77,10 @@ def _softmax(name: str, dtype: np.dtype, operand: int, first: int) -> list[Kerne
     ]  # fmt: skip
 
 
-class CudaRowFuser(RunFuser):
+class CudaRowFuser(CudaFuser):
     """Collects reductions of rows of one shape, and element-wise operations around them."""
 
-    least_bytes: ClassVar[int] = 1
-
-    def __init__(self, compiler: Compiler) -> None:
-        self._compiler: Final = compiler
-        super().__init__()
+    optimization: ClassVar[type[CudaOptimization]] = CudaRowOptimization
 
     def _accepted_shape(self, operation: StreamOperation) -> Shape | None:
         if len(operation.outputs) != 1:
@@ -100,16 +95,9 @@ class CudaRowFuser(RunFuser):
         # The dtype matters only to reductions.
         return shape if are_fitting(shape, np.dtype(np.float32)) else None
 
-    def finish(self) -> Optimization:
-        assert self._shape is not None
-        return CudaRowOptimization(self._shape, self._operations, self._compiler)
-
     def properties(self) -> FuserProperties:
         reduces = any(map(_reduces_rows, self._operations))
         return FuserProperties(len(self._operations), ready=reduces and len(self._operations) > 1)
-
-    def _empty(self) -> Self:
-        return type(self)(self._compiler)
 
 
 def _reduces_rows(operation: StreamOperation) -> bool:
