@@ -2,9 +2,9 @@
 
 A group has three *steady* servers and a *victim*, a new server each round, at a random rank. The
 program issues a chain of all-reduces, and after a random time the victim is killed or stopped. All
-other members must raise ``CollectiveFailed`` with the victim's rank and address; then they compute
-on, and a new group of them carries out a collective. The steady servers must keep no threads,
-descriptors or tensors of the rounds.
+other members must raise ``CollectiveFailed`` with the victim's rank and address. After that, they
+must still compute, and a new group of them carries out a collective. The steady servers must keep
+no threads, descriptors or tensors of the rounds.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _check(
     steady: list[Any],
     values: list[br.Tensor],
 ) -> None:
-    """Check what the survivors raised, and that their sessions compute on."""
+    """Check what the survivors raised, and that their sessions still compute."""
     for one in survivors:
         assert isinstance(one.error, br.CollectiveFailed), one.error or "it was done too early"
         assert (one.error.member, one.error.address) == (culprit, victim.address), one.error

@@ -75,7 +75,7 @@ def test_burns_bytes_survive_a_round_trip(device: br.Device, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_quantization_for_burns_client_works_where_the_original_panics(
+def test_quantization_for_burns_client_works_where_burns_server_panics(
     first_server: RunningServer, name: str
 ) -> None:
     data = GOLDEN[name]

@@ -30,7 +30,7 @@ def every_binade(dtype: type[np.floating[Any]], low: int, high: int) -> Array:
 
 def units(found: Array, exact: Array) -> Any:
     """Return the error of each result in units in the last place of the exact value."""
-    # Just below 1 the spacing is that of the numbers which the results could be.
+    # At a power of 2, the stricter spacing counts: that of the smaller numbers.
     size = np.nextafter(np.abs(exact).astype(found.dtype), found.dtype.type(0))
     return np.abs(found.astype(exact.dtype) - exact) / np.spacing(size)
 

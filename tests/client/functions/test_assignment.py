@@ -147,7 +147,7 @@ def test_values_are_converted_only_if_the_dtype_holds_them(device: br.Device) ->
     assert np.array_equal(half.numpy(), np.array([0.1, 2.0], np.float16))
 
 
-def test_gradients_pass_assigned_values_and_kept_elements(device: br.Device) -> None:
+def test_gradients_reach_assigned_values_and_kept_elements(device: br.Device) -> None:
     w = br.tensor([1.0, 2.0, 3.0], device=device, requires_grad=True)
     v = br.tensor(4.0, device=device, requires_grad=True)
     h = w * 2

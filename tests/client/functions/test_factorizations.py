@@ -29,7 +29,7 @@ def test_a_vector_on_the_right_gives_a_vector(device: br.Device) -> None:
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10, strict=True)
 
 
-def test_a_complex_matrix_may_meet_a_real_one(device: br.Device) -> None:
+def test_an_equation_may_have_a_complex_and_a_real_matrix(device: br.Device) -> None:
     random = np.random.default_rng(5)
     left, right = random.normal(size=(3, 3)) + 1j, random.normal(size=(3, 2))
     found = br.linalg.solve(br.tensor(left, device=device), br.tensor(right, device=device))

@@ -244,7 +244,7 @@ def test_an_undivided_frame_has_the_drop_that_follows_a_last_read() -> None:
     assert len(known) == 2
 
 
-def test_a_frame_that_differs_in_one_bit_is_no_other_frame_undivided() -> None:
+def test_an_undivided_frame_with_one_bit_changed_has_the_messages_of_its_own_bytes() -> None:
     written = frame(add(300, 301, 302), drop(300), read(70_000, 302), sync(3))
     recognizer = MessageRecognizer()
     for _ in range(3):

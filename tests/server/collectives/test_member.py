@@ -120,7 +120,7 @@ def test_a_member_that_does_not_join_is_named() -> None:
     members.leave()
 
 
-def test_a_link_that_cannot_be_dialled_names_the_member_before() -> None:
+def test_a_link_that_cannot_be_dialled_names_the_previous_member() -> None:
     def dial(check: Callable[[], None]) -> Incoming:
         raise ConnectionFailed("nothing listens there")
 
@@ -154,7 +154,7 @@ def test_a_member_that_is_alive_but_issues_nothing_is_named_everywhere(late: int
 
 
 def test_of_two_late_members_the_one_whose_neighbour_has_begun_is_named() -> None:
-    members = Members(4, issue_seconds=1.2)  # member 3 names member 2 after 1.8
+    members = Members(4, issue_seconds=1.2)  # member 3 names member 2 after 1.8 s
     slots = [members.issue(rank, SUM, vector(rank)) for rank in (0, 3)]
     for (slot,) in slots:
         error = error_of(slot)

@@ -126,7 +126,7 @@ def numbers(dtype: DType, count: int, seed: int = 0) -> Array:
 
 
 def special(dtype: DType) -> Array:
-    """Return the edges of a dtype."""
+    """Return the special values of a dtype."""
     wanted = array_dtype(dtype)
     if dtype is BOOL:
         return np.array([False, True])
@@ -261,7 +261,7 @@ def test_functions_that_are_not_rounded_exactly_are_not_compiled(name: str) -> N
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16])
-def test_sixteen_bits_are_not_compiled(dtype: DType) -> None:
+def test_floats_of_16_bits_are_not_compiled(dtype: DType) -> None:
     spec = TensorSpec((8,), dtype)
     assert not is_exact(operation("Numeric.Add", spec, spec))
 

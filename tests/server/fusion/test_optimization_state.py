@@ -36,7 +36,7 @@ def inputs_of(optimization: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_an_optimization_of_a_state_gives_the_same_results(seed: int) -> None:
+def test_an_optimization_that_is_built_from_its_state_gives_the_same_results(seed: int) -> None:
     _, found = optimizations(seed)
     for optimization in found:
         state = msgpack.unpackb(msgpack.packb(optimization.to_state()))

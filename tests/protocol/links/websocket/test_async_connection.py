@@ -378,7 +378,9 @@ async def test_a_message_that_arrives_alone_is_offered_before_it_is_queued() -> 
         assert offered == [b"taken", b"left"]
 
 
-async def test_what_takes_a_lone_message_may_raise_where_messages_are_received() -> None:
+async def test_an_error_of_the_handler_of_lone_messages_is_raised_where_messages_are_received() -> (
+    None
+):
     def fail(message: bytes) -> bool:
         raise LookupError("no such thing")
 

@@ -67,7 +67,7 @@ def test_a_write_to_a_full_socket_returns_after_its_timeout(
     assert 0 < sum(buffer.accepted) < 2**24
 
 
-def test_watching_tells_bytes_from_a_wake_and_a_timeout(
+def test_watching_distinguishes_bytes_a_wake_and_a_timeout(
     ends: tuple[PlainStream, socket.socket],
 ) -> None:
     stream, far = ends

@@ -294,7 +294,7 @@ def test_a_session_keeps_a_bounded_number_of_programs(
     assert len(running.runner._programs._programs) <= 4
 
 
-def test_the_frames_of_a_session_s_programs_have_a_bounded_length(
+def test_the_frames_of_the_programs_of_a_session_have_a_bounded_length(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frame_programs, "PROGRAM_FRAME_BYTES_KEPT", 2000)
