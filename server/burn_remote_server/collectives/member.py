@@ -214,6 +214,9 @@ class Member:
 
         ``reported_by`` is the neighbour that reported it.
         """
+        if reported_by is not None and broken.member >= self.size:
+            reason = f"it reported a failure of member {broken.member} of {self.size} members"
+            broken = GroupBroken(0, reported_by, reason)
         with self._lock:
             if reported_by is not None and broken.member == reported_by:
                 self._gone.add(reported_by)

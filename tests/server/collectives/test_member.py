@@ -186,6 +186,21 @@ def test_the_earliest_failure_counts() -> None:
     members.leave()
 
 
+@pytest.mark.parametrize("reporter", ["previous", "next"])
+def test_a_neighbour_that_names_a_member_that_does_not_exist_has_failed(reporter: str) -> None:
+    members = Members(3)
+    (slot,) = members.issue(0, SUM, vector(0))
+    ring, broken = members.rings[0], GroupBroken(7, 3, "it does not exist")
+    if reporter == "next":
+        ring.receive_from_next(broken)
+    else:
+        ring.report(broken, reported_by=2)
+    error = error_of(slot)
+    assert error.member == (1 if reporter == "next" else 2)
+    assert "a failure of member 3 of 3 members" in str(error)
+    members.leave()
+
+
 def test_nobody_leaves_a_barrier_before_the_last_has_entered() -> None:
     members = Members(3)
     slots = [members.issue(rank, BARRIER)[0] for rank in (0, 1)]
