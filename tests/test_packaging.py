@@ -97,6 +97,51 @@ def test_a_layer_of_a_contract_has_each_folder(package: Path) -> None:
     assert set(folders_of(package)) - layered == set()
 
 
+# Folders with parallel implementations, whose modules may have equal names.
+PARALLEL = [
+    {"backends/array", "backends/cupy", "backends/numpy"},
+    {"fusion/array", "fusion/cuda"},
+    {"fusion/array", "backends/array"},  # the fusers of the array backends
+    {"dialects/burn_0_21", "dialects/burn_0_22", "dialects/native"},
+    {"torch/aten", "functions", "nn"},  # the same functions, by PyTorch's names and by ours
+    {"torch/aten", "arguments"},
+]
+
+
+def are_parallel(paths: list[Path]) -> bool:
+    """Return whether modules lie in different folders of one group in ``PARALLEL``."""
+    for group in PARALLEL:
+        folders = [
+            folder for path in paths for folder in group if path.is_relative_to(Path(folder))
+        ]
+        if len(folders) == len(set(folders)) == len(paths):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_modules_have_equal_or_similar_names_only_in_parallel_folders(package: Path) -> None:
+    modules: dict[str, list[Path]] = {}
+    for path in sorted(package.rglob("[a-z]*.py")):
+        modules.setdefault(path.stem.removesuffix("s"), []).append(path.relative_to(package))
+    alike = [paths for paths in modules.values() if len(paths) > 1 and not are_parallel(paths)]
+    assert [[str(path) for path in paths] for paths in alike] == []
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_no_module_outside_a_folder_has_the_folders_name(package: Path) -> None:
+    folders = [path.parent for path in package.rglob("*/__init__.py")]
+    named = [
+        (str(folder.relative_to(package)), str(path.relative_to(package)))
+        for folder in folders
+        for path in (*package.rglob("[a-z]*.py"), *folders)
+        if path.stem.removesuffix("s") == folder.name.removesuffix("s")
+        and not path.is_relative_to(folder)
+        and not are_parallel([folder.relative_to(package), path.relative_to(package)])
+    ]
+    assert named == []
+
+
 def test_no_import_in_a_circle_is_ignored() -> None:
     contracts = PROJECT["tool"]["importlinter"]["contracts"]
     (circles,) = [contract for contract in contracts if contract["type"] == "acyclic_siblings"]
