@@ -74,8 +74,8 @@ class FuserStatus(enum.Enum):
 class FuserProperties(NamedTuple):
     """Properties of the optimization that a fuser could build now.
 
-    ``score`` compares the fusers of a device: the larger one is chosen. ``ready``: the optimization
-    would be faster than its operations one by one.
+    ``score`` compares the fusers of a device: the fuser with the largest score is chosen.
+    ``ready``: the optimization would be faster than its operations one by one.
     """
 
     score: int

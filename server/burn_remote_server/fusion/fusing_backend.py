@@ -36,7 +36,7 @@ class FusionRuntime(ABC):
 
     @abstractmethod
     def fusers(self, device: Backend) -> Sequence[OperationFuser]:
-        """Return new fusers for a device, which one stream uses."""
+        """Return new fusers for a device. One stream uses them."""
 
     def graph_fusers(self, device: Backend) -> Sequence[OperationFuser]:
         """Return new fusers for the steps of a graph."""

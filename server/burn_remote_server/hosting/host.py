@@ -71,8 +71,8 @@ EXPIRE_EVERY_SECONDS: Final = 1.0
 # that returns earlier, but after ``max_operation_seconds``, fails without ending its session.
 LOST_OPERATION_FACTOR: Final = 2
 
-# The divisor of the bytes allowed for a device's sessions that gives the most bytes of freed memory
-# to keep for reuse.
+# The bytes allowed for a device's sessions, divided by this number, are the most freed memory that
+# is kept for reuse.
 KEPT_DIVISOR: Final = 8
 
 # A progress report gets one more hop for each period of this many fetch timeouts since it arrived.

@@ -56,7 +56,7 @@ def _operations(
                 bound[plan] = session.bind_elementwise(plan.signature)
             calls = bound[plan]
         if place in numbered:
-            # Fusible only if any numbers give a call with one constant.
+            # Fusible only if the call has one constant, whatever the numbers are.
             calls = session.bind_elementwise(plan.signature, _numbers(task, plan, place))
             if [len(call.constants) for call in calls] != [1]:
                 continue

@@ -53,7 +53,7 @@ Instruction = tuple[Any, ...]
     CHECKED_MANY, UNPACKED,
 ) = range(18)  # fmt: skip
 
-# The forms whose ``j`` has the registers whose memory their results may take.
+# The forms in which ``j`` has the registers whose memory the results may take.
 MAY_REUSE: Final = frozenset({REUSING, FUSED, NUMBERED})
 
 _NO_OPERANDS: Final = frozenset({NO_INPUT, FREE, CHECK, FAILED})

@@ -49,7 +49,7 @@ class Entry(NamedTuple):
 
 
 class _Window(NamedTuple):
-    """Operations on relative tensor ids; the operations by the ``fusion_key`` of their plans."""
+    """The key of a window: operations by the ``fusion_key`` of their plans, with relative ids."""
 
     keys: tuple[Hashable, ...]
     tensors: tuple[tuple[int, ...], ...]
@@ -138,7 +138,8 @@ class StreamFusion:
                 self._counts.fallbacks += 1
                 return 0
             self._counts.operations_fused += block.end - block.start
-            # Without a call in between, so that after an interrupt only the drops remain.
+            # These assignments contain no function call, so no interrupt can come between them.
+            # After an interrupt, only the drops remain to be done.
             self._drops, progress.place, self._overwritten = drops, end, ()
         except BaseException:  # an interrupt: later operations must not use overwritten inputs
             self._lose("it was interrupted")
@@ -152,7 +153,7 @@ class StreamFusion:
         self._store.clear()
 
     def _lose(self, reason: str) -> None:
-        """Replace tensors that may have been overwritten by failures."""
+        """Store failures in place of the tensors that may have been overwritten."""
         failure = OperationFailed(reason)
         self._tensors.store_failure(self._overwritten, failure)
         self._overwritten = ()
