@@ -329,7 +329,7 @@ def test_wrong_numbers_end_the_session(session: EngineSession, numbers: Any) -> 
     [
         (DefineGraph(GRAPH, 1, ((77, 0),), (1,)), "begins with a signature"),
         (DefineGraph(GRAPH, 1, ((),), (1,)), "begins with a signature"),
-        (DefineGraph(GRAPH, 1, ((ADD, 0),), (1,)), "has 2 inputs, not 1"),
+        (DefineGraph(GRAPH, 1, ((ADD, 0),), (1,)), "gives 1 inputs to Numeric.Add; expected 2"),
         (DefineGraph(GRAPH, 1, ((NEGATE, 1),), (1,)), "used before it is filled"),
         (DefineGraph(GRAPH, 1, ((NEGATE, 0),), (0,)), "outputs must be results"),
         (DefineGraph(GRAPH, 1, ((NEGATE, 0),), (2,)), "outputs must be results"),
