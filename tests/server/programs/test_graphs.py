@@ -633,7 +633,7 @@ def test_an_input_of_another_dtype_fails_only_the_steps_that_use_it(
         DefineGraph(GRAPH, 3, ((NEGATE, 0), (NEGATE, 1), (NEGATE, 2)), (3, 4, 5)),
         (GRAPH, 7, 2, other, 11, 12, 13),  # 99 is unknown
     )
-    with pytest.raises(OperationFailed, match=r"int64\[2\], the graph takes float32\[2\]"):
+    with pytest.raises(OperationFailed, match=r"int64\[2\]; the graph expects float32\[2\]"):
         session.values(11, size=2)
     assert session.values(12, size=2) == [-10, -20]
     assert (13 in session.interpreter.tensors.arrays) == (other == 1)
