@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn
 
@@ -143,13 +143,7 @@ class WebSocketLink:
             if fragment_bytes is None:
                 await self._connection.send_message(*buffers)
             else:
-                await self._connection.send(
-                    [
-                        memoryview(buffer)[at : at + fragment_bytes]
-                        for buffer in buffers
-                        for at in range(0, len(buffer), fragment_bytes)
-                    ]
-                )
+                await self._connection.send(_fragments(buffers, fragment_bytes))
         except ConnectionClosed as error:
             self._raise_lost(error)
 
@@ -217,6 +211,17 @@ class WebSocketLink:
         else:
             text = f"{self._peer} hung up"
         raise ConnectionLost(text) from error
+
+
+async def _fragments(buffers: Sequence[bytes | memoryview], size: int) -> AsyncIterator[memoryview]:
+    """Yield the buffers in parts; other tasks run after each.
+
+    Sending does not yield while the peer reads fast enough.
+    """
+    for buffer in buffers:
+        for at in range(0, len(buffer), size):
+            yield memoryview(buffer)[at : at + size]
+            await asyncio.sleep(0)
 
 
 def _peer_name(address: Any) -> str:

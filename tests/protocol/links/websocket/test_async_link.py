@@ -85,6 +85,26 @@ class TestWebSocketLink(AsyncLinkConformance):
         return open_pair
 
 
+async def test_other_tasks_run_between_fragments_although_the_peer_reads_fast() -> None:
+    class Accepting:
+        """A fake connection that accepts everything at once."""
+
+        remote_address = ("127.0.0.1", 1)
+
+        async def send(self, message: AsyncIterator[memoryview]) -> None:
+            sent.extend([(bytes(fragment), turns) async for fragment in message])
+
+    sent: list[tuple[bytes, int]] = []
+    turns = 0
+    connection: Any = Accepting()
+    sending = asyncio.create_task(WebSocketLink(connection).send_buffers((bytes(9), b"x"), 3))
+    while not sending.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert [fragment for fragment, _ in sent] == [bytes(3)] * 3 + [b"x"]
+    assert len({turn for _, turn in sent}) == len(sent)
+
+
 async def test_fragments_are_no_longer_than_requested() -> None:
     pieces: list[bytes | memoryview] = [b"head", memoryview(pattern(2_500)), b"tail"]
     async with listening() as (address, accepted), plain_connect(address) as client:
