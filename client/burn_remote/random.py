@@ -119,8 +119,8 @@ def integers(
     """Draw integers uniformly from ``low`` up to, but excluding, ``high``.
 
     Raises ``DTypeMismatch`` if ``dtype`` cannot hold them. Raises ``UsageError`` for an empty
-    range, and for a range that cannot be sent because float64 represents neither both of its bounds
-    nor its length exactly.
+    range, and for a range that cannot be sent: float64 must represent both bounds or the number of
+    integers in the range exactly.
     """
     low = whole_number("low", low, -(2**63), 2**64)
     high = whole_number("high", high, -(2**63), 2**64)

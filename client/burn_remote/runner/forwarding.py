@@ -47,7 +47,7 @@ class ForwardingRunner:
         return self.inner.session
 
     def is_around(self, other: RunnerClient) -> bool:
-        """Return whether this runner forwards to ``other``, directly or not."""
+        """Return whether this runner forwards to ``other``, directly or through others."""
         return self.inner is other or self.inner.is_around(other)
 
     def forward(

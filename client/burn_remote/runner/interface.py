@@ -92,7 +92,7 @@ class RunnerClient(Protocol):
         ...
 
     def is_around(self, other: RunnerClient) -> bool:
-        """Return whether this runner passes its operations on to ``other``, directly or not."""
+        """Return whether operations of this runner reach ``other``, directly or through others."""
         ...
 
     def register_op(

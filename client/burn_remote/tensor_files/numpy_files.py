@@ -80,7 +80,7 @@ _INVALID_HEADER: Final = (
     SyntaxError,
     TypeError,
     ValueError,
-    Warning,  # of old names of dtypes, if the program makes errors of warnings
+    Warning,  # of old names of dtypes, if the program turns warnings into errors
     tokenize.TokenError,
 )
 

@@ -73,7 +73,7 @@ NAMES: Final[dict[DType, str]] = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class InvalidCheckpoint(UsageError, ValueError):
-    """A file is not a valid safetensors file, or lacks a tensor that the program asked for."""
+    """A file of tensors is not valid, or lacks a tensor that the program asked for."""
 
 
 class StoredTensor(NamedTuple):

@@ -68,7 +68,7 @@ class BurnConnection:
         return self._requests.address
 
     def start(self) -> None:
-        """Watch both sockets."""
+        """Watch all sockets."""
         self.receiver.start()
         if self._watcher is not None:
             self._watcher.start()

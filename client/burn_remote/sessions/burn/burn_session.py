@@ -227,7 +227,7 @@ class BurnSession:
         return self._replies.take_failures()
 
     def dtype_usage(self, dtype: DType) -> Pending[DTypeUsage]:
-        """Ask what the device supports for a dtype; nothing for complex ones, without asking."""
+        """Ask what the device supports for a dtype; it is known that it supports no complex one."""
         if dtype.is_complex:
             return completed(self, DTypeUsage(0))
         return self._ask(lambda request: QueryDType(request, dtype))

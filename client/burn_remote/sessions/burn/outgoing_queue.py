@@ -29,7 +29,7 @@ TEMPLATES_KEPT: Final = 4096
 
 
 class _Invocation:
-    """A queued operation; ``last`` holds the indices of its last uses."""
+    """A queued operation; ``last`` has the positions of the tensors that it is the last to use."""
 
     __slots__ = ("last", "position", "template", "tensors")
 
@@ -45,7 +45,7 @@ class _Invocation:
 
 
 class _QueuedRequest:
-    """A queued read or expose."""
+    """A queued read or expose; ``last`` is not empty if its tensor is dropped after it."""
 
     __slots__ = ("last", "request", "task")
 

@@ -92,8 +92,8 @@ class AutomaticGraphSession(NativeSession):
         # The expected operation while a pattern is followed: every step before it was followed.
         self._expected: PatternStep | None = None
         self._pattern: Pattern | None = None
-        # The ids in the pattern's slots, relative to ``_base``, the id of its first output. So
-        # those of outputs are the same each time. ``None`` for an input that was not used yet.
+        # The ids in the pattern's slots, relative to ``_base``, the id of its first output, so
+        # that outputs have the same numbers each time. ``None`` for an input that was not used yet.
         self._slots: list[Any] = []
         self._base = 0
         # The number of drops at the front of the queue that are not outputs of the present pattern.

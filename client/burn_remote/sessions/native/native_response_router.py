@@ -76,8 +76,8 @@ class ResponseRouter:
         ``is_repeated``: an interrupt stopped the first delivery. Every step can be repeated, and a
         request is removed only after it was completed.
 
-        Raises ``ProtocolViolation`` for a message that answers no request, and the server's reason
-        for closing.
+        Raises ``ProtocolViolation`` for a message that answers no request. If the server closes the
+        session, raises the error that it gives as the reason.
         """
         if is_repeated and self._has_taken(message):
             return

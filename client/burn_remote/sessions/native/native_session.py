@@ -135,7 +135,7 @@ class NativeSession:
         self._next_request = 1
         self._undropped_bytes = 0
         self._signature_table: Final = SignatureTable()
-        self._numbered: Final = self._signature_table.known  # cached: each operation looks there
+        self._numbered: Final = self._signature_table.known  # every operation reads it
         self._graphs: Final = GraphTable()
         self._groups: Final[dict[int, GroupSpec]] = {}
         self._sequences: Final[dict[int, int]] = {}  # of the next collective, by group
@@ -349,7 +349,7 @@ class NativeSession:
         return self._ask(lambda request: encode_read(request, tensor, spec), spec)
 
     def sync(self) -> Pending[None]:
-        """Request a reply once everything issued so far, also drops, has been executed.
+        """Request a reply once everything issued so far, including drops, has been executed.
 
         Its result raises the first failure that no read has raised, with the others attached.
         """
