@@ -13,7 +13,7 @@ import pytest
 
 from burn_remote.sessions.native import native_connection as module
 from burn_remote.sessions.native.native_connection import Connection
-from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_frame
+from burn_remote_protocol.dialects.native import CHUNK_BYTES, VERSIONS, decode_frame, encode_frame
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ClosedDevice,
@@ -215,6 +215,44 @@ def test_frames_that_the_server_lacks_are_sent_again_after_a_break() -> None:
     assert again == FRAMES[1]
     connection.send(FRAMES[2])
     assert frames_at(ends.links[1][1], 1) == [FRAMES[2]]
+    connection.close()
+
+
+def test_a_chunk_that_is_sent_again_has_the_elements_of_the_time_when_it_was_sent() -> None:
+    ends = Ends(welcome(), welcome(received=1))
+    connection = ends.open()
+    connection.receiver.start()
+    first = ends.links[0][1]
+    first.receive(PATIENCE_SECONDS)  # Hello
+    elements = bytearray(CHUNK_BYTES)
+    for number in b"12":
+        elements[:] = bytes([number]) * CHUNK_BYTES
+        connection.send(b"head", memoryview(elements))
+        first.receive(PATIENCE_SECONDS)
+    elements[:] = b"3" * CHUNK_BYTES
+    first.close()
+    for _ in range(2):
+        assert ends.dialled.acquire(timeout=PATIENCE_SECONDS)
+    far = ends.links[1][1]
+    far.receive(PATIENCE_SECONDS)  # Hello
+    assert far.receive(PATIENCE_SECONDS) == b"head" + b"2" * CHUNK_BYTES
+    connection.close()
+
+
+def test_the_copy_of_a_chunk_reuses_memory_once_the_server_has_acknowledged_another() -> None:
+    ends = Ends(welcome())
+    connection = ends.open()
+    far = ends.links[0][1]
+    far.receive(PATIENCE_SECONDS)  # Hello
+    chunk = memoryview(bytes(CHUNK_BYTES))
+    for _ in range(2):
+        connection.send(b"head", chunk)
+        far.receive(PATIENCE_SECONDS)
+    assert connection.copies.kept_bytes == 0
+    connection.note_acknowledged(1)
+    assert connection.copies.kept_bytes == CHUNK_BYTES
+    connection.send(b"head", chunk)
+    assert connection.copies.kept_bytes == 0
     connection.close()
 
 

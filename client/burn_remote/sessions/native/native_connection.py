@@ -18,10 +18,13 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+import numpy as np
+
+from burn_remote.sessions.native.reused_memory import ReusedMemory
 from burn_remote.sessions.receiver import Receiver
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dialects.burn_0_22 import is_burn_frame
-from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_frame
+from burn_remote_protocol.dialects.native import CHUNK_BYTES, VERSIONS, decode_frame, encode_frame
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ClosedDevice,
@@ -52,7 +55,7 @@ __all__ = ["Connection", "Dial", "SpeaksBurn"]
 _logger: Final = logging.getLogger("burn_remote")
 
 Dial = Callable[[float], BlockingLink]
-Parts = tuple[bytes, bytes | None]
+Parts = tuple[bytes, memoryview | None]
 
 CLIENT_NAME: Final = "burn_remote (Python)"
 
@@ -123,6 +126,8 @@ class Connection:
         self._state_lock = threading.RLock()
         self._changed = threading.Condition(self._state_lock)
         self._end: SessionEnd[Parts] = SessionEnd(Role.CLIENT)
+        # Memory of the copies of chunks in the replay window, at most as many as it has room for.
+        self.copies: Final = ReusedMemory(CHUNK_BYTES, CHUNK_BYTES, REPLAY_BYTES // CHUNK_BYTES)
         self._link, self.welcome = self._open(timeout_seconds, None)
         self._end.fire(Event.OPENED)
         self._handle = handle
@@ -221,8 +226,11 @@ class Connection:
                         if payload is not None:
                             # The copy is what is checked and sent: a program may change its array
                             # while another thread sends it.
-                            kept = payload.tobytes()
-                            payload = memoryview(kept)
+                            kept = self.copies.allocate(len(payload))
+                            np.copyto(
+                                np.frombuffer(kept, np.uint8), np.frombuffer(payload, np.uint8)
+                            )
+                            payload = kept
                         end.window.append((frame, kept), size, handover)
                     is_attached = end.state is State.ATTACHED
                     link = self._link
@@ -403,7 +411,7 @@ class Connection:
             # read all frames that are sent again.
             self.receiver.use(link, self._handler())
             for frame, payload in again:
-                if not self._pass_on(link, frame, None if payload is None else memoryview(payload)):
+                if not self._pass_on(link, frame, payload):
                     return
 
     def _open(self, timeout_seconds: float, resume: Resume | None) -> tuple[BlockingLink, Welcome]:
@@ -447,6 +455,7 @@ class Connection:
         self._link.close()
         self._lost(error)
         self.receiver.close()
+        self.copies.close()
 
     def close(self) -> None:
         """Send ``Closing``, so that the server need not keep the session for its lease, and end."""

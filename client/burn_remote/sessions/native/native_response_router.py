@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.failures import together
-from burn_remote.sessions.native.result_memory import ResultMemory
+from burn_remote.sessions.native.reused_memory import ReusedMemory
 from burn_remote.sessions.source_locations import Locations
 from burn_remote_protocol.dtypes import DTypeUsage
 from burn_remote_protocol.errors import (
@@ -25,6 +25,11 @@ __all__ = ["ResponseRouter"]
 # The first failures are kept until a read, a sync or the end of the session raises them; the others
 # are counted. Bounds the memory of a program that never reads or syncs.
 UNREPORTED_LENGTH: Final = 64
+
+# The memory of a freed result of these sizes is kept for the next one. The C library itself reuses
+# smaller blocks. The maximum bounds what a session holds in addition to the program's arrays.
+MIN_KEPT_BYTES: Final = 2**20
+MAX_KEPT_BYTES: Final = 256 * 2**20
 
 
 class _Request:
@@ -50,7 +55,7 @@ class ResponseRouter:
     """
 
     def __init__(self, locations: Locations) -> None:
-        self.memory: Final = ResultMemory()
+        self.memory: Final = ReusedMemory(MIN_KEPT_BYTES, MAX_KEPT_BYTES, 1)
         self._locations: Final = locations
         self._requests: dict[int, _Request] = {}
         self._unreported: list[OperationFailed] = []

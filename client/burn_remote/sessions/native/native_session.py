@@ -707,6 +707,7 @@ class NativeSession:
 
     def _beat(self) -> None:
         self._router.memory.expire()
+        self._connection.copies.expire()
         self._flush_soon()
 
     def _flush_soon(self) -> None:

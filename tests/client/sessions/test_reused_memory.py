@@ -1,4 +1,4 @@
-"""The memory of a freed result serves the next one of its size, and only after it was freed."""
+"""Freed memory serves the next block of its size, and only after it was freed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import pytest
 
 import burn_remote as br
 from burn_remote.sessions.native.native_session import NativeSession
-from burn_remote.sessions.native.result_memory import MAX_BYTES, MIN_BYTES, ResultMemory
+from burn_remote.sessions.native.reused_memory import ReusedMemory
+from burn_remote_protocol.dialects.native import CHUNK_BYTES
 from support.native_end import NativeEnd
 from support.servers import server
 from support.waiting import PATIENCE_SECONDS
 
+MIN_BYTES, MAX_BYTES = 2**20, 2**23
 SIZE = 2 * MIN_BYTES
 
 
@@ -19,8 +21,8 @@ def address(content: memoryview) -> int:
     return np.frombuffer(content, np.uint8).ctypes.data
 
 
-def test_the_memory_of_a_freed_result_serves_the_next_one_of_its_size() -> None:
-    memory = ResultMemory()
+def test_freed_memory_serves_the_next_block_of_its_size() -> None:
+    memory = ReusedMemory(MIN_BYTES, MAX_BYTES, 1)
     content = memory.allocate(SIZE)
     first = address(content)
     assert memory.kept_bytes == 0
@@ -29,8 +31,8 @@ def test_the_memory_of_a_freed_result_serves_the_next_one_of_its_size() -> None:
     assert address(memory.allocate(SIZE)) == first
 
 
-def test_memory_is_not_reused_while_a_view_of_the_result_lives() -> None:
-    memory = ResultMemory()
+def test_memory_is_not_reused_while_a_view_of_it_lives() -> None:
+    memory = ReusedMemory(MIN_BYTES, MAX_BYTES, 1)
     view = np.frombuffer(memory.allocate(SIZE), np.float32).reshape(-1, 2)[5:, 1]
     view[:] = 7
     other = np.frombuffer(memory.allocate(SIZE), np.float32)
@@ -42,7 +44,7 @@ def test_memory_is_not_reused_while_a_view_of_the_result_lives() -> None:
 
 
 def test_memory_of_another_size_is_freed_instead_of_reused() -> None:
-    memory = ResultMemory()
+    memory = ReusedMemory(MIN_BYTES, MAX_BYTES, 1)
     memory.allocate(SIZE)
     content = memory.allocate(SIZE + 1)
     assert len(content) == SIZE + 1
@@ -50,7 +52,7 @@ def test_memory_of_another_size_is_freed_instead_of_reused() -> None:
 
 
 def test_only_the_last_freed_block_is_kept() -> None:
-    memory = ResultMemory()
+    memory = ReusedMemory(MIN_BYTES, MAX_BYTES, 1)
     first, second = memory.allocate(SIZE), memory.allocate(SIZE)
     last = address(second)
     del first
@@ -61,28 +63,35 @@ def test_only_the_last_freed_block_is_kept() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, MIN_BYTES - 1, MAX_BYTES + 1])
 def test_small_and_huge_blocks_are_not_kept(size: int) -> None:
-    memory = ResultMemory()
+    memory = ReusedMemory(MIN_BYTES, MAX_BYTES, 1)
     assert len(memory.allocate(size)) == size
     assert memory.kept_bytes == 0
 
 
-def test_a_block_is_freed_after_an_interval_without_results() -> None:
-    memory = ResultMemory()
+def test_a_block_is_freed_after_an_interval_without_allocations() -> None:
+    memory = ReusedMemory(MIN_BYTES, MAX_BYTES, 1)
     memory.allocate(SIZE)
     memory.expire()
-    assert memory.kept_bytes == SIZE, "a result was allocated since the last call"
+    assert memory.kept_bytes == SIZE, "memory was allocated since the last call"
     memory.expire()
     assert memory.kept_bytes == 0
 
 
 def test_nothing_is_kept_after_the_end() -> None:
-    memory = ResultMemory()
+    memory = ReusedMemory(MIN_BYTES, MAX_BYTES, 1)
     memory.allocate(SIZE)
     content = memory.allocate(SIZE)
     memory.close()
     assert memory.kept_bytes == 0
     del content
     assert memory.kept_bytes == 0
+
+
+def test_several_blocks_are_kept_up_to_the_most() -> None:
+    memory = ReusedMemory(MIN_BYTES, MAX_BYTES, 2)
+    contents = [memory.allocate(SIZE) for _ in range(3)]
+    del contents
+    assert memory.kept_bytes == 2 * SIZE
 
 
 def test_results_that_live_at_the_same_time_share_no_memory() -> None:
@@ -95,13 +104,16 @@ def test_results_that_live_at_the_same_time_share_no_memory() -> None:
             result[:] = -1  # writable, and no other result changes
 
 
-def test_a_session_frees_its_block_after_a_keepalive_interval_without_results() -> None:
+def test_a_session_frees_its_blocks_after_a_keepalive_interval_without_use() -> None:
     session = NativeSession(NativeEnd().dial, token=None, timeout_seconds=PATIENCE_SECONDS)
-    memory = session._router.memory
-    memory.allocate(SIZE)
-    for expected in (SIZE, 0):
-        session._connection._beat()
-        assert memory.kept_bytes == expected
-    memory.allocate(SIZE)
+    for memory, size in (
+        (session._router.memory, SIZE),
+        (session._connection.copies, CHUNK_BYTES),
+    ):
+        memory.allocate(size)
+        for expected in (size, 0):
+            session._connection._beat()
+            assert memory.kept_bytes == expected
+        memory.allocate(size)
     session.close()
-    assert memory.kept_bytes == 0
+    assert session._router.memory.kept_bytes == session._connection.copies.kept_bytes == 0
