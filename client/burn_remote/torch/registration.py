@@ -27,6 +27,7 @@ from burn_remote.torch.aten.table import TABLE
 from burn_remote.torch.autocasting import register_autocast
 from burn_remote.torch.burn_tensor import BurnTensor, set_dispatcher
 from burn_remote.torch.dispatching import HANDLERS, resolve
+from burn_remote.torch.engine_errors import DeviceGuard, keep_errors_of_hooks
 from burn_remote.torch.loading import load_to_devices
 from burn_remote.torch.modules import keep_identity
 from burn_remote_protocol.errors import ConnectionLost, UsageError
@@ -186,8 +187,11 @@ def register() -> None:
     }
     pass_over(packages)
     backend_registration._setup_privateuseone_for_python_backend(
-        device_registry.BACKEND, backend_module=_Module("torch.burn")
+        device_registry.BACKEND,
+        backend_module=_Module("torch.burn"),
+        device_guard=DeviceGuard(),
     )
+    keep_errors_of_hooks()
     library = torch.library.Library("aten", "IMPL")
     for func in factories():
         library.impl(func.name().removeprefix("aten::"), _factory(func), "PrivateUse1")
