@@ -65,7 +65,7 @@ def test_flatten_joins_the_axes_that_pytorch_would(bounds: tuple[int, ...]) -> N
 
 
 def test_flatten_refuses_bounds_in_the_wrong_order() -> None:
-    with pytest.raises(br.UsageError, match="behind"):
+    with pytest.raises(br.UsageError, match="comes after"):
         br.zeros((2, 3, 4), device="local").flatten(2, 1)
     assert br.tensor(5.0, device="local").flatten().shape == (1,)
 
