@@ -14,7 +14,8 @@ def test_a_recent_version_is_used(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["1.9.2", "0.10", "1.9rc12"])
 def test_an_older_version_is_not_used(version: str) -> None:
-    assert why_unusable(version) == f"nvidia-cudnn-frontend {version} is too old; version 1.10 is needed"
+    expected = f"nvidia-cudnn-frontend {version} is too old; version 1.10 is needed"
+    assert why_unusable(version) == expected
 
 
 @pytest.mark.parametrize("version", ["", "unknown", "rc1.10", "1"])
