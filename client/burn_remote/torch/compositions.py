@@ -129,28 +129,6 @@ def _update_scale(
     return scale
 
 
-def _randomized(x: Any, noise: Any, lower: float, upper: float, training: bool) -> tuple[Any, Any]:
-    """Return a leaky ReLU with random slopes, and the slopes; ``noise`` if they are not random."""
-    if not training:
-        return functional.leaky_relu(x, (lower + upper) / 2), noise
-    slopes = torch.where(x <= 0, torch.empty_like(x).uniform_(lower, upper), 1.0)
-    return x * slopes, slopes
-
-
-def _rrelu(
-    x: Any,
-    noise: Any,
-    lower: float = 1 / 8,
-    upper: float = 1 / 3,
-    training: bool = False,
-    generator: Any = None,
-) -> Any:
-    result, slopes = _randomized(x, noise, lower, upper, training)
-    if slopes is not noise:
-        noise.copy_(slopes)
-    return result
-
-
 def _functional_rrelu(
     x: Any,
     noise: Any,
@@ -159,7 +137,18 @@ def _functional_rrelu(
     training: bool = False,
     generator: Any = None,
 ) -> tuple[Any, Any]:
-    return _randomized(x, noise, lower, upper, training)
+    """Return a leaky ReLU with random slopes, and the slopes; ``noise`` if they are not random."""
+    if not training:
+        return functional.leaky_relu(x, (lower + upper) / 2), noise
+    slopes = torch.where(x <= 0, torch.empty_like(x).uniform_(lower, upper), 1.0)
+    return x * slopes, slopes
+
+
+def _rrelu(x: Any, noise: Any, *args: Any, **kwargs: Any) -> Any:
+    result, slopes = _functional_rrelu(x, noise, *args, **kwargs)
+    if slopes is not noise:
+        noise.copy_(slopes)
+    return result
 
 
 def _set(target: Any, source: Any) -> Any:
