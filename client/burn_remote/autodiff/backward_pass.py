@@ -6,18 +6,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, NoReturn, final
 
+from burn_remote.autodiff.backward_functions import OperationBackward
 from burn_remote.autodiff.grad_mode import is_recording, set_recording
 from burn_remote.autodiff.nodes import (
+    BackwardFunction,
     Branch,
     Leaf,
     Node,
-    Recipe,
     Source,
     TrackedHandle,
     Visit,
     node_of,
 )
-from burn_remote.autodiff.recipes import OperationRecipe
 from burn_remote.autodiff.transposed_gradients import Transposed
 from burn_remote.autodiff.uniform_gradients import Uniform, tensor_of
 from burn_remote.dispatch.operators import Operator, reshaped
@@ -173,29 +173,29 @@ class BackwardPass:
         if node.saved is None:
             self._refuse_second_pass(node, grads)
         try:
-            found = self._without_tensors(node.recipe, grads, is_wanted)
+            found = self._without_tensors(node.backward, grads, is_wanted)
             if found is None:
                 tensors = [tensor_of(one) for one in grads]
                 visit = Visit(tensors, kind, is_wanted, self._is_recorded)
-                found = node.recipe.apply(node, visit)
+                found = node.backward.apply(node, visit)
         except BurnRemoteError as error:
             line = _line_of(node, grads).removesuffix(",")
-            error.add_note(f"in the gradient of {node.recipe.describe()}{line}")
+            error.add_note(f"in the gradient of {node.backward.describe()}{line}")
             raise
         if not self._retains:
             node.saved = None
         return [one if wanted else None for one, wanted in zip(found, is_wanted, strict=True)]
 
     def _without_tensors(
-        self, recipe: Recipe, grads: Sequence[Any], is_wanted: tuple[bool, ...]
+        self, backward: BackwardFunction, grads: Sequence[Any], is_wanted: tuple[bool, ...]
     ) -> Sequence[Any] | None:
         """Return the gradients of inputs that need no operation; ``None`` if others are needed."""
-        if len(grads) != 1 or type(recipe) is not OperationRecipe:
+        if len(grads) != 1 or type(backward) is not OperationBackward:
             return None
         (gradient,) = grads
         if type(gradient) is Uniform:
-            return recipe.of_uniform(gradient, is_wanted)
-        if type(gradient) is Transposed and recipe.transposes:
+            return backward.of_uniform(gradient, is_wanted)
+        if type(gradient) is Transposed and backward.transposes:
             return [gradient.matrix]
         return None
 
@@ -210,7 +210,7 @@ class BackwardPass:
         )
         arrived = self._pending.get(node)
         if arrived is None:
-            arrived = self._pending[node] = [None] * node.recipe.output_count
+            arrived = self._pending[node] = [None] * node.backward.output_count
         before = arrived[position]
         arrived[position] = gradient if before is None else _sum(before, gradient)
 
@@ -225,9 +225,9 @@ class BackwardPass:
 
     def _refuse_second_pass(self, node: Node, grads: Sequence[Any]) -> NoReturn:
         raise UsageError(
-            f"the recorded {node.recipe.describe()}{_line_of(node, grads)} was used by an earlier "
-            "backward pass, which freed the tensors that its gradient needs; compute the result "
-            "again, or pass retain_graph=True to the first backward pass"
+            f"the recorded {node.backward.describe()}{_line_of(node, grads)} was used by an "
+            "earlier backward pass, which freed the tensors that its gradient needs; compute the "
+            "result again, or pass retain_graph=True to the first backward pass"
         )
 
 
@@ -247,7 +247,7 @@ def _fitted(gradient: Any, node: Node, place: int) -> Any:
     """Sum a gradient over the axes along which the input was broadcast."""
     if type(gradient) is Uniform:
         return gradient
-    wanted = node.recipe.specs[place]
+    wanted = node.backward.specs[place]
     if type(gradient) is Transposed:
         if gradient.spec == wanted:
             return gradient
@@ -264,7 +264,7 @@ def _fitted(gradient: Any, node: Node, place: int) -> Any:
     ):
         error = ShapeMismatch if spec.dtype == wanted.dtype else DTypeMismatch
         raise error(
-            f"the gradient of {node.recipe.describe()}{_line_of(node, [gradient])} for its input "
+            f"the gradient of {node.backward.describe()}{_line_of(node, [gradient])} for its input "
             f"{place} is {spec}, but the input is {wanted}"
         )
     for axis, size in enumerate(spec.shape):

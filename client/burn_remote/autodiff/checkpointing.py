@@ -59,8 +59,8 @@ def checkpoint(function: Function, /) -> Function:
                     f"{name}, which checkpoint calls again, uses a tracked tensor that is not one "
                     "of its arguments; pass it as an argument"
                 )
-        recipe = Recomputation(name, function, captured, call, saved, outputs)
-        made = iter(record(recipe, [one.handle for one in inputs], tuple(saved), outputs))
+        backward = Recomputation(name, function, captured, call, saved, outputs)
+        made = iter(record(backward, [one.handle for one in inputs], tuple(saved), outputs))
         return rebuilt(
             result,
             lambda leaf: kind(next(made)) if hasattr(leaf, "handle") else leaf,
@@ -71,7 +71,7 @@ def checkpoint(function: Function, /) -> Function:
 
 @final
 class Recomputation:
-    """The recipe of one call of a function that the backward pass calls again.
+    """The backward function of one call of a function that the backward pass calls again.
 
     The saved tensors of its node begin with the arguments of the call.
     """
@@ -111,7 +111,7 @@ class Recomputation:
                 )
 
     def apply(self, node: Node, visit: Visit) -> Sequence[Any]:
-        """Return the gradient of each input; see ``Recipe.apply``."""
+        """Return the gradient of each input; see ``BackwardFunction.apply``."""
         grads, kind, is_wanted, is_recorded = visit
         self._check_captured()
         sources: list[Source | None] = []

@@ -90,7 +90,7 @@ def is_recorded(arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
 
 @final
 class _Call:
-    """One call of a function with a custom gradient; it is also the recipe of its node."""
+    """One call of a function with a custom gradient, and the backward function of its node."""
 
     __slots__ = (
         "_arguments", "_backward", "_forward", "_name", "_options", "_outputs", "_places",
@@ -155,7 +155,7 @@ class _Call:
         return f"{self._name}({inputs} -> {', '.join(map(str, self._outputs))})"
 
     def apply(self, node: Node, visit: Visit) -> Sequence[Any]:
-        """Return the gradient of each input; see ``Recipe.apply``."""
+        """Return the gradient of each input; see ``BackwardFunction.apply``."""
         grads, kind, _, is_recorded = visit
         residuals = self._restored(node.saved or (), node, kind, is_recorded)
         like = next(one for one in grads if one is not None)

@@ -19,10 +19,10 @@ from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = [
     "TRACKED",
+    "BackwardFunction",
     "Branch",
     "Leaf",
     "Node",
-    "Recipe",
     "Source",
     "TrackedHandle",
     "Visit",
@@ -82,13 +82,14 @@ class Node:
     """One recorded operation.
 
     ``parents`` has the source of each input, ``None`` where it is not tracked. ``saved`` has the
-    handles that the recipe takes; ``None`` once a backward pass has used them. ``output`` is the id
-    of the first output. The code that makes a node assigns all attributes; see ``TrackedHandle``.
+    handles that ``backward`` takes; ``None`` once a backward pass has used them. ``output`` is the
+    id of the first output. The code that makes a node assigns all attributes, as for
+    ``TrackedHandle``.
     """
 
-    __slots__ = ("order", "output", "parents", "recipe", "saved")
+    __slots__ = ("backward", "order", "output", "parents", "saved")
 
-    recipe: Recipe
+    backward: BackwardFunction
     parents: tuple[Source | None, ...]
     saved: tuple[TensorHandle, ...] | None
     output: int
@@ -123,7 +124,7 @@ class Visit(NamedTuple):
     is_recorded: bool
 
 
-class Recipe(Protocol):
+class BackwardFunction(Protocol):
     """Computes the gradients of one kind of recorded operation."""
 
     @property

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from burn_remote.autodiff.backward_functions import (
+    INPUTS,
+    NOTHING,
+    OUTPUTS,
+    AliasBackward,
+    MoveBackward,
+    OperationBackward,
+)
 from burn_remote.autodiff.grad_mode import is_recording
 from burn_remote.autodiff.nodes import (
     TRACKED,
+    BackwardFunction,
     Branch,
     Leaf,
     Node,
-    Recipe,
     Source,
     TrackedHandle,
     orders,
     plain,
     tracked,
-)
-from burn_remote.autodiff.recipes import (
-    INPUTS,
-    NOTHING,
-    OUTPUTS,
-    AliasRecipe,
-    MoveRecipe,
-    OperationRecipe,
 )
 from burn_remote.runner.forwarding import ForwardingRunner
 from burn_remote.runner.interface import OwningHandle, RunnerClient, TensorHandle
@@ -62,7 +62,7 @@ class Autodiff(ForwardingRunner):
         """Issue one operation, and record it if one of its inputs is tracked."""
         inner = self.inner
         # Keyed by the set of tracked inputs: one bit for each.
-        recipes: dict[int, OperationRecipe] = signature.derived
+        known: dict[int, OperationBackward] = signature.derived
         handles: tuple[TensorHandle, ...]
         parents: tuple[Source | None, ...]
         # Written out for one and two inputs, which halves the time.
@@ -74,21 +74,21 @@ class Autodiff(ForwardingRunner):
                 return self.forward(signature, inputs)
             handles, parents = (first.plain,), (first.source,)
             ids = [first.id]
-            recipe = recipes.get(1) or _recipe(signature, 1)
+            backward = known.get(1) or _backward_function(signature, 1)
         elif count == 2:
             first, second = inputs
             ids = [first.id, second.id]
             if type(first) is TrackedHandle:
                 if type(second) is TrackedHandle:
                     handles, parents = (first.plain, second.plain), (first.source, second.source)
-                    recipe = recipes.get(3) or _recipe(signature, 3)
+                    backward = known.get(3) or _backward_function(signature, 3)
                 else:
                     handles, parents = (first.plain, second), (first.source, None)
-                    recipe = recipes.get(1) or _recipe(signature, 1)
+                    backward = known.get(1) or _backward_function(signature, 1)
                     is_inside = second.client is inner
             elif type(second) is TrackedHandle:
                 handles, parents = (first, second.plain), (None, second.source)
-                recipe = recipes.get(2) or _recipe(signature, 2)
+                backward = known.get(2) or _backward_function(signature, 2)
                 is_inside = first.client is inner
             else:
                 return self.forward(signature, inputs)
@@ -98,10 +98,10 @@ class Autodiff(ForwardingRunner):
             if not tracked:
                 return self.forward(signature, inputs)
             handles = tuple([plain(one) for one in inputs])
-            recipe = recipes.get(tracked) or _recipe(signature, tracked)
+            backward = known.get(tracked) or _backward_function(signature, tracked)
             ids, is_inside = [], False
         execute = inner.execute
-        if is_inside and execute is not None and recipe.output_count == 1:
+        if is_inside and execute is not None and backward.output_count == 1:
             # The same as ``SessionRunner.register_op``. Its call, and one more frame to search for
             # the line of the program, would take 0.3 µs.
             out: TensorHandle = _new(OwningHandle)
@@ -109,23 +109,23 @@ class Autodiff(ForwardingRunner):
             out.client = inner
             execute(signature, ids, (out,))
             identifier = out.id
-            if not is_recording() or not recipe.is_recorded:
+            if not is_recording() or not backward.is_recorded:
                 return (out,)
         else:
             outputs = (inner.register_op if is_inside else self.forward)(signature, handles)
-            if not is_recording() or not recipe.is_recorded:
+            if not is_recording() or not backward.is_recorded:
                 return outputs
             if len(outputs) != 1:
-                saved = recipe.select(handles + outputs)
-                return record(recipe, inputs, saved, outputs)
+                saved = backward.select(handles + outputs)
+                return record(backward, inputs, saved, outputs)
             (out,) = outputs
             identifier, spec = out.id, out.spec
         # The bodies of ``record`` and ``tracked``, because each call would take a tenth of the
         # operation's time.
         node = Node()
-        node.recipe = recipe
+        node.backward = backward
         node.parents = parents
-        kept = recipe.saves
+        kept = backward.saves
         if kept == NOTHING:
             node.saved = ()
         elif kept == OUTPUTS:
@@ -133,7 +133,7 @@ class Autodiff(ForwardingRunner):
         elif kept == INPUTS:
             node.saved = handles
         else:
-            node.saved = recipe.select((*handles, out))
+            node.saved = backward.select((*handles, out))
         node.output = identifier
         node.order = next(orders)
         handle = TrackedHandle()
@@ -174,8 +174,8 @@ class Autodiff(ForwardingRunner):
             return handle
         if type(handle) is not TrackedHandle or not is_recording():
             return arrived
-        recipe = MoveRecipe(self.inner, handle.spec)
-        (moved,) = record(recipe, [handle], (), [arrived])
+        backward = MoveBackward(self.inner, handle.spec)
+        (moved,) = record(backward, [handle], (), [arrived])
         return moved
 
     def collective(
@@ -217,7 +217,7 @@ def track(handle: TensorHandle) -> TrackedHandle:
 
 
 def record(
-    recipe: Recipe,
+    backward: BackwardFunction,
     inputs: Sequence[TensorHandle],
     saved: tuple[TensorHandle, ...],
     outputs: Sequence[TensorHandle],
@@ -225,7 +225,7 @@ def record(
     """Record a computation on tracked inputs as a node; return tracked handles of its outputs."""
     parents = tuple([one.source if type(one) is TrackedHandle else None for one in inputs])
     node = Node()
-    node.recipe = recipe
+    node.backward = backward
     node.parents = parents
     node.saved = saved
     node.output = outputs[0].id
@@ -242,11 +242,11 @@ def record(
 
 def relabeled(handle: TrackedHandle) -> TrackedHandle:
     """Return a handle of the same tensor with a source of its own, through which gradients pass."""
-    (out,) = record(AliasRecipe(handle.spec), [handle], (), [handle.plain])
+    (out,) = record(AliasBackward(handle.spec), [handle], (), [handle.plain])
     return out  # type: ignore[return-value]
 
 
-def _recipe(signature: Signature, tracked: int) -> OperationRecipe:
-    """Make a recipe and cache it in its signature; takes about 10 µs."""
-    recipe = signature.derived[tracked] = OperationRecipe(signature, tracked)
-    return recipe
+def _backward_function(signature: Signature, tracked: int) -> OperationBackward:
+    """Make a backward function and cache it in its signature; takes about 10 µs."""
+    backward = signature.derived[tracked] = OperationBackward(signature, tracked)
+    return backward

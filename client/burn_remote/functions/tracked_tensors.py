@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
+from burn_remote.autodiff.backward_functions import RetainingBackward
 from burn_remote.autodiff.backward_pass import BackwardPass
 from burn_remote.autodiff.grad_mode import is_recording
 from burn_remote.autodiff.nodes import Branch, Leaf, Node, TrackedHandle, node_of, plain, tracked
-from burn_remote.autodiff.recipes import RetainingRecipe
 from burn_remote.autodiff.tracking import relabeled, track
 from burn_remote.autodiff.uniform_gradients import one_for
 from burn_remote.diagnostics.invalid_calls import explained
@@ -227,9 +227,9 @@ def retain_grad(x: Tensor, /) -> None:
     if type(source) is Leaf:
         return
     node, place = _node_and_place(source)
-    if type(node.recipe) is not RetainingRecipe:
-        node.recipe = RetainingRecipe(node.recipe, add)
-    node.recipe.grads.setdefault(place, None)
+    if type(node.backward) is not RetainingBackward:
+        node.backward = RetainingBackward(node.backward, add)
+    node.backward.grads.setdefault(place, None)
 
 
 def detach(x: Tensor, /) -> Tensor:
@@ -450,7 +450,7 @@ def _node_and_place(source: Node | Branch) -> tuple[Node, int]:
 def _retained(source: Node | Branch) -> tuple[dict[int, Any], int]:
     """Return the gradients that a result's node retains, and the result's place among them."""
     node, place = _node_and_place(source)
-    return (node.recipe.grads if type(node.recipe) is RetainingRecipe else {}), place
+    return (node.backward.grads if type(node.backward) is RetainingBackward else {}), place
 
 
 def _accumulate(found: Mapping[Leaf, Tensor]) -> None:

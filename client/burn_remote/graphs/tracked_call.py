@@ -10,7 +10,8 @@ results. For each such combination, a backward pass over the tape is recorded on
 placeholders of the gradients. That gives a backward graph, which takes the saved tensors of the
 call.
 
-Gradients of gradients cannot pass the backward graph. The recipe then calls the function again.
+Gradients of gradients cannot pass the backward graph. To compute them, the function is called
+again.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from typing import Any, Final, NamedTuple, final
 
 from burn_remote.arguments.containers import rebuilt
 from burn_remote.arguments.traced_numbers import NumberProgram
+from burn_remote.autodiff.backward_functions import RetainingBackward
 from burn_remote.autodiff.backward_pass import BackwardPass
 from burn_remote.autodiff.checkpointing import Recomputation, captured_variables
 from burn_remote.autodiff.grad_mode import check_random_numbers, refusing_random_numbers
 from burn_remote.autodiff.nodes import Leaf, Node, TrackedHandle, Visit, plain, tracked
-from burn_remote.autodiff.recipes import RetainingRecipe
 from burn_remote.autodiff.saved_containers import saved_tree
 from burn_remote.autodiff.tracking import record, track, tracker_of
 from burn_remote.functions.tensor import Tensor
@@ -105,7 +106,7 @@ class TrackedFunction:
         nodes = BackwardPass(self._roots).nodes
         for node in nodes:
             node.saved = tuple([recorder.copied(one) for one in node.saved or ()])
-        if any(type(node.recipe) is RetainingRecipe for node in nodes):
+        if any(type(node.backward) is RetainingBackward for node in nodes):
             raise UsageError("the compiled function calls retain_grad(); return the tensor")
         saved = [recorder.source_of(handle) for node in nodes for handle in node.saved or ()]
         sources = [recorder.source_of(one.symbol) for one in results]
@@ -158,8 +159,8 @@ class TrackedFunction:
         ]
         made: dict[int, TensorHandle] = {}
         if roots:
-            recipe = _TrackedCall(self, stack, numbers, call, inputs, roots)
-            outputs = iter(record(recipe, [one.handle for one in tensors], tuple(saved), roots))
+            backward = _TrackedCall(self, stack, numbers, call, inputs, roots)
+            outputs = iter(record(backward, [one.handle for one in tensors], tuple(saved), roots))
             made = {
                 place: next(outputs)
                 for place, is_tracked in enumerate(self._are_tracked)
@@ -260,7 +261,7 @@ def _by_source(handles: Sequence[TensorHandle]) -> list[tuple[int, TensorHandle]
 
 @final
 class _TrackedCall:
-    """The recipe of one call of a ``TrackedFunction``."""
+    """The backward function of one call of a ``TrackedFunction``."""
 
     __slots__ = ("_again", "_numbers", "_stack", "_traced", "output_count", "specs")
 
@@ -289,7 +290,7 @@ class _TrackedCall:
         return self._again.describe()
 
     def apply(self, node: Node, visit: Visit) -> Sequence[Any]:
-        """Return the gradient of each input; see ``Recipe.apply``."""
+        """Return the gradient of each input; see ``BackwardFunction.apply``."""
         # While another function is recorded, its graph has to contain the single operations.
         if not visit.is_recorded and recording.runner is None:
             found = self._traced.gradients(self._stack, node.saved or (), self._numbers, visit)

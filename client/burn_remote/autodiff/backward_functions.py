@@ -1,4 +1,4 @@
-"""Recipes, which compute the gradients of a recorded operation, a move or an alias."""
+"""Backward functions of recorded operations, moves and aliases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
 
 from burn_remote.arguments.traced_numbers import TracedScalar
-from burn_remote.autodiff.nodes import TRACKED, Node, Recipe, Visit, saved_handle
+from burn_remote.autodiff.nodes import TRACKED, BackwardFunction, Node, Visit, saved_handle
 from burn_remote.autodiff.rule_table import (
     GRADIENT,
     GRADIENT_SPEC,
@@ -34,10 +34,10 @@ __all__ = [
     "INPUTS",
     "NOTHING",
     "OUTPUTS",
-    "AliasRecipe",
-    "MoveRecipe",
-    "OperationRecipe",
-    "RetainingRecipe",
+    "AliasBackward",
+    "MoveBackward",
+    "OperationBackward",
+    "RetainingBackward",
 ]
 
 # What a node saves: no handles, those of all inputs, those of all outputs, or some of them.
@@ -56,7 +56,7 @@ def _conjugate(gradient: Any) -> Any:
 
 
 @final
-class OperationRecipe:
+class OperationBackward:
     """The gradients of one signature with certain inputs tracked, by the table of rules."""
 
     __slots__ = (
@@ -115,7 +115,7 @@ class OperationRecipe:
         return f"{self._signature.row}({self._signature.describe()})"
 
     def apply(self, node: Node, visit: Visit) -> Sequence[Any]:
-        """Return the gradient of each input; see ``Recipe.apply``."""
+        """Return the gradient of each input; see ``BackwardFunction.apply``."""
         grads, kind, is_wanted, is_recorded = visit
         if self._refusal is not None:
             raise UsageError(f"no gradient passes {self.describe()}: {self._refusal}")
@@ -234,8 +234,8 @@ _Step = tuple[int, Callable[..., Any], tuple[Any, ...], tuple[tuple[int, int], .
 
 
 @final
-class MoveRecipe:
-    """The recipe of a move to another device: it moves the gradient back."""
+class MoveBackward:
+    """The backward function of a move to another device: it moves the gradient back."""
 
     __slots__ = ("_source", "specs")
 
@@ -256,33 +256,33 @@ class MoveRecipe:
 
 
 @final
-class RetainingRecipe:
-    """A wrapper of another recipe that also accumulates the gradients of outputs.
+class RetainingBackward:
+    """A wrapper of another backward function that also accumulates the gradients of outputs.
 
     ``add`` adds two gradients. ``grads`` has the sum of the gradients of each output whose
     gradients are kept, by its position; ``None`` before a pass.
     """
 
-    __slots__ = ("_add", "_recipe", "grads")
+    __slots__ = ("_add", "_backward", "grads")
 
-    def __init__(self, recipe: Recipe, add: Callable[[Any, Any], Any]) -> None:
-        self._recipe = recipe
+    def __init__(self, backward: BackwardFunction, add: Callable[[Any, Any], Any]) -> None:
+        self._backward = backward
         self._add = add
         self.grads: dict[int, Any] = {}
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:
         """The shapes and dtypes of the inputs."""
-        return self._recipe.specs
+        return self._backward.specs
 
     @property
     def output_count(self) -> int:
         """The number of outputs."""
-        return self._recipe.output_count
+        return self._backward.output_count
 
     def describe(self) -> str:
         """Return the name of the operation, with the shapes of its tensors."""
-        return self._recipe.describe()
+        return self._backward.describe()
 
     def apply(self, node: Node, visit: Visit) -> Sequence[Any]:
         """Keep the gradients of the outputs, and return those of the inputs."""
@@ -291,12 +291,15 @@ class RetainingRecipe:
             if arrived is not None:
                 sum_of = arrived if before is None else self._add(before, arrived)
                 self.grads[place] = visit.kind(sum_of.handle)
-        return self._recipe.apply(node, visit)
+        return self._backward.apply(node, visit)
 
 
 @final
-class AliasRecipe:
-    """The recipe of an alias, which is the same tensor with another source: passes gradients on."""
+class AliasBackward:
+    """The backward function of an alias: passes the gradient on.
+
+    An alias is the same tensor with another source.
+    """
 
     __slots__ = ("specs",)
 
