@@ -18,8 +18,8 @@ from burn_remote_protocol.errors import TransferFailed
 from burn_remote_protocol.messages import MAX_HOPS, Expose, Fetch, Read, Upload, Welcome
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.dialects.native import peer_pump
-from burn_remote_server.dialects.native.peer_pump import serve_peer
+from burn_remote_server.dialects.native import peer_handler
+from burn_remote_server.dialects.native.peer_handler import serve_peer
 from burn_remote_server.execution.native_outbox import NativeOutbox
 from burn_remote_server.execution.sessions import Session
 from burn_remote_server.hosting.host import Host
@@ -173,7 +173,7 @@ async def test_servers_that_wait_for_each_other_fail_after_a_bounded_number_of_r
 
     expire = Host._give_up
     monkeypatch.setattr(Host, "_give_up", give_up)
-    monkeypatch.setattr(peer_pump, "NativeOutbox", Recording)
+    monkeypatch.setattr(peer_handler, "NativeOutbox", Recording)
     async with servers(3, TIMEOUT_SECONDS) as (a, b, c):
         await a.pass_on(b.address, 2)  # exposes 3
         await b.client.submit(Fetch(transfer(3), a.address, 1, SPEC), expose(2))

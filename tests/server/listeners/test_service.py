@@ -33,7 +33,7 @@ from burn_remote_protocol.messages import (
 )
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.dialects.native import session_pump
+from burn_remote_server.dialects.native import session_handler
 from burn_remote_server.execution.sessions import Session
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.listeners.service import OPENING_BYTES, _Service, serve
@@ -233,7 +233,7 @@ async def test_a_defect_in_a_handler_ends_its_connection_only(
     async with server() as running:
         good, _ = await running.open()
         with monkeypatch.context() as patch:
-            patch.setattr(session_pump, "_welcome", fail)
+            patch.setattr(session_handler, "_welcome", fail)
             bad = await running.dial()
             await bad.send(encode_frame(Hello(VERSIONS)))
             with pytest.raises(ConnectionLost, match="1011"):

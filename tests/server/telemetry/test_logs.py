@@ -45,7 +45,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
 
 
 def test_a_line_is_json_unless_on_a_terminal(stream: io.StringIO) -> None:
-    get_logger("burn_remote_server.dialects.native.session_pump").info(
+    get_logger("burn_remote_server.dialects.native.session_handler").info(
         "session opened", session="2a", device=0
     )
     (line,) = lines(stream)
@@ -53,7 +53,7 @@ def test_a_line_is_json_unless_on_a_terminal(stream: io.StringIO) -> None:
     assert line == {
         "event": "session opened",
         "level": "info",
-        "logger": "burn_remote_server.dialects.native.session_pump",
+        "logger": "burn_remote_server.dialects.native.session_handler",
         "session": "2a",
         "device": 0,
     }

@@ -21,7 +21,7 @@ from burn_remote_protocol.errors import TransferFailed
 from burn_remote_protocol.messages import Chunk, Fetch, FetchRequest, Hello, Reply, Welcome
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import open_backends
-from burn_remote_server.dialects.native.peer_pump import serve_peer
+from burn_remote_server.dialects.native.peer_handler import serve_peer
 from burn_remote_server.execution.native_outbox import NativeOutbox
 from burn_remote_server.execution.sessions import Session
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Host

@@ -18,7 +18,7 @@ from burn_remote_protocol.errors import ConnectionLost, TransferFailed
 from burn_remote_protocol.links.checksummed_links import CheckedAsyncLink
 from burn_remote_protocol.messages import Fetch, FetchRequest, Hello, Lent, Reply, Welcome
 from burn_remote_protocol.tensors import TensorData, TensorSpec
-from burn_remote_server.dialects.native.peer_pump import serve_peer
+from burn_remote_server.dialects.native.peer_handler import serve_peer
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.tensors.exposed_tensors import Exposed
@@ -105,10 +105,10 @@ async def pair(
         )  # fmt: skip
         both = Pair(source, target)
 
-        async def pump(connection: ServerConnection) -> None:
+        async def serve_connection(connection: ServerConnection) -> None:
             await serve_peer(link_over(connection), source)
 
-        async with serve(handle or pump, "127.0.0.1", 0, **direct_options()) as server:
+        async with serve(handle or serve_connection, "127.0.0.1", 0, **direct_options()) as server:
             both.address = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             yield both
             await target.peers.close()

@@ -24,7 +24,7 @@ MAX_UNREPORTED: Final = 64
 
 
 class BurnOutbox:
-    """The queue of reply frames in Burn's dialect. The engine appends, the pump takes."""
+    """The queue of reply frames in Burn's dialect, between the engine and the socket's handler."""
 
     # encode(reply, is_sync=False): the release's form of a reply, as a list of buffers.
     encode = staticmethod(encode_reply)
@@ -32,7 +32,7 @@ class BurnOutbox:
     def __init__(self, device: Device, max_waiting_bytes: int) -> None:
         self._device = device
         self._max_waiting_bytes = max_waiting_bytes
-        # Each counter has one writing thread: the engine's, or the pump's.
+        # Each counter has one writing thread: the engine's, or the event loop's.
         self._added_bytes = 0
         self.taken_bytes = 0
         self.frames: deque[list[bytes | memoryview]] = deque()

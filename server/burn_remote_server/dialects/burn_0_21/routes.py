@@ -7,7 +7,11 @@ from collections.abc import Awaitable, Mapping
 
 from burn_remote_protocol.errors import HandshakeRefused
 from burn_remote_protocol.links.interface import AsyncLink
-from burn_remote_server.dialects.burn_0_21.pump import serve_data, serve_request, serve_response
+from burn_remote_server.dialects.burn_0_21.socket_handlers import (
+    serve_data,
+    serve_request,
+    serve_response,
+)
 from burn_remote_server.dialects.burn_0_21.two_socket_sessions import BurnSessions
 from burn_remote_server.dialects.websocket_route import Route
 from burn_remote_server.hosting.host import Device

@@ -19,7 +19,7 @@ LOCAL: Final = ""
 
 
 class Burn22Outbox(BurnOutbox):
-    """The queue of reply frames. The engine appends, the pump takes."""
+    """The queue of reply frames between the engine and the handler of the socket."""
 
     encode = staticmethod(encode_reply)
 

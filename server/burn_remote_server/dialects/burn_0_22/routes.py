@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_server.dialects.burn_0_22.local_groups import LocalGroups
 from burn_remote_server.dialects.burn_0_22.local_transfers import LocalClients
-from burn_remote_server.dialects.burn_0_22.pump import serve_burn_session
+from burn_remote_server.dialects.burn_0_22.session_handler import serve_burn_session
 from burn_remote_server.hosting.host import Device
 
 __all__ = ["burn_0_22_sessions"]

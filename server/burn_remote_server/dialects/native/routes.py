@@ -9,8 +9,8 @@ from burn_remote_protocol.errors import BurnRemoteError
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_server.dialects.native.attachments import Attachments
 from burn_remote_server.dialects.native.handshake import receive_first, refuse
-from burn_remote_server.dialects.native.peer_pump import serve_peer
-from burn_remote_server.dialects.native.session_pump import serve_session
+from burn_remote_server.dialects.native.peer_handler import serve_peer
+from burn_remote_server.dialects.native.session_handler import serve_session
 from burn_remote_server.dialects.websocket_route import Route
 from burn_remote_server.hosting.host import Device
 

@@ -36,7 +36,7 @@ from burn_remote_server.dialects.native.handshake import (
     refuse,
     send_closing,
 )
-from burn_remote_server.dialects.native.link_pump import serve_link
+from burn_remote_server.dialects.native.link_handler import serve_link
 from burn_remote_server.execution.native_outbox import NativeOutbox
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Host

@@ -32,8 +32,8 @@ from burn_remote_protocol.peer_proofs import peer_key
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.peer_authentication import prove_to_source
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.dialects.native import peer_pump
-from burn_remote_server.dialects.native.peer_pump import serve_peer
+from burn_remote_server.dialects.native import peer_handler
+from burn_remote_server.dialects.native.peer_handler import serve_peer
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.tensors.exposed_tensors import Exposed
@@ -160,7 +160,7 @@ async def test_a_fetch_forged_by_a_relay_ends_the_connection() -> None:
 async def test_a_peer_with_the_most_fetches_under_way_is_not_read_until_one_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(peer_pump, "MAX_PEER_FETCHES", 2)
+    monkeypatch.setattr(peer_handler, "MAX_PEER_FETCHES", 2)
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         host = Host(Settings(), [NumpyBackend()], tasks)
         ids = [bytes([number]) * 32 for number in range(6)]

@@ -35,7 +35,7 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_server.access.admission import Grant
 from burn_remote_server.access.quota import OverheadAccount
-from burn_remote_server.dialects.burn_0_21.pump import (
+from burn_remote_server.dialects.burn_0_21.socket_handlers import (
     POLICY_VIOLATION,
     drain,
     end_with,

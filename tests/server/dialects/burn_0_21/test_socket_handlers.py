@@ -25,8 +25,8 @@ from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 from burn_remote_server.access.peer_rules import PeerRules
 from burn_remote_server.backends import open_backends
-from burn_remote_server.dialects.burn_0_21 import pump as burn_pump
-from burn_remote_server.dialects.burn_0_21.pump import (
+from burn_remote_server.dialects.burn_0_21 import socket_handlers
+from burn_remote_server.dialects.burn_0_21.socket_handlers import (
     MAX_BATCH_FRAMES,
     send_replies,
     serve_data,
@@ -194,8 +194,8 @@ async def test_a_second_socket_of_a_kind_is_refused_and_the_first_goes_on(
 async def test_a_response_over_the_clients_frame_limit_is_sent_in_fragments(
     host: Host, sessions: BurnSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(burn_pump, "WHOLE_BYTES", 40)
-    monkeypatch.setattr(burn_pump, "FRAGMENT_BYTES", 30)
+    monkeypatch.setattr(socket_handlers, "WHOLE_BYTES", 40)
+    monkeypatch.setattr(socket_handlers, "FRAGMENT_BYTES", 30)
     large = TensorData(bytes(range(100)), (25,), F32)
     read = encode_tasks([Read(1, 2, large.spec)], 1)
     request = scripted([INIT, encode_tasks([Upload(2, large)], 0), read, *upload_and_read()])
@@ -362,14 +362,14 @@ async def test_garbage_gets_a_response_and_closes_no_socket(
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that receives the number of tasks of each batch."""
     counts: list[int] = []
-    decode = burn_pump._decoded_batch
+    decode = socket_handlers._decoded_batch
 
     def counting(*arguments: Any) -> Any:
         batch = decode(*arguments)
         counts.append(len(batch.tasks))
         return batch
 
-    monkeypatch.setattr(burn_pump, "_decoded_batch", counting)
+    monkeypatch.setattr(socket_handlers, "_decoded_batch", counting)
     return counts
 
 
@@ -384,7 +384,7 @@ async def test_different_operations_are_decoded_a_few_at_a_time_and_others_run_b
     response = scripted([INIT])
     await converse(host, sessions, request, response, replies=1)
     assert sum(decoded) == 201
-    assert decoded[:6] == [burn_pump.MAX_UNKNOWN_FRAMES] * 6
+    assert decoded[:6] == [socket_handlers.MAX_UNKNOWN_FRAMES] * 6
     assert max(decoded) >= 100  # a repeated operation is recognized
 
 
@@ -392,7 +392,7 @@ async def test_frames_that_are_decoded_in_one_turn_are_bounded_by_their_bytes(
     host: Host, sessions: BurnSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded = batches(monkeypatch)
-    spec = TensorSpec((burn_pump.FULL_BATCH_BYTES // 8,), F32)
+    spec = TensorSpec((socket_handlers.FULL_BATCH_BYTES // 8,), F32)
     data = TensorData(bytes(spec.nbytes), spec.shape, spec.dtype)
     uploads = [encode_tasks([Upload(number, data)], number) for number in range(9)]
     request = scripted([INIT, *uploads, encode_tasks([Sync(9)], 9)])
