@@ -34,9 +34,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-import burn_remote_server.fusion.array.block_program as block_program
-import burn_remote_server.fusion.array.elementwise_fuser as elementwise
-import burn_remote_server.fusion.array.reduce_fuser as reduce
+import burn_remote_server.fusion.cpu.block_program as block_program
+import burn_remote_server.fusion.cpu.elementwise_fuser as elementwise
+import burn_remote_server.fusion.cpu.reduce_fuser as reduce
 import burn_remote_server.programs.graphs as graphs
 from burn_remote_protocol.dialects.native import Batch
 from burn_remote_protocol.dtypes import BOOL, F32, DType
@@ -44,7 +44,7 @@ from burn_remote_protocol.messages import Define, DefineGraph, Drop
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.fusion.array.kernel_compiler import opened_compiler
+from burn_remote_server.fusion.cpu.kernel_compiler import opened_compiler
 from burn_remote_server.fusion.fusing_backend import FusionBackend
 from burn_remote_server.fusion.runtime_selection import with_fusion
 from burn_remote_server.programs.graphs import GraphPlan

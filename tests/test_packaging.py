@@ -100,8 +100,8 @@ def test_a_layer_of_a_contract_has_each_folder(package: Path) -> None:
 # Folders with parallel implementations, whose modules may have equal names.
 PARALLEL = [
     {"backends/array", "backends/cupy", "backends/numpy"},
-    {"fusion/array", "fusion/cuda"},
-    {"fusion/array", "backends/array"},  # the fusers of the array backends
+    {"fusion/cpu", "fusion/cuda"},
+    {"fusion/cpu", "backends/array"},  # the fusers of the array backends
     {"dialects/burn_0_21", "dialects/burn_0_22", "dialects/native"},
     {"torch/aten", "functions", "nn"},  # the same functions, by PyTorch's names and by ours
     {"torch/aten", "arguments"},

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-import burn_remote_server.fusion.array.block_program as block_program
-from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler, Kernels
+import burn_remote_server.fusion.cpu.block_program as block_program
+from burn_remote_server.fusion.cpu.kernel_compiler import KernelCompiler, Kernels
 from burn_remote_server.programs import graphs
 
 __all__ = ["compiled_at_once"]

@@ -17,7 +17,7 @@ from burn_remote_protocol.operations.row import Signature
 from burn_remote_server.__main__ import main
 from burn_remote_server.backends.array.array_session import ArraySession
 from burn_remote_server.backends.interface import Run
-from burn_remote_server.fusion.array import block_program
+from burn_remote_server.fusion.cpu import block_program
 
 __all__: list[str] = []
 

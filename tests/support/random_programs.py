@@ -16,9 +16,9 @@ from unittest.mock import patch
 
 import numpy as np
 
-import burn_remote_server.fusion.array.block_program as block_program
-import burn_remote_server.fusion.array.elementwise_fuser as elementwise
-import burn_remote_server.fusion.array.reduce_fuser as reduce
+import burn_remote_server.fusion.cpu.block_program as block_program
+import burn_remote_server.fusion.cpu.elementwise_fuser as elementwise
+import burn_remote_server.fusion.cpu.reduce_fuser as reduce
 from burn_remote_protocol.dtypes import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, DType
 from burn_remote_protocol.errors import BurnRemoteError, OperationFailed
 from burn_remote_protocol.messages import Define, DefineGraph, Drop

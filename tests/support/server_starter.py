@@ -30,7 +30,7 @@ MODULES: Final = (
     "burn_remote_server.command_line.command",
     "burn_remote_server.command_line.daemon",
     "burn_remote_server.backends.numpy.backend",
-    "burn_remote_server.fusion.array.runtime",
+    "burn_remote_server.fusion.cpu.runtime",
     "burn_remote_server.fusion.runtime_selection",
     "uvloop",
     "llvmlite.binding",

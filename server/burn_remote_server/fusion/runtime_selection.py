@@ -12,8 +12,8 @@ __all__ = ["with_fusion"]
 
 
 def _numpy_runtime(backend: Backend, compiles: bool) -> FusionRuntime:
-    from burn_remote_server.fusion.array.kernel_compiler import opened_compiler
-    from burn_remote_server.fusion.array.runtime import NumpyFusionRuntime
+    from burn_remote_server.fusion.cpu.kernel_compiler import opened_compiler
+    from burn_remote_server.fusion.cpu.runtime import NumpyFusionRuntime
 
     return NumpyFusionRuntime(opened_compiler() if compiles else None)
 

@@ -16,7 +16,7 @@ from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_server.backends.array.array_session import ArraySession
 from burn_remote_server.backends.interface import Run
-from burn_remote_server.fusion.array import kernel_compiler
+from burn_remote_server.fusion.cpu import kernel_compiler
 from burn_remote_server.hosting import local
 from support.failing_kernels import FailingKernel
 from support.random_programs import forced_fusion

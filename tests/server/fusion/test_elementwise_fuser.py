@@ -13,7 +13,7 @@ from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.messages import Define, DefineGraph, Read, Upload
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.fusion.array.elementwise_fuser import MIN_REUSING_ELEMENTS
+from burn_remote_server.fusion.cpu.elementwise_fuser import MIN_REUSING_ELEMENTS
 from burn_remote_server.fusion.runtime_selection import with_fusion
 from burn_remote_server.programs.graphs import GraphPlan
 from support.compiled_kernels import compiled_at_once

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-import burn_remote_server.fusion.array.kernel_compiler as kernel_compiler
+import burn_remote_server.fusion.cpu.kernel_compiler as kernel_compiler
 from burn_remote_protocol.messages import DefineGraph
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.fusion import background_compiler

@@ -30,8 +30,8 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.interface import ElementwiseCall
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.fusion.array.block_optimization import is_exact
-from burn_remote_server.fusion.array.elementwise_fuser import ElementwiseOptimization
+from burn_remote_server.fusion.cpu.block_optimization import is_exact
+from burn_remote_server.fusion.cpu.elementwise_fuser import ElementwiseOptimization
 from burn_remote_server.fusion.fuser import StreamOperation
 from burn_remote_server.fusion.runtime_selection import with_fusion
 from support.compiled_kernels import compiled_at_once
@@ -41,7 +41,7 @@ from support.random_programs import forced_fusion, same_bits
 
 pytest.importorskip("llvmlite", reason="the extra fusion is not installed")
 
-from burn_remote_server.fusion.array.kernel_compiler import opened_compiler
+from burn_remote_server.fusion.cpu.kernel_compiler import opened_compiler
 
 FLOATS = (F32, F64)
 SIGNED = (I8, I16, I32, I64)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burn_remote_server.fusion.array.layouts import Layout, expanded_mask, static_mask
+from burn_remote_server.fusion.cpu.layouts import Layout, expanded_mask, static_mask
 
 lengths = st.lists(st.integers(1, 7), min_size=1, max_size=4)
 

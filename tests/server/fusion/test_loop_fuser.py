@@ -19,9 +19,9 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.fusion.array import loop_fuser, ufuncs
-from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler, opened_compiler
-from burn_remote_server.fusion.array.runtime import NumpyFusionRuntime
+from burn_remote_server.fusion.cpu import loop_fuser, ufuncs
+from burn_remote_server.fusion.cpu.kernel_compiler import KernelCompiler, opened_compiler
+from burn_remote_server.fusion.cpu.runtime import NumpyFusionRuntime
 from burn_remote_server.fusion.runtime_selection import with_fusion
 from burn_remote_server.programs import graphs
 from burn_remote_server.programs.graphs import GraphPlan

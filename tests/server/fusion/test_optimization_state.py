@@ -11,7 +11,7 @@ import pytest
 
 from burn_remote_protocol.errors import UsageError
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.fusion.array.runtime import NumpyFusionRuntime
+from burn_remote_server.fusion.cpu.runtime import NumpyFusionRuntime
 from burn_remote_server.fusion.fuser import Optimization
 from burn_remote_server.programs.graphs import GraphPlan
 from support.random_programs import drawn_program, forced_fusion, run_graph, same_bits

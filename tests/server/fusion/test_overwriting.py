@@ -9,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-import burn_remote_server.fusion.array.block_program as block_program
+import burn_remote_server.fusion.cpu.block_program as block_program
 from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.messages import Define, DefineGraph, Drop
 from burn_remote_server.execution import interpreter

@@ -14,10 +14,10 @@ from burn_remote_protocol.messages import Define, DefineGraph, Drop
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.fusion.array import elementwise_fuser
-from burn_remote_server.fusion.array.elementwise_fuser import ElementwiseFuser
-from burn_remote_server.fusion.array.reduce_fuser import ReduceFuser
-from burn_remote_server.fusion.array.runtime import NumpyFusionRuntime
+from burn_remote_server.fusion.cpu import elementwise_fuser
+from burn_remote_server.fusion.cpu.elementwise_fuser import ElementwiseFuser
+from burn_remote_server.fusion.cpu.reduce_fuser import ReduceFuser
+from burn_remote_server.fusion.cpu.runtime import NumpyFusionRuntime
 from burn_remote_server.fusion.fuser import OperationFuser
 from burn_remote_server.fusion.fusing_backend import Fusion
 from burn_remote_server.programs.stream_fusion import MAX_SMALL_OPERATIONS

@@ -27,8 +27,8 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.admission import NOBODY, Grant
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.fusion.array.runtime import NumpyFusionRuntime
 from burn_remote_server.fusion.counts import KernelCounts
+from burn_remote_server.fusion.cpu.runtime import NumpyFusionRuntime
 from burn_remote_server.fusion.fusing_backend import Fusion
 from burn_remote_server.hosting import host as module
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Host, hand_over

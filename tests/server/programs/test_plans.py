@@ -25,8 +25,8 @@ from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.array import ArraySession
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.interpreter import Interpreter
-from burn_remote_server.fusion.array.kernel_compiler import opened_compiler
-from burn_remote_server.fusion.array.runtime import NumpyFusionRuntime
+from burn_remote_server.fusion.cpu.kernel_compiler import opened_compiler
+from burn_remote_server.fusion.cpu.runtime import NumpyFusionRuntime
 from burn_remote_server.programs import plans
 from burn_remote_server.programs.plans import (
     REUSED_BYTES,

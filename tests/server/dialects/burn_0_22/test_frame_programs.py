@@ -23,7 +23,7 @@ from burn_remote_server.dialects.burn_0_22 import frame_programs
 from burn_remote_server.dialects.burn_0_22.task_runner import Burn22Runner
 from burn_remote_server.execution.costs import TASK_COST
 from burn_remote_server.execution.engine import Engine
-from burn_remote_server.fusion.array import elementwise_fuser
+from burn_remote_server.fusion.cpu import elementwise_fuser
 from burn_remote_server.fusion.runtime_selection import with_fusion
 from burn_remote_server.hosting.host import new_interpreter
 from burn_remote_server.programs.plans import Plan

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from burn_remote_server.backends.interface import Run
-from burn_remote_server.fusion.array.exact_operations import ExactStep
+from burn_remote_server.fusion.cpu.exact_operations import ExactStep
 
 __all__ = ["Instruction", "KernelCall", "Schedule", "Step", "Width", "inputs_taken", "scheduled"]
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 from typing import ClassVar, Final, Self
 
-import burn_remote_server.fusion.array.block_program as block_program
+import burn_remote_server.fusion.cpu.block_program as block_program
 from burn_remote_protocol.tensors import Shape
-from burn_remote_server.fusion.array.block_optimization import (
+from burn_remote_server.fusion.cpu.block_optimization import (
     BlockOptimization,
     bytes_saved,
     gives,
     is_exact,
 )
-from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler
+from burn_remote_server.fusion.cpu.kernel_compiler import KernelCompiler
 from burn_remote_server.fusion.fuser import FuserProperties, Optimization, StreamOperation
 from burn_remote_server.fusion.run_fuser import RunFuser
 

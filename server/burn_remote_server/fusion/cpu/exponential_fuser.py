@@ -15,15 +15,15 @@ import numpy as np
 from burn_remote_protocol.tensors import Shape
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.interface import Run
-from burn_remote_server.fusion.array.exact_operations import (
+from burn_remote_server.fusion.cpu.exact_operations import (
     AroundExponential,
     ExactStep,
     around_exponential,
 )
-from burn_remote_server.fusion.array.kernel_source import KernelArray, KernelStep
-from burn_remote_server.fusion.array.loop_fuser import LoopFuser, LoopOptimization
-from burn_remote_server.fusion.array.loop_source import LOOP_NAME, loop_source
-from burn_remote_server.fusion.array.ufuncs import CompiledUfunc, compiled_ufunc
+from burn_remote_server.fusion.cpu.kernel_source import KernelArray, KernelStep
+from burn_remote_server.fusion.cpu.loop_fuser import LoopFuser, LoopOptimization
+from burn_remote_server.fusion.cpu.loop_source import LOOP_NAME, loop_source
+from burn_remote_server.fusion.cpu.ufuncs import CompiledUfunc, compiled_ufunc
 from burn_remote_server.fusion.fuser import FuserProperties, Optimization, StreamOperation
 
 __all__ = ["ExponentialFuser", "ExponentialOptimization"]

@@ -23,7 +23,7 @@ from burn_remote_server.backends.array.kernels.error_function import (
     LIMIT_32,
     NUMERATOR_32,
 )
-from burn_remote_server.fusion.array.exact_operations import COMPARISONS
+from burn_remote_server.fusion.cpu.exact_operations import COMPARISONS
 
 __all__ = [
     "KernelArray",

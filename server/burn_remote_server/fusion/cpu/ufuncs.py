@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler, Kernels
+from burn_remote_server.fusion.cpu.kernel_compiler import KernelCompiler, Kernels
 
 __all__ = ["MAX_UFUNC_ARRAYS", "CompiledUfunc", "compiled_ufunc"]
 

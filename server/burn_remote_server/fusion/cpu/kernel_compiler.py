@@ -6,8 +6,8 @@ import ctypes
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from burn_remote_server.fusion.array.kernel_source import declarations
 from burn_remote_server.fusion.background_compiler import BackgroundCompiler
+from burn_remote_server.fusion.cpu.kernel_source import declarations
 from burn_remote_server.telemetry.logs import get_logger
 
 __all__ = ["KernelCompiler", "Kernels", "opened_compiler"]

@@ -12,19 +12,19 @@ from burn_remote_protocol.errors import UsageError
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.array.kernels.casting import conversion
 from burn_remote_server.backends.interface import Backend
-from burn_remote_server.fusion.array.block_optimization import BlockOptimization
-from burn_remote_server.fusion.array.elementwise_fuser import (
+from burn_remote_server.fusion.counts import KernelCounts
+from burn_remote_server.fusion.cpu.block_optimization import BlockOptimization
+from burn_remote_server.fusion.cpu.elementwise_fuser import (
     ElementwiseFuser,
     ElementwiseOptimization,
 )
-from burn_remote_server.fusion.array.exponential_fuser import (
+from burn_remote_server.fusion.cpu.exponential_fuser import (
     ExponentialFuser,
     ExponentialOptimization,
 )
-from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler
-from burn_remote_server.fusion.array.loop_fuser import LoopFuser, LoopOptimization
-from burn_remote_server.fusion.array.reduce_fuser import ReduceFuser, ReduceOptimization
-from burn_remote_server.fusion.counts import KernelCounts
+from burn_remote_server.fusion.cpu.kernel_compiler import KernelCompiler
+from burn_remote_server.fusion.cpu.loop_fuser import LoopFuser, LoopOptimization
+from burn_remote_server.fusion.cpu.reduce_fuser import ReduceFuser, ReduceOptimization
 from burn_remote_server.fusion.fuser import OperationFuser, Optimization, OptimizationState
 from burn_remote_server.fusion.fusing_backend import FusionRuntime
 from burn_remote_server.fusion.optimization_state import operations_of

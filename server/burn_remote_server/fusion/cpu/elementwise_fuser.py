@@ -10,14 +10,14 @@ import math
 from typing import ClassVar, Final, Self
 
 from burn_remote_protocol.tensors import Shape
-from burn_remote_server.fusion.array.block_optimization import (
+from burn_remote_server.fusion.cpu.block_optimization import (
     BlockOptimization,
     bytes_saved,
     gives,
     is_exact,
     reused_inputs,
 )
-from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler
+from burn_remote_server.fusion.cpu.kernel_compiler import KernelCompiler
 from burn_remote_server.fusion.fuser import (
     FuserProperties,
     Optimization,

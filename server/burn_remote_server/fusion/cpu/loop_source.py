@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from burn_remote_server.fusion.array.kernel_source import (
+from burn_remote_server.fusion.cpu.kernel_source import (
     KernelArray,
     KernelStep,
     computed,

@@ -21,17 +21,17 @@ import numpy as np
 from burn_remote_protocol.tensors import Shape
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.interface import ElementwiseCall, Run
-from burn_remote_server.fusion.array.block_optimization import (
+from burn_remote_server.fusion.cpu.block_optimization import (
     bytes_saved,
     exact_steps_of,
     gives,
     is_exact,
 )
-from burn_remote_server.fusion.array.exact_operations import returns_new_array
-from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler
-from burn_remote_server.fusion.array.kernel_source import KernelArray, KernelStep
-from burn_remote_server.fusion.array.loop_source import LOOP_NAME, loop_source
-from burn_remote_server.fusion.array.ufuncs import (
+from burn_remote_server.fusion.cpu.exact_operations import returns_new_array
+from burn_remote_server.fusion.cpu.kernel_compiler import KernelCompiler
+from burn_remote_server.fusion.cpu.kernel_source import KernelArray, KernelStep
+from burn_remote_server.fusion.cpu.loop_source import LOOP_NAME, loop_source
+from burn_remote_server.fusion.cpu.ufuncs import (
     MAX_UFUNC_ARRAYS,
     CompiledUfunc,
     compiled_ufunc,

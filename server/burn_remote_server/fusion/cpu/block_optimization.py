@@ -9,10 +9,10 @@ import numpy as np
 
 from burn_remote_protocol.tensors import Shape, TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
-from burn_remote_server.fusion.array.block_program import BlockProgram, Operand
-from burn_remote_server.fusion.array.block_schedules import Instruction, Width
-from burn_remote_server.fusion.array.exact_operations import ExactStep, exact_steps
-from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler
+from burn_remote_server.fusion.cpu.block_program import BlockProgram, Operand
+from burn_remote_server.fusion.cpu.block_schedules import Instruction, Width
+from burn_remote_server.fusion.cpu.exact_operations import ExactStep, exact_steps
+from burn_remote_server.fusion.cpu.kernel_compiler import KernelCompiler
 from burn_remote_server.fusion.fuser import Optimization, OptimizationState, StreamOperation
 from burn_remote_server.fusion.optimization_state import state_of
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from burn_remote_server.fusion.array.block_schedules import Instruction, KernelCall
-from burn_remote_server.fusion.array.kernel_source import KernelArray, KernelStep, kernel_source
+from burn_remote_server.fusion.cpu.block_schedules import Instruction, KernelCall
+from burn_remote_server.fusion.cpu.kernel_source import KernelArray, KernelStep, kernel_source
 
 __all__ = ["grouped", "source_of"]
 

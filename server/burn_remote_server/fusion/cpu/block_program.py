@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from burn_remote_protocol.tensors import Shape
-from burn_remote_server.fusion.array.block_schedules import (
+from burn_remote_server.fusion.cpu.block_schedules import (
     Instruction,
     KernelCall,
     Schedule,
@@ -34,11 +34,11 @@ from burn_remote_server.fusion.array.block_schedules import (
     inputs_taken,
     scheduled,
 )
-from burn_remote_server.fusion.array.kernel_compiler import KernelCompiler, Kernels
-from burn_remote_server.fusion.array.kernel_groups import grouped, source_of
-from burn_remote_server.fusion.array.kernel_source import KernelArray
-from burn_remote_server.fusion.array.layouts import Layout, Mask, expanded_mask, static_mask
-from burn_remote_server.fusion.array.unfailing_functions import cannot_raise
+from burn_remote_server.fusion.cpu.kernel_compiler import KernelCompiler, Kernels
+from burn_remote_server.fusion.cpu.kernel_groups import grouped, source_of
+from burn_remote_server.fusion.cpu.kernel_source import KernelArray
+from burn_remote_server.fusion.cpu.layouts import Layout, Mask, expanded_mask, static_mask
+from burn_remote_server.fusion.cpu.unfailing_functions import cannot_raise
 from burn_remote_server.fusion.fuser import OverwrittenInputs
 
 __all__ = ["BLOCK_ELEMENTS", "BlockProgram", "Operand"]

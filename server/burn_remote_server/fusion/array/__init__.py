@@ -1,1 +1,0 @@
-"""The fusers of array backends whose kernels take NumPy arrays."""
