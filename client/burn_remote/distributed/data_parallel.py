@@ -174,14 +174,7 @@ class DataParallel:
                 "the part that it updates; make another DataParallel with params and "
                 "state=trainer.state"
             )
-        if not isinstance(replicas, list | tuple) or len(replicas) != len(self.group):
-            raise ArgumentMismatch(
-                f"replicas takes a list with the parameters of each of the {len(self.group)} "
-                f"members, not {replicas!r:.100}"
-            )
-        for member, (mine, new) in enumerate(zip(self._replicas, replicas, strict=True)):
-            device = self.group.devices[member]
-            mapped(lambda old, one, device=device: _check_replacement(old, one, device), mine, new)
+        self._check_replacements("replicas", replicas)
         self._replicas = [mapped(lambda x: Tensor(plain(x.handle)), one) for one in replicas]
 
     @property
@@ -215,14 +208,7 @@ class DataParallel:
     @gradients.setter
     def gradients(self, gradients: Sequence[Any]) -> None:
         self._held("gradients")
-        if not isinstance(gradients, list | tuple) or len(gradients) != len(self.group):
-            raise ArgumentMismatch(
-                f"gradients takes a list with one value for each of the {len(self.group)} members, "
-                f"not {gradients!r:.100}"
-            )
-        for member, (mine, new) in enumerate(zip(self._replicas, gradients, strict=True)):
-            device = self.group.devices[member]
-            mapped(lambda old, one, device=device: _check_replacement(old, one, device), mine, new)
+        self._check_replacements("gradients", gradients)
         self._reduced = [[plan.chosen(leaves(one)) for plan in self._plans] for one in gradients]
 
     # -- training -----------------------------------------------------------------------------
@@ -443,6 +429,16 @@ class DataParallel:
                 "by trainer.gradients and assign trainer.replicas"
             )
         return self._update
+
+    def _check_replacements(self, what: str, values: object) -> None:
+        """Raise ``ArgumentMismatch`` unless values of all members can replace parameters."""
+        if not isinstance(values, list | tuple) or len(values) != len(self.group):
+            raise ArgumentMismatch(
+                f"{what} takes a list with one value for each of the {len(self.group)} members, "
+                f"not {values!r:.100}"
+            )
+        for device, mine, new in zip(self.group.devices, self._replicas, values, strict=True):
+            mapped(lambda old, one, device=device: _check_replacement(old, one, device), mine, new)
 
     def _held(self, what: str, *, may_be_sharded: bool = False) -> list[list[Bucket]]:
         if self._is_sharded and not may_be_sharded:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import queue
 import threading
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from burn_remote.runner.pending import Pending
-from burn_remote_protocol.errors import BurnRemoteError, OperationFailed
+from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, SessionLost
 from burn_remote_protocol.timed_queue import TimedQueue
 
 __all__ = [
@@ -27,9 +28,12 @@ __all__ = [
     "Flushable",
     "Flusher",
     "fence_in_thread",
+    "flush_or_end",
     "watch",
     "weakly",
 ]
+
+_logger: Final = logging.getLogger("burn_remote")
 
 # The time for which an operation may be queued, so that more are sent with it. A longer delay would
 # leave the server idle while the program does other work.
@@ -187,6 +191,18 @@ class Flusher:
 
 def _nothing() -> None:
     """Do nothing. As a request, this wakes a flusher's thread."""
+
+
+def flush_or_end(flush: Callable[[], None], end: Callable[[SessionLost], None]) -> None:
+    """Send queued tasks in the flush thread; an unexpected error ends the session by ``end``."""
+    try:
+        flush()
+    except BurnRemoteError:
+        pass  # the connection keeps the error; the next use of the session raises it
+    except Exception as error:
+        # If the flush thread ended, the session would keep tasks that other devices wait for.
+        _logger.exception("sending queued tasks failed unexpectedly")
+        end(SessionLost(f"sending queued tasks failed with {type(error).__name__}: {error}"))
 
 
 def fence_in_thread(flusher: Flusher, fence: Callable[[], Pending[None]]) -> Pending[None]:

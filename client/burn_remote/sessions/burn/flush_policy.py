@@ -6,18 +6,14 @@ the server, when a thread waits for a response, and at the latest after a millis
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import Final
 
 from burn_remote.sessions.burn.burn_connection import BurnConnection
 from burn_remote.sessions.burn.outgoing_queue import Outgoing
-from burn_remote.sessions.lifetime import BATCH_TASKS, DROP_BYTES, Flushable, Flusher
-from burn_remote_protocol.errors import BurnRemoteError, SessionLost
+from burn_remote.sessions.lifetime import BATCH_TASKS, DROP_BYTES, Flushable, Flusher, flush_or_end
 
 __all__ = ["FlushPolicy"]
-
-_logger: Final = logging.getLogger("burn_remote")
 
 
 class FlushPolicy:
@@ -66,13 +62,4 @@ class FlushPolicy:
 
     def flush_waiting(self) -> None:
         """Send the queue; the flusher calls this a millisecond after ``send_soon``."""
-        try:
-            self.flush()
-        except BurnRemoteError:
-            pass  # the connection keeps the error; the next use of the session raises it
-        except Exception as error:
-            # If the flush thread ended, the session would keep tasks that other devices wait for.
-            _logger.exception("sending queued tasks failed unexpectedly")
-            self._connection.end(
-                SessionLost(f"sending queued tasks failed with {type(error).__name__}: {error}")
-            )
+        flush_or_end(self.flush, self._connection.end)

@@ -8,7 +8,6 @@ sending; replies are received without it.
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ from burn_remote.sessions.lifetime import (
     DROP_TENSORS,
     Flusher,
     fence_in_thread,
+    flush_or_end,
     watch,
     weakly,
 )
@@ -52,7 +52,6 @@ from burn_remote_protocol.errors import (
     BurnRemoteError,
     ClosedDevice,
     OperationFailed,
-    SessionLost,
     Unsupported,
     UsageError,
     fresh,
@@ -96,7 +95,6 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["NativeSession"]
 
-_logger: Final = logging.getLogger("burn_remote")
 _frame: Final = sys._getframe
 
 
@@ -645,18 +643,12 @@ class NativeSession:
 
     def flush_waiting(self) -> None:
         """Send queued tasks; the flusher calls this a millisecond after they were queued."""
-        try:
-            self.flush()
-            if self._connection.acknowledgement_due:
-                self._connection.acknowledge()
-        except BurnRemoteError:
-            pass  # the connection keeps the error; the next use of the session raises it
-        except Exception as error:
-            # If the flush thread ended, the session would keep tasks that other devices wait for.
-            _logger.exception("sending queued tasks failed unexpectedly")
-            self._connection.end(
-                SessionLost(f"sending queued tasks failed with {type(error).__name__}: {error}")
-            )
+        flush_or_end(self._flush_and_acknowledge, self._connection.end)
+
+    def _flush_and_acknowledge(self) -> None:
+        self.flush()
+        if self._connection.acknowledgement_due:
+            self._connection.acknowledge()
 
     # -- receiving ----------------------------------------------------------------------------
 
