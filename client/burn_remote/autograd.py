@@ -40,8 +40,8 @@ def grad(
 
     ``inputs`` are any tracked tensors, also results of operations. ``grad_outputs`` has the
     gradient of each output; it may be omitted for outputs of one element. Nothing is added to
-    ``Tensor.grad``. ``retain_graph`` and ``create_graph`` are those of ``Tensor.backward``. An
-    input that no output depends on raises ``UsageError``, or has the gradient ``None`` if
+    ``Tensor.grad``. ``retain_graph`` and ``create_graph`` are those of ``Tensor.backward``. If no
+    output depends on an input, raises ``UsageError``, or returns ``None`` as its gradient if
     ``allow_unused`` is true.
     """
     roots = [outputs] if is_tensor(outputs) else [*outputs]

@@ -209,25 +209,37 @@ def conv_transpose_bias_backward(x: Tensor, bias: Tensor, output_grad: Tensor) -
 
 @explained
 def relu_backward(output: Tensor, grad: Tensor) -> Tensor:
-    """Return ``grad`` where the result of ``relu`` is positive, else 0; not on Burn 0.21."""
+    """Return ``grad`` where the result of ``relu`` is positive, else 0.
+
+    Burn 0.21 servers do not have the operation.
+    """
     return RELU_BACKWARD.binary(output, grad)
 
 
 @explained
 def gelu_backward(x: Tensor, grad: Tensor) -> Tensor:
-    """Return the gradient of ``gelu`` at ``x``; not on Burn 0.21."""
+    """Return the gradient of ``gelu`` at ``x``.
+
+    Burn 0.21 servers do not have the operation.
+    """
     return GELU_BACKWARD.binary(x, grad)
 
 
 @explained
 def sigmoid_backward(output: Tensor, grad: Tensor) -> Tensor:
-    """Return the gradient of ``sigmoid``, given its result ``output``; not on Burn 0.21."""
+    """Return the gradient of ``sigmoid``, given its result ``output``.
+
+    Burn 0.21 servers do not have the operation.
+    """
     return SIGMOID_BACKWARD.binary(output, grad)
 
 
 @explained
 def log_sigmoid_backward(x: Tensor, grad: Tensor) -> Tensor:
-    """Return the gradient of ``logsigmoid`` at ``x``; not on Burn 0.21."""
+    """Return the gradient of ``logsigmoid`` at ``x``.
+
+    Burn 0.21 servers do not have the operation.
+    """
     return LOG_SIGMOID_BACKWARD.binary(x, grad)
 
 
@@ -245,7 +257,7 @@ def deform_conv2d_backward(
     weight_groups: int = 1,
     offset_groups: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Return the gradients of ``deform_conv2d`` for x, offset, weight, mask and bias.
+    """Return the gradients of ``deform_conv2d`` with respect to x, offset, weight, mask and bias.
 
     The gradient of an absent mask or bias is ``None``.
     """
@@ -334,7 +346,7 @@ def ctc_loss_backward(
     grad_loss: Tensor,
     blank: int = 0,
 ) -> Tensor:
-    """Return the gradient of unreduced CTC losses ``[batch]`` for the log-probabilities."""
+    """Return the gradient of unreduced CTC losses ``[batch]`` with respect to ``log_probs``."""
     inputs = (log_probs, targets, input_lengths, target_lengths, grad_loss)
     return CTC_LOSS_BACKWARD.apply(inputs, (blank,))
 

@@ -166,9 +166,9 @@ def choice(
     ``p`` ``[n]`` has their probabilities, or weights in the same proportion; without ``replace``,
     each draw is from the elements that were not drawn yet. A tensor ``x`` determines the device.
 
-    Raises ``UsageError`` for too few elements. If ``p`` is a sequence of numbers, also raises it
-    for a negative number, and if too few are positive for the draw; a tensor ``p`` is not checked.
-    Raises ``Unsupported`` with ``p`` on Burn's own servers.
+    Raises ``UsageError`` for too few elements, and for a sequence ``p`` that has a negative number
+    or too few positive ones for the draw. A tensor ``p`` is not checked. Raises ``Unsupported``
+    with ``p`` on Burn's own servers.
     """
     if is_tensor(x):
         count, device = x.shape[normal_axis(axis, x.ndim)], x.device
@@ -317,7 +317,7 @@ def gumbel(
     dtype: AnyDType = F32,
     device: AnyDevice | None = None,
 ) -> Tensor:
-    """Draw from the Gumbel distribution with this mode and scale; its mean is larger."""
+    """Draw from the Gumbel distribution, whose mean is about ``mode + 0.577 * scale``."""
     wanted = as_dtype(dtype)
     times = negative(log1p(negative(_open_uniform(shape, wanted, device))))
     return _moved(negative(log(times)), mode, scale, wanted)
@@ -347,7 +347,7 @@ def weibull(
 def pareto(
     shape: Shape, *, a: float, dtype: AnyDType = F32, device: AnyDevice | None = None
 ) -> Tensor:
-    """Draw from the Pareto II distribution with the parameter ``a``, as NumPy does: from 0 on."""
+    """Draw from the Pareto II (Lomax) distribution with the parameter ``a``, as NumPy does."""
     wanted = as_dtype(dtype)
     times = negative(log1p(negative(_open_uniform(shape, wanted, device))))
     return astype(expm1(divide(times, _positive("a", a))), wanted)

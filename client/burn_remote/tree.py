@@ -25,7 +25,7 @@ def map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 
         weights = br.tree.map(lambda w, g: w - 0.1 * g, weights, gradients)
 
-    ``None`` in ``tree`` stays ``None``; elsewhere, it is passed to the function. A data class is
+    ``None`` in ``tree`` stays ``None``; in ``rest``, it is passed to the function. A data class is
     rebuilt from its fields, without a call of ``__init__`` or ``__post_init__``. Raises
     ``ArgumentMismatch`` with the place where containers differ.
     """

@@ -74,7 +74,7 @@ SHAPES: dict[str, Callable[[], object]] = {
     r"axes \[0\] of .* differ": lambda: br.tensordot(f(2, 3), f(4), axes=([0], [0])),
     "must have 3 elements": lambda: br.cross(f(2), f(2)),
     r"dim=0 of float32\[3\] has fewer elements than k=5": lambda: f(3).topk(5),
-    "must hold a pair for each of at most 1 axes": lambda: F.pad(f(3), (1, 2, 3)),
+    "must hold a pair of integers for each of at most 1 axes": lambda: F.pad(f(3), (1, 2, 3)),
     "too small to crop": lambda: F.pad(f(3), (-2, -2)),
     "too small to pad": lambda: F.pad(f(3), (3, 0), mode="reflect"),
     "must have 1 or 2 sizes, one for each spatial axis": lambda: F.conv2d(

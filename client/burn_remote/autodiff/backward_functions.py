@@ -118,7 +118,7 @@ class OperationBackward:
         """Return the gradient of each input; see ``BackwardFunction.apply``."""
         grads, kind, is_wanted, is_recorded = visit
         if self._refusal is not None:
-            raise UsageError(f"no gradient passes {self.describe()}: {self._refusal}")
+            raise UsageError(f"no gradient passes through {self.describe()}: {self._refusal}")
         saved = node.saved or ()
         values = [
             kind(saved_handle(handle, place, node, is_recorded))

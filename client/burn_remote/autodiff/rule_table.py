@@ -251,7 +251,7 @@ def joint(
 
 
 def never(reason: str, *rows: Row) -> None:
-    """Add a refusal: a gradient that would have to pass these rows raises ``UsageError``."""
+    """Add a refusal: a gradient that would have to pass through these rows raises."""
     for row in rows:
         RULES.add(row, Never(reason))
 

@@ -97,8 +97,8 @@ class SharedSessions(Generic[S]):
     def use(self, key: Hashable, open_session: Callable[[], S], timeout_seconds: float) -> Use[S]:
         """Return a use of the session with this key, which is opened if there is none.
 
-        A session whose connection is broken is shared only if it is resumed, or if that takes
-        longer than ``timeout_seconds``.
+        If the session's connection is broken, this waits at most ``timeout_seconds`` until the
+        session is resumed or has ended. A session that has ended is opened anew.
 
         Raises what ``open_session`` raises, also in the threads that wait for it, and
         ``ConnectionFailed`` if another thread takes longer than ``timeout_seconds``.

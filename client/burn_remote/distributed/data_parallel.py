@@ -43,7 +43,8 @@ __all__ = ["DataParallel", "Snapshot"]
 
 SUM: Final = ReduceOperation.SUM
 
-# Larger: fewer reductions. Smaller: the first bucket is sent earlier in the backward pass.
+# With larger buckets there are fewer reductions; with smaller ones, the first is sent earlier in
+# the backward pass.
 BUCKET_BYTES: Final = 4 * 1024 * 1024
 
 Gradients = dict[int, Tensor]
@@ -160,7 +161,7 @@ class DataParallel:
 
     @property
     def replicas(self) -> list[Any]:
-        """The parameters on each member; assign others to continue with them.
+        """The parameters on each member; assign a list of others to continue with those.
 
         A program without ``optimizer=`` assigns what it computed from ``gradients``.
         """
@@ -197,7 +198,7 @@ class DataParallel:
     def gradients(self) -> list[Any]:
         """The reduced gradients since the last update, as containers for each member.
 
-        Assign others to change them, such as clipped ones.
+        Assign a list of others, such as clipped ones, to replace them.
         """
         buckets = self._held("gradients")
         return [

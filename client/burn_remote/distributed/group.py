@@ -60,9 +60,9 @@ class Group:
     All members get the same bits. float16 and bfloat16 are combined in float32.
 
     ``name`` appears in errors. A device may be in several groups. Closing a group leaves its
-    devices open. ``engine`` is ``"nccl"``, ``"memory"``, ``"ring"`` or ``"moves"``; by default,
-    the servers carry out collectives if they all can: by NCCL between GPUs whose operators allow
-    it, in memory if the members are all in this process or on one server, else in a ring. A
+    devices open. ``engine`` is ``"nccl"``, ``"memory"``, ``"ring"`` or ``"moves"``; by default, the
+    servers carry out collectives if they all can: by NCCL between GPUs if the servers' operators
+    allow it, in memory if the members are all in this process or on one server, else in a ring. A
     member has failed if its server sent nothing for ``timeout_seconds``, or if it did not issue its
     part of a collective for ``issue_timeout_seconds`` while another member waited.
     """
@@ -316,7 +316,7 @@ class Group:
             for member, bucket in enumerate(given.buckets):
                 reduction.give(member, bucket)
             return reduction.results()
-        except BaseException:  # Ctrl-C between two members: all have to issue the same collectives
+        except BaseException:  # also Ctrl-C: all members have to issue the same collectives
             reduction.abandon()
             raise
 
@@ -383,7 +383,7 @@ class Group:
 
 
 class LoneReduction:
-    """A reduction in a group of one member (``Reduction``)."""
+    """A reduction in a group of one member; see ``Reduction``."""
 
     def __init__(self) -> None:
         self._bucket: Bucket = []
@@ -515,8 +515,8 @@ def untracked(name: str, x: Tensor) -> Tensor:
     """Return ``x.detach()``. Raises ``UsageError`` if ``x`` is tracked and this thread records."""
     if isinstance(x.handle, TrackedHandle) and is_recording():
         raise UsageError(
-            f"{name}: {x.handle.spec} is tracked, and gradients do not pass collectives; pass "
-            "x.detach(), or call this inside burn_remote.no_grad()"
+            f"{name}: {x.handle.spec} is tracked, and gradients do not pass through collectives; "
+            "pass x.detach(), or call this inside burn_remote.no_grad()"
         )
     return Tensor(plain(x.handle))
 

@@ -29,7 +29,7 @@ SMALL_BYTES: Final = 32 * 1024
 
 @final
 class MovesEngine:
-    """Carries out collectives by operations of the members' devices and by moves (``Engine``)."""
+    """Carries out collectives by operations of the members' devices and by moves; see ``Engine``."""
 
     name: Final = "moves"
 
@@ -93,7 +93,7 @@ class MovesEngine:
 
 @final
 class AllReduce:
-    """A reduction whose results go to all members (``Reduction``)."""
+    """A reduction whose results go to all members; see ``Reduction``."""
 
     def __init__(self, devices: Sequence[Device], operation: ReduceOperation) -> None:
         self._devices = devices
@@ -133,7 +133,10 @@ class AllReduce:
 
 @final
 class ReduceScatter:
-    """A reduction that gives each member one part along axis 0 of each tensor (``Reduction``)."""
+    """A reduction whose results are cut along axis 0, one part for each member.
+
+    See ``Reduction``.
+    """
 
     def __init__(self, devices: Sequence[Device], operation: ReduceOperation) -> None:
         self._devices = devices
@@ -158,7 +161,7 @@ class ReduceScatter:
 
 @final
 class Reduce:
-    """A reduction whose results go to one member (``Reduction``)."""
+    """A reduction whose results go to one member; see ``Reduction``."""
 
     def __init__(self, devices: Sequence[Device], operation: ReduceOperation, root: int) -> None:
         self._devices = devices

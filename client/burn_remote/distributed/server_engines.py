@@ -64,7 +64,7 @@ class _Part(NamedTuple):
 
 @final
 class RingEngine:
-    """Has the members' servers carry out collectives (``Engine``).
+    """Has the members' servers carry out collectives; see ``Engine``.
 
     The constructor makes each device a member of a group of sessions, without waiting. ``kind`` is
     the engine of the servers; by default the fastest one that they all have. Raises ``Unsupported``
@@ -255,12 +255,15 @@ class RingEngine:
         return session.collectives_issued(self._numbers[member])
 
     def issue_rest(self, member: int, before: int, parts: Sequence[_Part]) -> None:
-        """Issue those of the parts that a member has not issued since it had issued ``before``."""
+        """Issue the parts of a collective that a member has not issued yet.
+
+        ``before`` is how many collectives it had issued before this one.
+        """
         self.issue(member, parts[self.issued(member) - before :])
 
     @contextlib.contextmanager
     def complete(self, parts: list[list[_Part]]) -> Iterator[None]:
-        """Issue what the block leaves out of a collective of all members.
+        """Issue, at the end of the block, the parts of a collective that the block has not issued.
 
         Without this, Ctrl-C between two members would make one member's next collective meet the
         interrupted one of the others, and combine their elements.
@@ -274,7 +277,7 @@ class RingEngine:
             self.complete_interrupted()
 
     def complete_interrupted(self) -> None:
-        """Issue the rest of a collective that was interrupted. Call it before each other one."""
+        """Issue the rest of an interrupted collective. Call this before any other collective."""
         if self._begun is None:
             return
         before, parts = self._begun
@@ -297,7 +300,7 @@ class RingEngine:
 
 @final
 class RingReduction:
-    """A reduction that the servers carry out (``Reduction``).
+    """A reduction that the servers carry out; see ``Reduction``.
 
     ``by_moves`` begins the same reduction by moves, for tensors without equal parts.
     """

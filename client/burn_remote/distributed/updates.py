@@ -54,7 +54,7 @@ class Update(Protocol):
 
 @final
 class ReplicatedUpdate:
-    """Each member has the whole state and updates all parameters (``Update``)."""
+    """Each member has the whole state and updates all parameters; see ``Update``."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class ReplicatedUpdate:
 
 @final
 class ShardedUpdate:
-    """Each member has a part of the state, and updates that part of each bucket (``Update``).
+    """Each member has a part of the state, and updates that part of each bucket; see ``Update``.
 
     This is stage 1 of ZeRO (Rajbhandari and others, 2020): the reduced gradients are scattered, and
     the updated parameters gathered.

@@ -98,7 +98,7 @@ def _converted(x: Tensor, value: Any) -> Any:
     are_floats = given.is_floating and dtype.is_floating
     if given is not dtype and not are_floats and promoted(dtype, given) is not dtype:
         raise DTypeMismatch(
-            f"{given} is not stored in {x.handle.spec} without a change of values; write "
+            f"{given} cannot be stored in {x.handle.spec} without changing values; write "
             "x[…] = value.astype(x.dtype)"
         )
     return converted_to(value, dtype)

@@ -1,4 +1,4 @@
-"""Places in sorted vectors, membership, and counts of equal or similar elements."""
+"""Positions in sorted vectors, tests of membership, counts of elements, and histograms."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def _on_lines(x: Tensor, xp: Tensor, fp: Tensor) -> Tensor:
     start, end = take(xp, places, axis=0), take(xp, add(places, 1), axis=0)
     value, last = take(fp, places, axis=0), take(fp, add(places, 1), axis=0)
     line = add(multiply(slope, subtract(x, start)), value)
-    # Infinite points: NumPy starts from the other end, or takes the value that both ends have.
+    # At infinite points, NumPy starts from the other end, or takes the value that both ends have.
     line = where(isnan(line), add(multiply(slope, subtract(x, end)), last), line)
     is_level = logical_and(isnan(line), equal(value, last))
     line = where(logical_and(is_level, logical_not(isnan(x))), value, line)
@@ -124,7 +124,8 @@ def _periodic(x: Tensor, xp: Tensor, fp: Tensor, period: float) -> tuple[Tensor,
 def polyval(p: Tensor | Array | Sequence[float], x: Tensor | Array, /) -> Tensor:
     """Evaluate a polynomial by Horner's method; ``p`` ``[n]`` has the highest power first.
 
-    Integers are evaluated in the common dtype of ``p`` and ``x``, where a list has int64.
+    Integers are evaluated in the common dtype of ``p`` and ``x``; a list of integers counts as
+    int64.
     """
     if not is_tensor(x) and not is_tensor(p):
         raise ArgumentMismatch(no_tensor("neither argument is a tensor: x", x))
@@ -160,10 +161,9 @@ def polyfit(
     """Return the polynomial of degree ``deg`` with the least squared errors, highest power first.
 
     Shapes: ``[m]`` and ``[m]`` or ``[m, k]`` to ``[deg + 1]`` or ``[deg + 1, k]``. ``w`` ``[m]``
-    multiplies the errors. As in NumPy, the columns are scaled, and singular values count as 0 up
-    to ``m`` times the precision of the dtype. ``numpy.polyfit`` computes in float64: so should
-    polynomials of high degree here (``x.astype("float64")``). Raises ``Unsupported`` on Burn's
-    own servers.
+    multiplies the errors. As in NumPy, the columns are scaled, and singular values count as 0 up to
+    ``m`` times the precision of the dtype. ``numpy.polyfit`` computes in float64; for a high
+    degree, convert ``x`` and ``y`` to float64 first. Raises ``Unsupported`` on Burn's own servers.
     """
     degree = whole_number("deg", deg, 0, MAX_DEGREE)
     x, y = _all_tensors(x, y)

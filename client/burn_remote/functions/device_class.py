@@ -96,7 +96,7 @@ class Device:
         return tensor(data, dtype=dtype, device=self)
 
     def autodiff(self) -> Self:
-        """Return this device itself: every device can track tensors (Burn's name).
+        """Return this device itself, because every device can track tensors; the name is Burn's.
 
         ``x.requires_grad_()`` tracks a tensor; nothing is recorded for other tensors.
         """
@@ -130,9 +130,9 @@ class Device:
     def publish(self, name: str, tensor: Tensor) -> None:
         """Keep a tensor of this device under a name, for all sessions with the same token.
 
-        The name keeps these elements until ``unpublish``, another ``publish`` of the name, or the
-        end of the server, also after this session. No elements are copied or sent; on a local
-        device, the names belong to the process. Waits for the reply.
+        The name keeps these elements, also after the end of this session, until ``unpublish``,
+        another ``publish`` of the name, or the end of the server. No elements are copied or sent;
+        on a local device, the names belong to the process. Waits for the reply.
 
         Raises ``UsageError`` for an invalid name (1 to 255 bytes of printable text),
         ``DeviceMismatch`` for a tensor of another device, ``QuotaExceeded``, the error of a tensor
@@ -143,8 +143,8 @@ class Device:
     def published(self, name: str) -> Tensor:
         """Return the tensor that a session with the same token has published under a name.
 
-        Later changes of the name do not change it. Waits for the reply: one round trip. Raises
-        ``KeyError`` if nobody has published the name.
+        A later ``publish`` of the name does not change this tensor. Waits for one round trip.
+        Raises ``KeyError`` if nobody has published the name.
         """
         from burn_remote.functions.tensor import Tensor  # it needs this class
 

@@ -399,7 +399,10 @@ def trunc(x: Tensor, /) -> Tensor:
 
 @explained
 def isnan(x: Tensor, /) -> Tensor:
-    """Return, as bools, whether elements, or parts of them, are NaN; integers never are."""
+    """Return, as bools, whether elements are NaN; integers never are.
+
+    A complex number is NaN if one of its parts is.
+    """
     if not (x.dtype.is_floating or x.dtype.is_complex):
         return _same_bool(x, ZEROS)
     return IS_NAN.unary(x)
@@ -407,7 +410,10 @@ def isnan(x: Tensor, /) -> Tensor:
 
 @explained
 def isinf(x: Tensor, /) -> Tensor:
-    """Return, as bools, whether elements, or parts of them, are infinite; integers never are."""
+    """Return, as bools, whether elements are infinite; integers never are.
+
+    A complex number is infinite if one of its parts is.
+    """
     if not (x.dtype.is_floating or x.dtype.is_complex):
         return _same_bool(x, ZEROS)
     return IS_INF.unary(x)

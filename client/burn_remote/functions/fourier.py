@@ -71,7 +71,7 @@ Sizes = Sequence[int] | None
 def fft(
     x: Tensor, /, n: int | None = None, axis: int = -1, norm: str | None = "backward"
 ) -> Tensor:
-    """Return the frequencies of complex samples along an axis."""
+    """Return the spectrum of complex samples along an axis."""
     return _along_one(FFT, _as_complex(x), n, axis, norm)
 
 
@@ -79,13 +79,13 @@ def fft(
 def ifft(
     x: Tensor, /, n: int | None = None, axis: int = -1, norm: str | None = "backward"
 ) -> Tensor:
-    """Return the complex samples of frequencies along an axis: the inverse of ``fft``."""
+    """Return the complex samples that have this spectrum along an axis: the inverse of ``fft``."""
     return _along_one(INVERSE_FFT, _as_complex(x), n, axis, norm)
 
 
 @explained
 def fftn(x: Tensor, /, s: Sizes = None, axes: Axes = None, norm: str | None = "backward") -> Tensor:
-    """Return the frequencies of complex samples along several axes, by default all.
+    """Return the spectrum of complex samples along several axes, by default all.
 
     With ``s`` and without ``axes``, the last ``len(s)`` axes are transformed.
     """
@@ -96,7 +96,7 @@ def fftn(x: Tensor, /, s: Sizes = None, axes: Axes = None, norm: str | None = "b
 def ifftn(
     x: Tensor, /, s: Sizes = None, axes: Axes = None, norm: str | None = "backward"
 ) -> Tensor:
-    """Return the complex samples of frequencies along several axes: the inverse of ``fftn``."""
+    """Return the complex samples that have this spectrum: the inverse of ``fftn``."""
     return _along_several(INVERSE_FFT, _as_complex(x), s, axes, norm)
 
 
@@ -104,7 +104,9 @@ def ifftn(
 def rfft(
     x: Tensor, /, n: int | None = None, axis: int = -1, norm: str | None = "backward"
 ) -> Tensor:
-    """Return the ``n // 2 + 1`` nonnegative frequencies of real samples along an axis.
+    """Return the spectrum of real samples along an axis, for frequencies from 0 on.
+
+    It has ``n // 2 + 1`` frequencies; those below 0 have the conjugate values.
 
     Raises ``DTypeMismatch`` for complex numbers.
     """
@@ -115,7 +117,7 @@ def rfft(
 def irfft(
     x: Tensor, /, n: int | None = None, axis: int = -1, norm: str | None = "backward"
 ) -> Tensor:
-    """Return the real samples of nonnegative frequencies along an axis: the inverse of ``rfft``.
+    """Return the real samples that have this spectrum along an axis: the inverse of ``rfft``.
 
     ``n`` is the number of samples, by default twice the number of frequencies minus 2. Imaginary
     parts of the first frequency and, for even ``n``, of the last one are ignored.
@@ -129,7 +131,7 @@ def irfft(
 def rfftn(
     x: Tensor, /, s: Sizes = None, axes: Axes = None, norm: str | None = "backward"
 ) -> Tensor:
-    """Return the frequencies of real samples along several axes, by default all.
+    """Return the spectrum of real samples along several axes, by default all.
 
     Along the last of the axes, only the nonnegative frequencies are returned. Raises
     ``DTypeMismatch`` for complex numbers.
@@ -141,7 +143,7 @@ def rfftn(
 def irfftn(
     x: Tensor, /, s: Sizes = None, axes: Axes = None, norm: str | None = "backward"
 ) -> Tensor:
-    """Return the real samples of frequencies along several axes: the inverse of ``rfftn``.
+    """Return the real samples that have this spectrum: the inverse of ``rfftn``.
 
     By default, the last axis has ``2 * (m - 1)`` samples for ``m`` frequencies.
     """

@@ -164,7 +164,7 @@ def from_start(positions: Tensor, size: int) -> Tensor:
 
 
 def update_name(update: Update) -> str:
-    """Return the name of an update in messages. Raises ``UsageError`` for an unknown update."""
+    """Return the name of an update on the wire. Raises ``UsageError`` for an unknown update."""
     name = _UPDATES.get(update)
     if name is None:
         raise UsageError(f"update must be one of {', '.join(_UPDATES)}, not {update!r}")

@@ -74,11 +74,10 @@ def set_item(
     """Return a copy of ``x`` with ``value`` at the elements that an index selects.
 
     ``value`` is a number, or a tensor that broadcasts to the shape of ``x[index]``. The index may
-    also be a mask
-    tensor of bools with the shape of the leading axes of ``x``; ``value`` then broadcasts to ``x``.
-    ``update`` combines the old element with the new one: ``"assign"``, ``"add"``, ``"mul"``,
-    ``"min"`` or ``"max"``. A repeated index is updated repeatedly; which of several assignments
-    wins is unspecified. Raises as ``x[index]`` does.
+    also be a mask tensor of bools with the shape of the leading axes of ``x``; ``value`` then
+    broadcasts to ``x``. ``update`` combines the old element with the new one: ``"assign"``,
+    ``"add"``, ``"mul"``, ``"min"`` or ``"max"``. A repeated index is updated repeatedly; which of
+    several assignments wins is unspecified. Raises as ``x[index]`` does.
     """
     update_name(update)  # raises UsageError for an unknown update
     if is_tensor(index) and index.dtype.is_bool:

@@ -1,4 +1,4 @@
-"""NumPy's functions that join, split and rotate along an axis which their name gives.
+"""Functions that join, split, reverse and rotate along fixed axes, under NumPy's names.
 
 ``h`` is axis 1 (axis 0 of vectors), ``v`` axis 0 and ``d`` axis 2. All raise ``ShapeMismatch``.
 """

@@ -190,8 +190,8 @@ def vector_norm(
 
     ``ord`` is 2 (Euclidean), 1 (sum of absolute values), infinity (maximum absolute value),
     -infinity (minimum absolute value), 0 (number of elements that are not 0), or another number p:
-    ``sum(abs(x) ** p) ** (1 / p)``. The Euclidean gradient of a vector of zeros is 0. The norm of
-    complex vectors is real.
+    ``sum(abs(x) ** p) ** (1 / p)``. At a vector of zeros, the gradient of the Euclidean norm is 0.
+    The norm of complex vectors is real.
     """
     if x.dtype.is_complex:
         x = abs(x)

@@ -216,7 +216,7 @@ def matrix_norm(
 
 
 def _largest(sizes: Tensor, axis: int) -> Tensor:
-    # Without elements, the largest size is 0, and so is the sum.
+    # Without elements, the largest absolute value is 0, and so is the sum.
     return largest(sizes, axis=axis) if sizes.shape[axis] else sum(sizes, axis=axis)
 
 

@@ -46,7 +46,9 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Number
     rank = input.ndim
     pad = _whole_numbers(pad)
     if len(pad) % 2 or len(pad) > 2 * rank:
-        raise ShapeMismatch(f"pad={list(pad)} must hold a pair for each of at most {rank} axes")
+        raise ShapeMismatch(
+            f"pad={list(pad)} must hold a pair of integers for each of at most {rank} axes"
+        )
     borders = [(0, 0)] * (rank - len(pad) // 2)
     borders += reversed(list(zip(pad[::2], pad[1::2], strict=True)))
     cut = _cut(input, borders)

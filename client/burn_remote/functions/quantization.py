@@ -57,7 +57,7 @@ def quant_scheme(
     without it, the whole tensor shares one. ``packed`` stores several 4-bit or 2-bit values in one
     byte; this is the default for such values.
 
-    Raises ``UsageError``.
+    Raises ``UsageError`` for invalid arguments.
     """
     if not isinstance(value, str) or value not in VALUE_RANGES:
         raise UsageError(f"value must be one of {', '.join(VALUE_RANGES)}, not {value!r}")

@@ -188,7 +188,7 @@ def std(
 ) -> Tensor:
     """Return the standard deviation: the square root of ``var``.
 
-    The gradient of equal numbers is 0.
+    Where all numbers are equal, the gradient is 0.
     """
     x = as_float(x, F32)
     if x.dtype.is_complex:

@@ -154,7 +154,7 @@ class Tensor(TensorValue):
     def __round__(self, digits: int | None = None) -> Tensor:
         """Return ``x.round(digits)``. Refuse ``round(x)``: Python's function gives an integer."""
         if digits is None:
-            raise TypeError("round(x) is for numbers; of a tensor, write x.round()")
+            raise TypeError("round(x) is for numbers; for a tensor, write x.round()")
         return elementwise.round(self, digits)
 
     def __iter__(self) -> Iterator[Tensor]:

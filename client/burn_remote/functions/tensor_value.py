@@ -327,9 +327,9 @@ def read_arrays(tensors: Iterable[Tensor], for_one: str) -> list[Pending[Array]]
     for one in members:
         if not is_tensor(one):
             raise ArgumentMismatch(
-                f"read takes tensors, and one element is of type {type(one).__name__}; of nested "
-                "containers, such as a dictionary, read(burn_remote.tree.leaves(containers)) reads "
-                "the tensors"
+                f"read takes tensors, and one element is of type {type(one).__name__}; for nested "
+                "containers, such as a dictionary, write "
+                "read(burn_remote.tree.leaves(containers))"
             )
     return [read_array(one.handle) for one in members]
 
@@ -367,7 +367,7 @@ class _Arriving:
         self.array: Pending[Array] | None = None
 
     def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
-        """Wait for the data, at most ``timeout_seconds`` (``Source``)."""
+        """Wait for the data, at most ``timeout_seconds``; see ``Source``."""
         with contextlib.suppress(BurnRemoteError, TimeoutError):
             self._data.result(timeout_seconds)
         # Another thread may have received the data but not yet called ``deliver``.
@@ -375,11 +375,11 @@ class _Arriving:
             self.deliver(self._data)
 
     def attend(self) -> None:
-        """Have the data received even if no thread waits for them (``Source``)."""
+        """Have the data received even if no thread waits for them; see ``Source``."""
         self._data.attend()
 
     def deferred(self, callback: Callable[[Pending[Any]], object]) -> Callable[..., object]:
-        """Return a function that has ``callback`` called in the session's thread (``Source``)."""
+        """Return a function that queues ``callback`` for the session's thread; see ``Source``."""
         return self._data.deferred(callback)
 
     def deliver(self, data: Pending[TensorData]) -> None:

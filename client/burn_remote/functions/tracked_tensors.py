@@ -218,7 +218,7 @@ def set_gradient(x: Tensor, value: Tensor | None) -> None:
 
 
 def retain_grad(x: Tensor, /) -> None:
-    """Have backward passes store the gradient of a result of operations in ``grad``, as of a leaf.
+    """Have backward passes store the gradient of a result in ``grad``, as they do for a leaf.
 
     Later backward passes add to it. Does nothing for a leaf. Raises ``UsageError`` for an untracked
     tensor.
@@ -233,7 +233,7 @@ def retain_grad(x: Tensor, /) -> None:
 
 
 def detach(x: Tensor, /) -> Tensor:
-    """Return the same tensor untracked: gradients do not pass it. Nothing is copied.
+    """Return the same tensor untracked: gradients do not pass through it. Nothing is copied.
 
     Later updates of ``x`` do not change the result.
     """

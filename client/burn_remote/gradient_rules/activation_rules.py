@@ -84,7 +84,7 @@ def _of_softmax(grad: Tensor, out: Tensor, axis: int) -> Tensor:
 
 
 def _on_a_bound(y: Tensor) -> Tensor:
-    # NaN is on no bound.
+    # NaN is not on a bound.
     return ~logical_and(greater(y, 0), less(y, 1)) & (y == y)
 
 

@@ -179,7 +179,10 @@ def _of_batch_norm(call: PastCall) -> dict[str, Tensor]:
 
 @joint(layers.UNFOLD4D, uses=("x",))
 def _of_unfolding(call: PastCall) -> dict[str, Tensor]:
-    """Unfolding is a convolution of each channel with one filter per tap: return its gradient."""
+    """Return the gradient of unfolding.
+
+    Unfolding is a convolution of each channel with one filter for each element of the kernel.
+    """
     (grad,), x = call.grads, call["x"].detach()
     kernel = call.parameters["kernel_size"]
     taps, channels = math.prod(kernel), x.shape[1]

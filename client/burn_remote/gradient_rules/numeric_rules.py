@@ -79,8 +79,8 @@ rule(numeric.DIV_SCALAR, lhs=lambda grad, rhs: DIV_SCALAR.scalar(grad, rhs))
 rule(
     numeric.REM,
     lhs=lambda grad: grad,
-    # out = lhs - n rhs. The rounded quotient of lhs - out is n, but the floor of lhs / rhs may not
-    # be: 1.0 / 0.1 rounds to 10, and 1.0 % 0.1 is 1.0 - 9 * 0.1.
+    # out = lhs - n rhs. Rounding (lhs - out) / rhs gives n, but the floor of lhs / rhs may not: 1.0
+    # / 0.1 rounds to 10, and 1.0 % 0.1 is 1.0 - 9 * 0.1.
     rhs=lambda grad, lhs, rhs, out: negative(grad * ROUND.unary((lhs - out) / rhs).detach()),
 )
 rule(numeric.REM_SCALAR, lhs=lambda grad: grad)

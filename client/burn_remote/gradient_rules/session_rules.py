@@ -7,8 +7,8 @@ from burn_remote_protocol.operations.families import bools, ints, session
 
 never("it acts on a handle, not on elements", session.INIT, session.DROP)
 never(
-    "the server does not say how its own operations are differentiated; give the function that "
-    "calls it a gradient with burn_remote.custom_vjp",
+    "the gradients of a server's custom operations are unknown; define the gradient of the "
+    "function that calls it with burn_remote.custom_vjp",
     session.CUSTOM,
 )
 never("collectives have no gradients", session.ALL_REDUCE)

@@ -246,7 +246,10 @@ class Recorder(ForwardingRunner):
         )
 
     def _source(self, handle: TensorHandle) -> int:
-        """Return a result's number, or ``-1 - place`` for an argument or a constant after them."""
+        """Return a result's number; for an argument or a constant, ``-1 - place``.
+
+        The places of constants follow those of the arguments.
+        """
         if type(handle) is Argument and self._arguments[handle.slot] is handle:
             return -1 - handle.slot
         constant = self._constant_ids.get(handle.id)

@@ -5,13 +5,13 @@ in place of its tracked arguments. That gives a tape of symbols. The forward gra
 results of the function and the tensors that the tape saves. A call of it becomes one node of the
 caller's tape.
 
-A backward pass that reaches the node needs the gradients of some arguments for those of some
-results. For each such combination, a backward pass over the tape is recorded once, from
+A backward pass that reaches the node has the gradients of some results, and needs those of some
+arguments. For each such combination, a backward pass over the tape is recorded once, from
 placeholders of the gradients. That gives a backward graph, which takes the saved tensors of the
 call.
 
-Gradients of gradients cannot pass the backward graph. To compute them, the function is called
-again.
+Gradients of gradients cannot pass through the backward graph. To compute them, the function is
+called again.
 """
 
 from __future__ import annotations

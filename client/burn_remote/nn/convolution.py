@@ -112,7 +112,7 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: Sizes = 1,
 ) -> Tensor:
-    """Apply the transposed convolution of signals: the gradient of ``conv1d`` for its ``input``.
+    """Apply the transposed convolution of signals: the gradient of ``conv1d`` by its ``input``.
 
     Shapes: ``[batch, in, length]``, weight ``[in, out / groups, kernel]``, bias ``[out]`` to
     ``[batch, out, (length - 1) * stride - 2 * padding + dilation * (kernel - 1) +

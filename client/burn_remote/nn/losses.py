@@ -283,8 +283,8 @@ def _picked(
     shares = None
     if weight is not None:
         shares = reshaped(take(weight, reshaped(places, (places.size,)), axis=0), shape)
-        # This changes no place, but makes the places depend on the weights. So a label that is out
-        # of range fails one operation, and the second failure is only passed on.
+        # This makes ``places`` depend on ``shares`` without changing it. So a label that is out of
+        # range fails only one operation; the ones after it report the same failure.
         places = where(equal(shares, shares), places, places)
     picked = gather(input, 1, reshaped(places, (shape[0], 1, *shape[1:])))
     loss = negative(reshaped(picked, shape))
@@ -340,7 +340,7 @@ def cross_entropy(
 def _cross_entropies_forward(
     input: Tensor, target: Tensor
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-    # The loss does not depend on what is subtracted, so no gradient needs to pass it.
+    # The loss does not depend on what is subtracted, so no gradient needs to pass through it.
     shifted = subtract(input, max(input.detach(), axis=1, keepdims=True))
     powers = exp(shifted)
     total = sum(powers, axis=1, keepdims=True)

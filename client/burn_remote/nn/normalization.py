@@ -295,7 +295,7 @@ def _standardized_backward(
     grad, to_scale = grads
     count = math.prod(normal.shape[place] for place in axes)
     along = mean(multiply(grad, normal), axis=axes, keepdims=True)
-    # The scale is a result of its own only so that second derivatives pass it.
+    # The scale is a result of its own only so that second derivatives pass through it.
     along = add(along, divide(multiply(to_scale, scale), count))
     rest = subtract(subtract(grad, mean(grad, axis=axes, keepdims=True)), multiply(normal, along))
     return multiply(rest, scale)

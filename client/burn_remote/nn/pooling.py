@@ -72,8 +72,8 @@ class Windows(NamedTuple):
 
         Burn also keeps a last window that starts behind the input, and refuses a kernel that
         reaches past the padding. PyTorch accepts a kernel that reaches past it by less than a
-        stride. Then there is one window, with the same elements as for the largest kernel that
-        fits, which this returns.
+        stride. Then there is one window. The largest kernel that fits gives the same elements, so
+        this returns windows with that kernel.
         """
         if min(self.kernel + self.stride + self.dilation) < 1:
             return self, ()  # the operation refuses it
@@ -148,8 +148,9 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Sizes) -> Tensor:
 def adaptive_avg_pool3d(input: Tensor, output_size: Sizes) -> Tensor:
     """Return the mean of each of ``output_size`` windows of nearly equal size.
 
-    Shapes: ``[batch, channels, depth, height, width]`` to ``[batch, channels, *output_size]``. A
-    Burn 0.21 server does not have the operation: it pools the planes and then the depth.
+    Shapes: ``[batch, channels, depth, height, width]`` to ``[batch, channels, *output_size]``. Burn
+    0.21 servers do not have the operation; on them, two operations pool the planes and then the
+    depth.
     """
     sizes = per_axis(output_size, 3)
     x = batched(input, 5)

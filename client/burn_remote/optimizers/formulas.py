@@ -5,7 +5,8 @@ the other computes tensors. Numbers that change from step to step (the count of 
 corrections, scheduled rates) are arguments of a compiled function, so that no step needs another
 signature or graph.
 
-A formula remembers *slots*, tensors for each parameter, and *counters*, numbers.
+The state of an optimizer has *slots*, which are tensors for each parameter, and *counters*, which
+are numbers.
 """
 
 from __future__ import annotations

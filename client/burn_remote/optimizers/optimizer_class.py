@@ -235,9 +235,9 @@ class Optimizer:
     def state_dict(self) -> dict[str, Any]:
         """Wait for the state and return it as dictionaries, lists, numbers and NumPy arrays.
 
-        The names are PyTorch's: ``"state"`` has an entry by the position of each parameter that
-        had a step, ``"param_groups"`` the options of each group. All tensors are read in one round
-        trip.
+        The names are PyTorch's: ``"state"`` has the state of each parameter that had a step, by its
+        position; ``"param_groups"`` has the options of each group. All tensors are read in one
+        round trip.
         """
         places = {parameter: place for place, parameter in enumerate(self._names)}
         wanted: list[tuple[int, str, float, Tensor]] = []
@@ -488,7 +488,7 @@ def _check_parameter(name: str, parameter: Any) -> None:
 
 
 def _session_of(parameter: Tensor) -> int:
-    """Return a number for each session; the parameters of one session are updated together."""
+    """Return a number that identifies the session; its parameters are updated together."""
     return id(parameter.handle.client.session)
 
 

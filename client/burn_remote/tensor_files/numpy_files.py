@@ -356,7 +356,7 @@ def open_archive(
 
 
 def _invalid(path: str | os.PathLike[str], error: Exception) -> Exception:
-    """Translate an error of ``zipfile``; return one of the system, such as of reading, as it is."""
+    """Translate an error of ``zipfile``; return an error of the system unchanged."""
     if isinstance(error, OSError) and error.errno != errno.EINVAL:
         return error
     return InvalidCheckpoint(f"{path}: {shown(str(error))}")

@@ -200,7 +200,7 @@ def _check_options(
     if share and like is not None:
         raise ArgumentMismatch("share=True and like= cannot be used together; omit one of them")
     if isinstance(names, str):
-        raise ArgumentMismatch(f"names must list names; write [{names!r}]")
+        raise ArgumentMismatch(f"names must be a list of names; write [{names!r}]")
 
 
 def _elements(

@@ -304,7 +304,7 @@ def _check_name(name: str) -> None:
 
 
 def _are_counts(value: Any) -> bool:
-    """Whether this is a list of integers of 64 bits that are not negative."""
+    """Return whether this is a list of integers of 64 bits that are not negative."""
     return isinstance(value, list) and all(type(one) is int and 0 <= one < 2**63 for one in value)
 
 

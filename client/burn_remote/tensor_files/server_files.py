@@ -94,7 +94,7 @@ def load_server_safetensors(
             "like= needs the elements in this process; load a server's file without it"
         )
     if isinstance(names, str):
-        raise ArgumentMismatch(f"names must list names; write [{names!r}]")
+        raise ArgumentMismatch(f"names must be a list of names; write [{names!r}]")
     wanted = None if dtype is None else as_dtype(dtype)
     file = _found(name, device)
     if file.size < LENGTH_BYTES:

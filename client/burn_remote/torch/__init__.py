@@ -1,6 +1,6 @@
 """PyTorch programs on burn devices: ``model.to("burn")``.
 
-``connect`` makes a server the next of the devices ``torch.device("burn", 0)``, ``("burn", 1)`` …
+Each ``connect`` adds a server as a device: ``torch.device("burn", 0)``, ``("burn", 1)`` and so on.
 Tensors, modules, autograd and optimizers are PyTorch's own; their operations run on the server.
 Nothing else in this package imports this folder, which needs PyTorch: ``burn-remote[torch]``.
 """

@@ -63,7 +63,7 @@ _libraries: list[Any] = []
 
 
 def register_autocast(library: Any) -> None:
-    """Enter the casts of both lists in a library of aten implementations."""
+    """Register the casts of both lists in a library of aten implementations."""
     fallback = torch.library.Library("_", "IMPL")
     fallback.fallback(torch.library.fallthrough_kernel, KEY)
     _libraries.append(fallback)

@@ -351,7 +351,7 @@ def alias_as(x: BurnTensor, metadata: Metadata, value: br.Tensor | None) -> Burn
     """Return a view of ``x`` with known metadata; see ``alias``."""
     size, stride, offset = metadata.geometry
     if _is_inference() is not x.is_inference():
-        # A view of an inference tensor is one, and that of an ordinary tensor is not.
+        # A view of an inference tensor is an inference tensor; a view of an ordinary tensor is not.
         with torch.inference_mode(x.is_inference()):
             return alias_as(x, metadata, value)
     made: BurnTensor = _make(
@@ -405,7 +405,7 @@ def value_of(x: BurnTensor) -> br.Tensor:
 
 
 def check_cast(value: br.Tensor, target: Any) -> None:
-    """Raise ``RuntimeError`` if an operation may not write a result to a target of lower kind.
+    """Raise ``RuntimeError`` if a result is of a higher kind than the target of a write.
 
     The kinds are those of ``torch.can_cast``: bools, integers, floats and complex numbers.
     """

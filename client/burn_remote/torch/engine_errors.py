@@ -1,9 +1,10 @@
-"""Errors of hooks in a backward pass: they leave PyTorch's engine as they were raised.
+"""Errors that hooks raise in backward passes on burn devices.
 
 An exception of a hook unwinds the engine's stack while it is still Python's current exception. The
 engine's device guards on that stack call ``type_`` of a backend in Python, and a call into Python
-under a current exception fails, which ends the process. So ``type_`` takes the exception away and
-keeps it for the caller of the engine, which then sees a ``SystemError``.
+under a current exception fails, which ends the process. So ``type_`` clears the exception and keeps
+it. The engine then fails with a ``SystemError``, in place of which its caller raises the kept
+exception.
 """
 
 from __future__ import annotations

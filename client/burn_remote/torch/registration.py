@@ -37,7 +37,7 @@ __all__ = ["TESTED", "check_version", "register", "warn_of_cuda"]
 # From the first version up to, but excluding, the second.
 TESTED: Final = ((2, 14), (2, 16))
 
-# The process whose connections the devices are.
+# The process that opened the connections of the devices.
 _PROCESS: Final = os.getpid()
 
 

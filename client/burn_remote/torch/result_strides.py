@@ -42,8 +42,8 @@ def _of_roll(strides: Any, args: Any) -> Any:
     return _in_format_of(args[0]) if len(args) > 2 and args[2] and args[0].numel() else strides
 
 
-# Operators whose strides are others on the CPU than those of tensors without elements -> function
-# of the latter and of the arguments.
+# Operators for which tensors without elements get other strides than the CPU's results -> a
+# function of these strides and of the arguments.
 _ON_CPU: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "_batch_norm_no_update": _of_batch_norm,
     "_batch_norm_with_update": _of_batch_norm,

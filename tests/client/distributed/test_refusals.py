@@ -54,7 +54,7 @@ def ones(devices: Devices, shape: tuple[int, ...] = (2,), **options: Any) -> lis
         (
             lambda d: [x.requires_grad_() for x in ones(d)],
             br.UsageError,
-            r"is tracked, and gradients do not pass collectives; pass x\.detach\(\)",
+            r"is tracked, and gradients do not pass through collectives; pass x\.detach\(\)",
         ),
     ],
 )

@@ -587,13 +587,13 @@ class AutomaticGraphSession(NativeSession):
     # -- waiting ------------------------------------------------------------------------------
 
     def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
-        """Wait for a reply (``Source``)."""
+        """Wait for a reply; see ``Source``."""
         if self._expected is not None:
             self.flush()
         super().wait(pending, timeout_seconds)
 
     def attend(self) -> None:
-        """Receive replies although no thread waits for them (``Source``)."""
+        """Receive replies although no thread waits for them; see ``Source``."""
         if self._expected is not None:
             self.flush()
         super().attend()

@@ -653,7 +653,7 @@ class NativeSession:
     # -- receiving ----------------------------------------------------------------------------
 
     def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
-        """Wait for a reply (``Source``)."""
+        """Wait for a reply; see ``Source``."""
         if self._connection.error is not None:
             # In a forked child, the socket belongs to the parent.
             self._fail_late()
@@ -663,7 +663,7 @@ class NativeSession:
         self._connection.receiver.wait(pending, timeout_seconds)
 
     def attend(self) -> None:
-        """Receive replies although no thread waits for them (``Source``)."""
+        """Receive replies although no thread waits for them; see ``Source``."""
         if self._connection.error is not None:
             self._fail_late()
             return
@@ -672,7 +672,7 @@ class NativeSession:
         self._connection.receiver.attend()
 
     def deferred(self, callback: Callable[[Pending[Any]], object]) -> Callable[..., object]:
-        """Return a function that has ``callback`` called in another thread (``Source``)."""
+        """Return a function that has ``callback`` called in another thread; see ``Source``."""
         return self._connection.receiver.callbacks.deferred(callback)
 
     def _handle(self, frame: bytes | memoryview, link: int) -> None:

@@ -34,8 +34,8 @@ def _adaptive_max_pool(
     outer, sizes = x.shape[: x.ndim - spatial], x.shape[x.ndim - spatial :]
     if x.ndim not in (spatial + 1, spatial + 2) or 0 in sizes or 0 in outer[-1:]:
         raise UsageError(
-            f"adaptive_max_pool{spatial}d expects {spatial + 1} or {spatial + 2} axes with "
-            f"elements behind the batch, but the shape is {list(x.shape)}"
+            f"adaptive_max_pool{spatial}d expects {spatial + 1} or {spatial + 2} axes, of which "
+            f"only the batch axis may have size 0, but the shape is {list(x.shape)}"
         )
     shape = (*outer, *counts)
     places = _places(sizes, counts)
@@ -54,8 +54,8 @@ def _adaptive_max_pool(
 def _places(sizes: Sequence[int], counts: Sequence[int]) -> np.ndarray[Any, Any]:
     """Return the places in a plane of the elements of each window: ``[windows, elements]``.
 
-    Windows differ in length. A short one has its last element again, which changes neither the
-    largest element nor where it is first.
+    Windows differ in length. The last element of a shorter window is repeated, which changes
+    neither the largest element nor where it is first.
     """
     places = np.zeros((1, 1), np.int64)
     for size, count in zip(sizes, counts, strict=True):

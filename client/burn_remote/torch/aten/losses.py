@@ -34,7 +34,8 @@ def ctc_loss(
 ) -> tuple[Tensor, Tensor]:
     """Return the losses ``[batch]``, and zeros in place of what the CPU keeps for the gradient.
 
-    Waits for the longest target if targets are one after the other and their lengths a tensor.
+    Waits for the length of the longest target if targets are concatenated and their lengths a
+    tensor.
     """
     steps, batch, _ = log_probs.shape
     labels, inputs, lengths = _problem(log_probs, targets, input_lengths, target_lengths)
@@ -75,7 +76,9 @@ def _problem(
     for name, given in (("input_lengths", input_lengths), ("target_lengths", target_lengths)):
         count = given.size if type(given) is Tensor else len(given)
         if count != batch:
-            raise UsageError(f"{name} must have {batch} elements, one a sample, but has {count}")
+            raise UsageError(
+                f"{name} must have {batch} elements, one for each sample, but has {count}"
+            )
         if type(given) is not Tensor:
             given = br.tensor(np.array(given, np.int64), device=log_probs.device)
         lengths.append(converted_to(given, br.int64))

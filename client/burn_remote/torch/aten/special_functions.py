@@ -263,7 +263,7 @@ def log_ndtr(x: Tensor) -> Tensor:
 
 # --- Bessel functions ---------------------------------------------------------------------------
 
-# Below this argument, the series is one in the argument, from it on in its inverse.
+# Below this argument, the series has powers of the argument; from it on, of its inverse.
 _BORDER = 8.0
 
 

@@ -32,7 +32,7 @@ def overload(name: str) -> Any:
 
 
 def implement(name: str, function: Callable[..., Any]) -> None:
-    """Enter a function under the name of an overload."""
+    """Register a function under the name of an overload."""
     found = overload(name)
     if found is None:
         return
@@ -42,7 +42,7 @@ def implement(name: str, function: Callable[..., Any]) -> None:
 
 
 def aten(*names: str) -> Callable[[Function], Function]:
-    """Enter the decorated function under the names of overloads."""
+    """Register the decorated function under the names of overloads."""
 
     def enter(function: Function) -> Function:
         for name in names:
