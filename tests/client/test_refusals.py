@@ -51,7 +51,7 @@ SHAPES: dict[str, Callable[[], object]] = {
         f(2, 3), f(4, 5)
     ),
     "axis -3": lambda: f(2, 3).flip(axis=-3),
-    r"axes \[0, -2\] name an axis twice": lambda: f(2, 3).sum(axis=(0, -2)),
+    r"axes \[0, -2\] of a tensor with 2 axes name an axis twice": lambda: f(2, 3).sum(axis=(0, -2)),
     r"does not have size 1 along axis 0": lambda: f(2, 3).squeeze(0),
     r"name each axis": lambda: f(2, 3).permute_dims((0,)),
     "not a matrix; at least 2 axes are required": lambda: f(2).mT,

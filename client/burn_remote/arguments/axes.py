@@ -49,7 +49,7 @@ def normal_axes(axes: Axes, rank: int) -> tuple[int, ...]:
         return (normal_axis(axes, rank),)
     places = tuple([normal_axis(axis, rank) for axis in axes])
     if len(set(places)) != len(places):
-        raise ShapeMismatch(f"axes {list(axes)} name an axis twice, of a tensor with {rank} axes")
+        raise ShapeMismatch(f"axes {list(axes)} of a tensor with {rank} axes name an axis twice")
     return places
 
 

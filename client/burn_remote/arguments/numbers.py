@@ -1,7 +1,8 @@
 """Numbers in calls: their validation, and their conversion to a tensor's dtype.
 
-A number combined with a tensor is converted to the tensor's dtype. An integer combined with floats
-becomes a float; any other change of kind is an error.
+A number is converted to the dtype of the tensor with which it is combined. An integer becomes a
+float for a tensor of floats. Any other change of kind is an error; operators avoid it by converting
+the tensor first (``promotion.py``).
 """
 
 from __future__ import annotations

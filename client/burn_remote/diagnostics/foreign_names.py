@@ -69,7 +69,7 @@ _ELEMENTS: Final = "numpy.set_printoptions, which formats the elements that are 
 # Functions and attributes of modules: foreign name -> what to write instead.
 FUNCTIONS: Final = {
     "append": "burn_remote.concat([x, y])",
-    "apply_along_axis": "the function itself with axis=; functions accept any other axes",
+    "apply_along_axis": "the function itself with axis=; functions accept any number of other axes",
     "around": "burn_remote.round(x, decimals)",
     "atleast_1d": "x.reshape(1) of a 0-d tensor",
     "atleast_2d": "x.reshape(1, -1) of a vector",

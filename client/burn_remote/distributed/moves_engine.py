@@ -29,7 +29,7 @@ SMALL_BYTES: Final = 32 * 1024
 
 @final
 class MovesEngine:
-    """Carries out collectives by operations of the members' devices and by moves; see ``Engine``."""
+    """Carries out collectives by operations on the members and by moves; see ``Engine``."""
 
     name: Final = "moves"
 

@@ -55,11 +55,11 @@ class Tensor(TensorValue):
     computes its gradient, ``grad``. ``burn_remote.grad`` differentiates functions.
 
     Shapes broadcast as in NumPy. Operands of different dtypes are converted to their common dtype.
-    A number is converted to the tensor's dtype, unless it is a float and the tensor has integers,
-    for example (``arguments/promotion.py`` has the rules). A NumPy array of up to 64 KiB is sent to
-    the tensor's device; a larger one raises ``ArgumentMismatch``. Tensors of different devices
-    raise ``DeviceMismatch``, dtypes without a common one ``DTypeMismatch``, and incompatible shapes
-    ``ShapeMismatch``.
+    A number is converted to the tensor's dtype. If its kind is higher, such as that of a float
+    beside integers, the tensor is converted (``arguments/promotion.py`` has the rules). A NumPy
+    array of up to 64 KiB is sent to the tensor's device; a larger one raises ``ArgumentMismatch``.
+    Tensors of different devices raise ``DeviceMismatch``, dtypes without a common one
+    ``DTypeMismatch``, and incompatible shapes ``ShapeMismatch``.
     """
 
     __slots__ = ()

@@ -1,9 +1,9 @@
 """Interfaces of runners and sessions, and the handles of tensors that runners exchange.
 
-A device has a stack of runners. The innermost one (``stack.py``) converts handles to the tensor ids
-of a ``Session``. The runners that record graphs, and the one for automatic differentiation, are
-around it. Each operation of the program calls a ``RunnerClient`` method of the outermost runner,
-which may record, change or forward the call. The method names are Burn's.
+A device has a stack of runners. The innermost one (``session_runner.py``) converts handles to the
+tensor ids of a ``Session``. The runners that record graphs, and the one for automatic
+differentiation, are around it. Each operation of the program calls a ``RunnerClient`` method of the
+outermost runner, which may record, change or forward the call. The method names are Burn's.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class RunnerClient(Protocol):
     """Runs operations on one device, in the order in which they are issued.
 
     Only reads, syncs and dtype queries return a value to wait for. All other methods return at
-    once; the failure of an operation is raised when its outputs are read.
+    once, except for a move through this process. The failure of an operation is raised when its
+    outputs are read.
     """
 
     @property
@@ -206,7 +207,7 @@ class Session(Protocol):
 
     @property
     def has_secret_transfers(self) -> bool:
-        """Whether transfer ids are 32 secret bytes, not a number (Burn's dialect)."""
+        """Whether transfer ids are 32 secret bytes; in Burn's dialects, they are numbers."""
         ...
 
     @property
@@ -330,7 +331,7 @@ class Session(Protocol):
         ...
 
     def note_position(self, tensor: int, position: CodePosition) -> None:
-        """Record the code position that made a tensor, if the tensor was made in another thread."""
+        """Record the code position that made a tensor, in place of the one that was found."""
         ...
 
     def take_failures(self) -> OperationFailed | None:

@@ -330,7 +330,7 @@ class RunnerStack:
 
 
 def _no_device(runners: RunnerStack) -> None:
-    """Return the device of a stack to which none was added."""
+    """Return ``None``: no device was added to the stack."""
 
 
 def outermost(handles: Sequence[TensorHandle]) -> RunnerClient | None:

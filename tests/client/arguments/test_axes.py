@@ -37,7 +37,9 @@ def test_axes_keep_their_order_and_none_means_all(axes: Any, expected: tuple[int
 
 
 def test_a_repeated_axis_is_refused_in_either_notation() -> None:
-    with pytest.raises(br.ShapeMismatch, match=r"axes \[0, -3\] name an axis twice"):
+    with pytest.raises(
+        br.ShapeMismatch, match=r"axes \[0, -3\] of a tensor with 3 axes name an axis twice"
+    ):
         normal_axes((0, -3), 3)
 
 

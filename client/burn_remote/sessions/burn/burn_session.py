@@ -227,7 +227,7 @@ class BurnSession:
         return self._replies.take_failures()
 
     def dtype_usage(self, dtype: DType) -> Pending[DTypeUsage]:
-        """Ask what the device supports for a dtype; it is known that it supports no complex one."""
+        """Ask what the device supports for a dtype. No Burn server supports complex dtypes."""
         if dtype.is_complex:
             return completed(self, DTypeUsage(0))
         return self._ask(lambda request: QueryDType(request, dtype))
@@ -282,8 +282,8 @@ class BurnSession:
             self._connection.raise_error()
             expose = Expose(tensor, stored, 1, transfer, expires_seconds)
             self._outgoing.add_request(lambda _: expose)
-        # The reply to this query comes after the expose. That to a sync would, too, but a sync
-        # would also take a failure that the program has not seen.
+        # The reply to this query comes after the expose. So would that to a sync, but a sync would
+        # also take a failure that the program has not seen.
         self.dtype_usage(F32).result()
 
     def join_group(self, spec: GroupSpec) -> int:
