@@ -92,10 +92,13 @@ compare: $(READY)  ## Compare the speed with another commit's: make compare COMM
 conformance: $(READY)  ## Replay the recorded traffic of real Burn and print the counts
 	@$(BIN)/python -m pytest tests/conformance --quiet -rP
 
-# NO_MKDOCS_2_WARNING: silences an advertisement, not a warning about the pages.
+# NO_MKDOCS_2_WARNING: silences an advertisement, not a warning about the pages. IPYTHONDIR: the notebook's kernel
+# listens on loopback only, so its warning about unencrypted connections does not apply.
 docs: $(READY)   ## Build the documentation site in site/, with the notebook executed; any warning fails
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@mkdir -p $(VENV)/ipython/profile_default
+	@echo 'c.IPKernelApp.log_level = "ERROR"' > $(VENV)/ipython/profile_default/ipython_kernel_config.py
+	@NO_MKDOCS_2_WARNING=1 IPYTHONDIR=$(CURDIR)/$(VENV)/ipython $(BIN)/mkdocs build --quiet
 	@echo "open site/index.html"
 
 # The package contains the weights of one model. Its dependency, PyTorch, is not needed.

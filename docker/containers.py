@@ -302,10 +302,14 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     about, _, rest = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(
-        description=about, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=about,
+        epilog=rest.replace("``", ""),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", choices=["demo", "up", "down", "clean"])
-    parser.add_argument("--with", dest="variant", choices=["burn", "cuda"])
+    parser.add_argument("command", choices=["demo", "up", "down", "clean"], help="see below")
+    parser.add_argument(
+        "--with", dest="variant", choices=["burn", "cuda"], help="variant of the servers, see below"
+    )
     options = parser.parse_args(arguments)
     command = options.command
     try:

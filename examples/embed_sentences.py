@@ -100,7 +100,7 @@ class Encoder:
 def main(
     address: Annotated[str, typer.Option(help="A running server. Default: this process.")] = "",
 ) -> None:
-    """Embed six sentences; print the most similar one of each, and the operations and frames."""
+    """Embed six sentences; print the most similar other sentence of each, and the traffic."""
     folder = model_folder()
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.enable_padding()

@@ -12,7 +12,7 @@ and prints the number of round trips: the tokens stay on the server until the en
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -79,8 +79,14 @@ def compare(address: str = "", count: int = 24) -> tuple[Any, Any, float, int]:
     return found, expected, float((logits.cpu() - their_logits).abs().max()), round_trips
 
 
-def main(address: str = "", count: int = 24) -> None:
-    """Sample on a server, by default in this process."""
+def main(
+    address: Annotated[
+        str,
+        typer.Option(help="A running server, such as ws://gpu-box:3000. Default: this process."),
+    ] = "",
+    count: Annotated[int, typer.Option(min=1, help="Tokens to sample.")] = 24,
+) -> None:
+    """Sample tokens, and compare them with those of the CPU."""
     found, expected, difference, round_trips = compare(address, count)
     console.print(f"tokens: {found.flatten().tolist()}")
     console.print(f"the same as on the CPU: {bool((found == expected).all())}")
@@ -88,4 +94,6 @@ def main(address: str = "", count: int = 24) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(add_completion=False)
+    app.command(context_settings={"help_option_names": ["-h", "--help"]})(main)
+    app()

@@ -14,7 +14,7 @@ weights with PyTorch's on the CPU and prints the number of round trips.
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -105,8 +105,14 @@ def compare(address: str = "", steps: int = 5) -> tuple[Any, Any, float, int]:
     return losses, expected, farthest, round_trips
 
 
-def main(address: str = "", steps: int = 5) -> None:
-    """Fine-tune on a server, by default in this process."""
+def main(
+    address: Annotated[
+        str,
+        typer.Option(help="A running server, such as ws://gpu-box:3000. Default: this process."),
+    ] = "",
+    steps: Annotated[int, typer.Option(min=1, help="Steps of training.")] = 5,
+) -> None:
+    """Fine-tune, and compare the losses and the trained weights with those of the CPU."""
     losses, expected, farthest, round_trips = compare(address, steps)
     for step, (loss, theirs) in enumerate(zip(losses, expected, strict=True)):
         console.print(f"step {step}: loss {loss:.6f}, on the CPU {theirs:.6f}")
@@ -114,4 +120,6 @@ def main(address: str = "", steps: int = 5) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(add_completion=False)
+    app.command(context_settings={"help_option_names": ["-h", "--help"]})(main)
+    app()

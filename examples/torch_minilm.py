@@ -16,7 +16,7 @@ import copy
 import importlib.util
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -80,8 +80,14 @@ def compare(address: str = "", compiled: bool = False) -> tuple[Any, float, int,
     return found, float((found - embed(theirs, batch)).abs().max()), round_trips, seconds
 
 
-def main(address: str = "", compiled: bool = False) -> None:
-    """Embed the sentences on a server, by default in this process."""
+def main(
+    address: Annotated[
+        str,
+        typer.Option(help="A running server, such as ws://gpu-box:3000. Default: this process."),
+    ] = "",
+    compiled: Annotated[bool, typer.Option(help="Compile the model by torch.compile.")] = False,
+) -> None:
+    """Embed six sentences; print the most similar other sentence of each."""
     found, difference, round_trips, seconds = compare(address, compiled)
     similarities = found @ found.T
     similarities.fill_diagonal_(-1)
@@ -94,4 +100,6 @@ def main(address: str = "", compiled: bool = False) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(add_completion=False)
+    app.command(context_settings={"help_option_names": ["-h", "--help"]})(main)
+    app()

@@ -12,7 +12,7 @@ losses beside those of the same training on the CPU, and the number of round tri
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -87,8 +87,15 @@ def compare(address: str = "", steps: int = 40, compiled: bool = True) -> tuple[
     return losses, train(alone, data, torch.device("cpu"), False), round_trips
 
 
-def main(address: str = "", steps: int = 40, compiled: bool = True) -> None:
-    """Train on a server, by default in this process."""
+def main(
+    address: Annotated[
+        str,
+        typer.Option(help="A running server, such as ws://gpu-box:3000. Default: this process."),
+    ] = "",
+    steps: Annotated[int, typer.Option(min=1, help="Steps of training.")] = 40,
+    compiled: Annotated[bool, typer.Option(help="Compile the step by torch.compile.")] = True,
+) -> None:
+    """Train a small network, and compare its losses with those of the CPU."""
     losses, expected, round_trips = compare(address, steps, compiled)
     for step in range(0, steps, 10):
         console.print(f"step {step}: loss {losses[step]:.6f}, on the CPU {expected[step]:.6f}")
@@ -97,4 +104,6 @@ def main(address: str = "", steps: int = 40, compiled: bool = True) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(add_completion=False)
+    app.command(context_settings={"help_option_names": ["-h", "--help"]})(main)
+    app()

@@ -273,8 +273,8 @@ class Settings(BaseModel):
     max_total_bytes: Bytes | None = Field(
         None,
         description="Memory of all sessions' live tensors on one device, such as 60GiB; an "
-        "operation that needs more fails with QuotaExceeded. The rest is for temporary results. "
-        "Unset: 80 % of the memory.",
+        "operation that needs more fails with QuotaExceeded. The rest of the memory is for "
+        "temporary results. Unset: 80 % of the memory.",
     )
     max_connections: Count = Field(
         1024,
