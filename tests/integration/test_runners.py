@@ -127,15 +127,36 @@ def test_tensors_that_the_server_has_already_pass_through_the_runners(tmp_path: 
         server("--data-dir", str(tmp_path)) as running,
         br.RemoteDevice(running.address) as device,
     ):
-        device.client = recorder = Recorder(device.client)
+        device.client = inner = Recorder(device.client)
+        device.client = outer = Recorder(device.client)
         shared = br.tensor(weights["a"], device=device, share=True)
+        again = br.tensor(weights["a"], device=device, share=True)
         device.publish("named", shared)
         named = device.published("named")
         loaded = br.load("server:/weights.npz", device=device)
-        for tensor in (shared, named, loaded["a"]):
+        for tensor in (shared, again, named, loaded["a"]):
             np.testing.assert_array_equal(tensor.numpy(), weights["a"])
-        del shared, named, loaded, tensor
+        first, second, third = shared.handle.id, again.handle.id, named.handle.id
+        del shared, again, named, loaded, tensor
         gc.collect()
-        assert len(recorder.made) >= 4
-        assert sorted(recorder.dropped) == sorted(recorder.made)
+        assert len(outer.made) >= 5
+        assert sorted(outer.dropped) == sorted(outer.made)
         device.unpublish("named")
+        assert device.list_published() == {}
+        assert inner.events == outer.events
+        storage = [event[1:] for event in outer.events if event[0] == "storage"]
+        loads = [event for event in storage if event[0] == "LoadRange"]
+        assert {ids for _, ids in loads} <= {(made,) for made in outer.made}
+        assert len(loads) >= 2
+        assert [event for event in storage if event[0] != "LoadRange"] == [
+            ("OpenUpload", (first,)),
+            ("FillTensor", (first,)),
+            ("KeepUpload", (first,)),
+            ("OpenUpload", (second,)),
+            ("PublishTensor", (first,)),
+            ("ListNames", ()),
+            ("OpenPublishedTensor", (third,)),
+            ("DescribeFile", ()),
+            ("RemoveName", ()),
+            ("ListNames", ()),
+        ]

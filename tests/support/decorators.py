@@ -7,7 +7,7 @@ from typing import Any
 
 from burn_remote.dispatch.signatures import infer
 from burn_remote.runner.forwarding import ForwardingRunner
-from burn_remote.runner.interface import OwningHandle, RunnerClient, TensorHandle
+from burn_remote.runner.interface import OwningHandle, RunnerClient, StorageTask, TensorHandle
 from burn_remote.runner.pending import Pending
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.dtypes import DType, DTypeUsage
@@ -74,6 +74,11 @@ class Recorder(ForwardingRunner):
     def leave_group(self, group: int) -> None:
         self.events.append(("leave_group", group))
         super().leave_group(group)
+
+    def storage_task(self, task: StorageTask, handles: Sequence[TensorHandle]) -> Any:
+        ids = tuple(handle.id for handle in handles)
+        self.events.append(("storage", type(task).__name__, ids))
+        return super().storage_task(task, handles)
 
     def sync(self) -> Pending[None]:
         self.events.append(("sync",))

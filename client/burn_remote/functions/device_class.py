@@ -12,7 +12,7 @@ from burn_remote.arguments.arrays import AnyDType, as_dtype
 from burn_remote.arguments.numbers import whole_number
 from burn_remote.diagnostics.foreign_names import device_advice, device_attribute_advice
 from burn_remote.functions.published_tensors import (
-    named_session,
+    list_published,
     open_published,
     publish,
     unpublish,
@@ -152,7 +152,7 @@ class Device:
 
     def list_published(self) -> dict[str, TensorSpec]:
         """Return the names that sessions with the same token have published, and their specs."""
-        return dict(named_session(self).list_published().result())
+        return list_published(self)
 
     def unpublish(self, name: str) -> None:
         """Remove a name. Tensors that ``published`` returned for it remain valid.

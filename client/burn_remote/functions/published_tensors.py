@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING
 
 from burn_remote.autodiff.nodes import plain
 from burn_remote.functions.tensor_value import is_tensor
-from burn_remote.runner.issuing import recording
+from burn_remote.runner.storage_tasks import (
+    ListNames,
+    OpenPublishedTensor,
+    PublishTensor,
+    RemoveName,
+)
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote_protocol.errors import DeviceMismatch, Unsupported, UsageError, shown
 from burn_remote_protocol.kept_tensors import MAX_PUBLISHED_NAME_BYTES, is_published_name
@@ -15,25 +20,22 @@ if TYPE_CHECKING:
     from burn_remote.functions.device_class import Device
     from burn_remote.functions.tensor import Tensor
     from burn_remote.runner.interface import TensorHandle
+    from burn_remote_protocol.tensors import TensorSpec
 
-__all__ = ["named_session", "open_published", "publish", "unpublish"]
+__all__ = ["list_published", "open_published", "publish", "unpublish"]
 
 
-def named_session(device: Device) -> NativeSession:
-    """Return the session of a device whose server keeps named tensors.
-
-    Raises ``Unsupported`` for any other device.
-    """
+def check_has_names(device: Device) -> None:
+    """Raise ``Unsupported`` unless the device's server keeps named tensors."""
     session = device.session
     if not isinstance(session, NativeSession):
         raise Unsupported(f"{device} speaks Burn's dialect, which has no named tensors")
     session.check_publishes()
-    return session
 
 
 def publish(device: Device, name: str, tensor: Tensor) -> None:
     """Keep a tensor under a name; see ``Device.publish``."""
-    session = named_session(device)
+    check_has_names(device)
     if not is_tensor(tensor):
         raise UsageError(
             f"publish takes a tensor, not a {type(tensor).__name__}; write "
@@ -44,26 +46,29 @@ def publish(device: Device, name: str, tensor: Tensor) -> None:
             f"the tensor is on {tensor.device}, not on {device}; write tensor.to(device)"
         )
     handle = plain(tensor.handle)
-    if recording.runner is not None:
-        # A graph cannot wait for a reply, so the recorder refuses this as it refuses a read.
-        recording.runner.read_tensor_async(handle)
-    session.publish(_checked_name(name), handle.id, handle.spec).result()
+    device.runners.storage_task(PublishTensor(_checked_name(name)), [handle]).result()
+
+
+def list_published(device: Device, name: str | None = None) -> dict[str, TensorSpec]:
+    """Return all published names and their specs, or one of them."""
+    check_has_names(device)
+    return dict(device.runners.storage_task(ListNames(name), []).result())
 
 
 def open_published(device: Device, name: str) -> TensorHandle:
     """Return a handle of the tensor that has a name; see ``Device.published``."""
-    session = named_session(device)
-    found = dict(session.list_published(_checked_name(name)).result())
+    found = list_published(device, _checked_name(name))
     if name not in found:
         raise KeyError(_missing(device, name))
     (handle,) = device.runners.create_empty_handles([found[name]])
-    session.open_published(handle.id, handle.spec, name)
+    device.runners.storage_task(OpenPublishedTensor(name), [handle])
     return handle
 
 
 def unpublish(device: Device, name: str) -> None:
     """Remove a name; see ``Device.unpublish``."""
-    if not named_session(device).unpublish(_checked_name(name)).result():
+    check_has_names(device)
+    if not device.runners.storage_task(RemoveName(_checked_name(name)), []).result():
         raise KeyError(_missing(device, name))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from burn_remote.runner.storage_tasks import FillTensor, KeepUpload, OpenUpload
 from burn_remote_protocol.dialects.bounded_unpacking import MAX_LIST_LENGTH
 from burn_remote_protocol.kept_tensors import content_hash
 
@@ -45,9 +46,8 @@ def send_shared(
     digest = hashing.digest()
     # Created before the request, so that a Ctrl-C drops whatever the server has made by then.
     handles = client.create_empty_handles(specs)
-    first = handles[0].id
-    if not session.open_content(digest, first, len(specs)).result():
+    if not client.storage_task(OpenUpload(digest), handles).result():
         for handle, data in zip(handles, elements(), strict=True):
-            session.upload(handle.id, data)
-        session.keep_content(digest, first, specs)
+            client.storage_task(FillTensor(data), [handle])
+        client.storage_task(KeepUpload(digest), handles)
     return handles

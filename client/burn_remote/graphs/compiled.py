@@ -355,9 +355,9 @@ def compile(function: Callable[..., Any] | None = None, /) -> Any:
     this way, it runs uncompiled and warns with the reason. Inside ``no_grad`` it uses the graph for
     untracked tensors, and may update leaves in place.
 
-    Raises ``UsageError`` with the line of the program if the function reads, moves or uploads
-    tensors, uses tensors that are not arguments, or stores tensors elsewhere than in its result.
-    Other side effects (``print``, counters) happen only when a call is recorded.
+    Raises ``UsageError`` with the line of the program if the function reads, moves, uploads or
+    publishes tensors, uses tensors that are not arguments, or stores tensors elsewhere than in its
+    result. Other side effects (``print``, counters) happen only when a call is recorded.
     """
     if function is None:
         return compile

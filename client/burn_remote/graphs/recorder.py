@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Final, NoReturn, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 from burn_remote.arguments.traced_numbers import NumberProgram, TracedScalar
 from burn_remote.runner.forwarding import ForwardingRunner
-from burn_remote.runner.interface import DerivedData, RunnerClient, TensorHandle
+from burn_remote.runner.interface import DerivedData, RunnerClient, StorageTask, TensorHandle
 from burn_remote.runner.operation_graph import Graph, GraphStep
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.source_locations import caller, line_of
@@ -172,6 +172,14 @@ class Recorder(ForwardingRunner):
         if self._is_recording:
             self._refuse("leaves a group of devices", "leave it after the call")
         super().leave_group(group)
+
+    def storage_task(self, task: StorageTask, handles: Sequence[TensorHandle]) -> Any:
+        """Refuse to use what the server stores: it may be different in later calls."""
+        if self._is_recording:
+            self._refuse(
+                task.describe(), "do it outside of the function, and pass tensors as arguments"
+            )
+        return super().storage_task(task, handles)
 
     def sync(self) -> Pending[None]:
         """Refuse to wait for the device."""

@@ -1,1 +1,1 @@
-"""Runners, through which every operation, transfer, read and drop of a device passes."""
+"""Runners, through which every operation, transfer, read, drop and storage task passes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from burn_remote.runner.interface import RunnerClient, Session, TensorHandle
+from burn_remote.runner.interface import RunnerClient, Session, StorageTask, TensorHandle
 from burn_remote.runner.issuing import issue_each
 from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
@@ -111,6 +111,10 @@ class ForwardingRunner:
     def leave_group(self, group: int) -> None:
         """Leave a group."""
         self.inner.leave_group(group)
+
+    def storage_task(self, task: StorageTask, handles: Sequence[TensorHandle]) -> Any:
+        """Issue a task about what the server stores."""
+        return self.inner.storage_task(task, handles)
 
     def sync(self) -> Pending[None]:
         """Request a reply once everything issued so far has been executed."""

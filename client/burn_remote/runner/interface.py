@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from burn_remote_protocol.dtypes import DType, DTypeUsage
     from burn_remote_protocol.errors import OperationFailed
 
-__all__ = ["DerivedData", "OwningHandle", "RunnerClient", "Session", "TensorHandle"]
+__all__ = [
+    "DerivedData",
+    "OwningHandle",
+    "RunnerClient",
+    "Session",
+    "StorageTask",
+    "TensorHandle",
+]
 
 
 class DerivedData(TensorData):
@@ -74,12 +81,24 @@ class OwningHandle(TensorHandle):
                 raise
 
 
+class StorageTask(Protocol):
+    """A task about what a server stores beyond a session; ``storage_tasks.py`` has them all."""
+
+    def describe(self) -> str:
+        """Return what the task does, such as "publishes a tensor"."""
+        ...
+
+    def issue(self, session: Any, handles: Sequence[TensorHandle]) -> Any:
+        """Pass the task to the session; return the pending reply, ``None`` if there is none."""
+        ...
+
+
 class RunnerClient(Protocol):
     """Runs operations on one device, in the order in which they are issued.
 
-    Only reads, syncs and dtype queries return a value to wait for. All other methods return at
-    once, except for a move through this process. The failure of an operation is raised when its
-    outputs are read.
+    Only reads, syncs, dtype queries and some storage tasks return a value to wait for. All other
+    methods return at once, except for a move through this process. The failure of an operation is
+    raised when its outputs are read.
     """
 
     @property
@@ -164,6 +183,14 @@ class RunnerClient(Protocol):
 
     def leave_group(self, group: int) -> None:
         """Leave a group once the collectives issued so far are done."""
+        ...
+
+    def storage_task(self, task: StorageTask, handles: Sequence[TensorHandle]) -> Any:
+        """Issue a task about published tensors, files of the server, or shared uploads.
+
+        ``handles`` are the tensors that the task reads, or those of ``create_empty_handles`` that
+        it fills. Returns the pending reply, ``None`` if there is none.
+        """
         ...
 
     def sync(self) -> Pending[None]:

@@ -9,7 +9,13 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
-from burn_remote.runner.interface import OwningHandle, RunnerClient, Session, TensorHandle
+from burn_remote.runner.interface import (
+    OwningHandle,
+    RunnerClient,
+    Session,
+    StorageTask,
+    TensorHandle,
+)
 from burn_remote.runner.issuing import issue_each, issue_parts, recording
 from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
@@ -200,6 +206,12 @@ class SessionRunner:
     def leave_group(self, group: int) -> None:
         """Leave a group; see ``RunnerClient.leave_group``."""
         self.session.leave_group(group)
+
+    def storage_task(self, task: StorageTask, handles: Sequence[TensorHandle]) -> Any:
+        """Issue a task about what the server stores; see ``RunnerClient.storage_task``."""
+        if recording.runner is not None:  # it is around another device, and refuses every such task
+            recording.runner.storage_task(task, handles)
+        return task.issue(self.session, handles)
 
     def sync(self) -> Pending[None]:
         """Request a reply once everything issued so far has been executed."""

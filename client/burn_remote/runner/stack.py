@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, final
 
-from burn_remote.runner.interface import RunnerClient, Session, TensorHandle
+from burn_remote.runner.interface import RunnerClient, Session, StorageTask, TensorHandle
 from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.session_runner import SessionRunner
@@ -120,6 +120,10 @@ class Level:
         """Leave a group."""
         self.runner.leave_group(group)
 
+    def storage_task(self, task: StorageTask, handles: Sequence[TensorHandle]) -> Any:
+        """Issue a task about what the server stores."""
+        return self.runner.storage_task(task, handles)
+
     def sync(self) -> Pending[None]:
         """Request a reply once everything issued so far has been executed."""
         return self.runner.sync()
@@ -180,6 +184,7 @@ class RunnerStack:
         "register_tensor_data",
         "seed",
         "session",
+        "storage_task",
         "sync",
         "trackers",
     )
@@ -196,6 +201,7 @@ class RunnerStack:
     join_group: Callable[[GroupSpec], int]
     collective: Callable[[int, CollectiveCall, Sequence[TensorHandle]], tuple[TensorHandle, ...]]
     leave_group: Callable[[int], None]
+    storage_task: Callable[[StorageTask, Sequence[TensorHandle]], Any]
     sync: Callable[[], Pending[None]]
     seed: Callable[[int], None]
     dtype_usage: Callable[[DType], Pending[DTypeUsage]]
@@ -320,6 +326,7 @@ class RunnerStack:
         self.join_group = runner.join_group
         self.collective = runner.collective
         self.leave_group = runner.leave_group
+        self.storage_task = runner.storage_task
         self.sync = runner.sync
         self.seed = runner.seed
         self.dtype_usage = runner.dtype_usage

@@ -19,6 +19,7 @@ from burn_remote.functions.device_class import checked_device
 from burn_remote.functions.manipulation import permute_dims
 from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.tensor_value import read
+from burn_remote.runner.storage_tasks import DescribeFile, LoadRange
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote.tensor_files.named_tensors import in_dtype, nested_by_dots, selected
 from burn_remote.tensor_files.numpy_files import MAX_HEADER_BYTES as MAX_NPY_BYTES
@@ -54,7 +55,6 @@ class _ServerFile(NamedTuple):
     """A file of a server, in one version."""
 
     client: RunnerClient
-    session: NativeSession
     name: str
     size: int
     version: int
@@ -62,7 +62,7 @@ class _ServerFile(NamedTuple):
     def tensor(self, spec: TensorSpec, offset: int) -> Tensor:
         """Have the server make a tensor of the bytes from ``offset`` on. Does not wait."""
         (handle,) = self.client.create_empty_handles([spec])
-        self.session.load_file(handle.id, spec, self.name, self.version, offset)
+        self.client.storage_task(LoadRange(self.name, self.version, offset), [handle])
         return Tensor(handle)
 
     def bytes(self, offset: int, count: int) -> bytes:
@@ -214,8 +214,7 @@ def _array(file: _ServerFile, begin: bytes, start: int, size: int, label: str) -
 
 def _found(name: str, device: AnyDevice | None) -> _ServerFile:
     place = default_device() if device is None else checked_device(device)
-    session = place.session
-    if not isinstance(session, NativeSession):
+    if not isinstance(place.session, NativeSession):
         raise Unsupported(f"{place} speaks Burn's dialect, which has no files of the server")
     try:
         name.encode()
@@ -223,5 +222,6 @@ def _found(name: str, device: AnyDevice | None) -> _ServerFile:
         raise UsageError(f"{shown(name)} is no name of a file: it is not valid Unicode") from None
     if len(name) > 1024:
         raise UsageError(f"the name of a file has at most 1,024 characters, not {len(name):,}")
-    size, version = _FACTS.unpack(session.find_file(name).result().bytes)
-    return _ServerFile(place.runners, session, name, size, version)
+    facts = place.runners.storage_task(DescribeFile(name), []).result()
+    size, version = _FACTS.unpack(facts.bytes)
+    return _ServerFile(place.runners, name, size, version)

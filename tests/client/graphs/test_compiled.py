@@ -16,6 +16,8 @@ import burn_remote as br
 from burn_remote.graphs.compiled import MAX_GRAPHS, MAX_IDENTITIES
 from support.servers import server
 
+LARGE = np.zeros(20_000)  # above the size from which uploads are shared
+
 
 @pytest.fixture
 def device() -> Iterator[br.Device]:
@@ -270,6 +272,12 @@ def test_a_captured_tensor_is_refused_by_its_name(device: br.Device) -> None:
         (lambda x: x * x.numpy().max(), "reads the elements"),
         (lambda x: x + x.device.tensor([1.0]), "uploads a tensor"),
         (lambda x: x.to(br.LocalDevice()), "moves a tensor"),
+        (lambda x: x.device.publish("w", x), "publishes a tensor"),
+        (lambda x: x.device.published("w"), "asks for the names of published tensors"),
+        (lambda x: x.device.list_published(), "asks for the names of published tensors"),
+        (lambda x: x.device.unpublish("w"), "removes the name of a published tensor"),
+        (lambda x: br.load("server:/w.npy", device=x.device), "loads a file of the server"),
+        (lambda x: br.tensor(LARGE, device=x.device, share=True), "uploads a tensor"),
         (lambda x: x.device.sync(), "waits for the device"),
         (lambda x: x.device.seed(1), "sets the seed"),
     ],
