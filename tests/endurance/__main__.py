@@ -1,5 +1,5 @@
 """Start an endurance run: ``python -m endurance kills``, ``faults``, ``groups``, ``load``,
-``memory``, ``soak`` or ``attack``."""
+``interrupts``, ``memory``, ``soak`` or ``attack``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from endurance.attacks import LOOP_ATTACKS, attacked
 from endurance.chart import Line, Panel, chart
 from endurance.faults import Faults, sessions_through_faults
 from endurance.groups import GroupFaults, fault_rounds
+from endurance.interrupts import LOOPS, interrupted_loop
 from endurance.kills import Kills, kill_rounds
 from endurance.load import Load, many_at_once, one_after_another
 from endurance.memory import ATTACKS, attack
@@ -164,6 +165,16 @@ def _picture(seen: Soak) -> str:
     )
 
 
+def run_interrupts(given: argparse.Namespace) -> None:
+    """Interrupt each loop many times; print what was swallowed and left."""
+    for name in LOOPS:
+        seen = interrupted_loop(name, given.count, given.seed)
+        say(
+            f"{name}: {seen.sent} signals, {seen.seen} seen by the program, {seen.swallowed} "
+            f"swallowed; {seen.tensors_left} tensors left, {seen.wrong} wrong results"
+        )
+
+
 def run_memory(given: argparse.Namespace) -> None:
     """Run each attack on memory; print the growth of the server."""
     for name in given.attacks or ATTACKS:
@@ -210,6 +221,10 @@ def main() -> None:
         "--picture", type=Path, default=Path("docs/images/soak.svg"), help="chart to write"
     )
     long.set_defaults(run=run_soak)
+    interrupts = commands.add_parser("interrupts", help="send Ctrl-C to loops of operations")
+    interrupts.add_argument("--count", type=int, default=800, help="signals for each loop")
+    interrupts.add_argument("--seed", type=int, default=0)
+    interrupts.set_defaults(run=run_interrupts)
     memory = commands.add_parser("memory", help="try to take more memory than the limits")
     memory.add_argument("attacks", nargs="*", choices=[[], *ATTACKS], help="default: all")
     memory.add_argument("--limit-mib", type=int, default=160, help="the servers' memory limit")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import sys
+import weakref
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -21,11 +23,15 @@ from burn_remote.runner.pending import Pending
 from burn_remote.runner.session_runner import SessionRunner
 from burn_remote.sessions.burn.burn_response_router import BurnResponseRouter
 from burn_remote.sessions.burn.burn_session import BurnSession
+from burn_remote.sessions.burn.flush_policy import FlushPolicy
 from burn_remote.sessions.burn.outgoing_queue import Outgoing
+from burn_remote.sessions.lifetime import Flusher
 from burn_remote.sessions.native.automatic_graph_session import AutomaticGraphSession
 from burn_remote.sessions.native.native_response_router import ResponseRouter
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote.sessions.receiver import Receiver
+from burn_remote_protocol import interrupted_finalizers
+from burn_remote_protocol.timed_queue import TimedQueue
 from support.interrupts import InterruptAfterCall, InterruptAt
 from support.servers import RunningServer
 from support.waiting import PATIENCE_SECONDS, wait_until
@@ -129,32 +135,84 @@ def test_an_interrupted_upload_leaves_nothing_on_the_server(
         assert br.ones((3,), device=device).tolist() == [1] * 3
 
 
-def test_ctrl_c_in_a_drop_leaves_a_tensor_only_at_its_first_instruction(
-    first_server: RunningServer, monkeypatch: pytest.MonkeyPatch
+DROPPING: Any = (
+    OwningHandle.__del__,
+    NativeSession.drop,
+    BurnSession.drop,
+    Outgoing.drop,
+    FlushPolicy.send_soon,
+    Flusher.schedule,
+    TimedQueue.put,
+)
+
+
+@pytest.mark.parametrize("dialect", ["native", "burn-0.21"])
+@pytest.mark.parametrize("kind", [InterruptAfterCall, InterruptAt])
+def test_ctrl_c_in_a_drop_leaves_no_tensor_and_reaches_the_program(
+    first_server: RunningServer,
+    monkeypatch: pytest.MonkeyPatch,
+    dialect: str,
+    kind: type[InterruptAt],
 ) -> None:
     ignored: list[Any] = []
-    monkeypatch.setattr(sys, "unraisablehook", ignored.append)  # Python ignores it in ``__del__``
-    codes = frozenset({OwningHandle.__del__.__code__, NativeSession.drop.__code__})
-    left: list[str] = []
-    with br.RemoteDevice(first_server.address, dialect="native") as device:
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    codes = frozenset(function.__code__ for function in DROPPING)
+    with br.RemoteDevice(first_server.address, dialect=dialect) as device:
         device.sync()
-        held = before = first_server.metric("burn_remote_tensors")
-        place, is_over = 0, False
+        held = first_server.metric("burn_remote_tensors")
+        place, is_over, seen = 0, False, 0
         while not is_over:
             made = [br.zeros((4,), device=device)]
             device.sync()
-            interrupt = InterruptAfterCall(place, codes)
+            interrupt = kind(place, codes)
             with interrupt.watching():
-                made.clear()
+                try:
+                    made.clear()
+                except KeyboardInterrupt:
+                    seen += 1
             device.sync()
-            now = first_server.metric("burn_remote_tensors")
-            left += [interrupt.place] * int(now - held)
-            place, is_over, held = place + 1, not interrupt.has_come, now
-        (only,) = left
-        assert only.startswith("OwningHandle.__del__")
-        assert place > 3
-        assert held == before + 1
-    assert len(ignored) == place - 1
+            assert first_server.metric("burn_remote_tensors") == held, interrupt.place
+            place, is_over = place + 1, not interrupt.has_come
+        assert place > 5
+    assert seen == place - 1
+    assert not ignored
+
+
+def test_ctrl_c_during_a_thousand_drops_leaves_no_tensor(first_server: RunningServer) -> None:
+    codes = frozenset({OwningHandle.__del__.__code__})
+    with br.RemoteDevice(first_server.address) as device:
+        made = [br.zeros((4,), device=device) for _ in range(1000)]
+        device.sync()
+        held = first_server.metric("burn_remote_tensors")
+        interrupt = InterruptAfterCall(0, codes)
+        with interrupt.watching(), pytest.raises(KeyboardInterrupt):
+            made.clear()
+        device.sync()
+        assert first_server.metric("burn_remote_tensors") == held - 1000
+
+
+def test_a_forgotten_device_ends_its_session_although_ctrl_c_came_in_the_finalizer(
+    first_server: RunningServer,
+) -> None:
+    codes = frozenset({interrupted_finalizers._freed.__code__, Flusher.stop.__code__})
+    place, is_over = 0, False
+
+    def are_closed() -> bool:
+        seen, name = first_server.metrics(), "burn_remote_sessions_{}_total"
+        return seen[name.format("opened")] == seen[name.format("closed")]
+
+    while not is_over:
+        made = [br.RemoteDevice(first_server.address)]
+        session = weakref.ref(made[0].session)
+        gc.collect()
+        interrupt = InterruptAfterCall(place, codes)
+        with interrupt.watching():
+            made.clear()
+            while session() is not None:
+                gc.collect()
+        wait_until(are_closed)
+        place, is_over = place + 1, not interrupt.has_come
+    assert place > 2
 
 
 @br.compile

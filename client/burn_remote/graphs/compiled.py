@@ -31,6 +31,7 @@ from burn_remote.runner.interface import RunnerClient, TensorHandle
 from burn_remote.runner.issuing import recording
 from burn_remote.runner.stack import RunnerStack
 from burn_remote_protocol.errors import ArgumentMismatch, DeviceMismatch
+from burn_remote_protocol.interrupted_finalizers import call_when_freed
 from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = ["CompiledFunction", "compile"]
@@ -299,7 +300,7 @@ def _forget_with(static: Any, compiled: CompiledFunction[Any, Any], key: Hashabl
             owner._found.clear()
 
     with contextlib.suppress(TypeError):  # no weak references: the key keeps the object alive
-        weakref.finalize(static, forget).atexit = False
+        call_when_freed(static, forget)
 
 
 def _common(handles: Sequence[TensorHandle]) -> RunnerClient:

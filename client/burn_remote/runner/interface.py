@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from burn_remote.runner.pending import Pending
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
+from burn_remote_protocol.interrupted_finalizers import repeatable
 from burn_remote_protocol.operations.row import Row, Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
@@ -67,6 +68,7 @@ class OwningHandle(TensorHandle):
 
     __slots__ = ()
 
+    @repeatable
     def __del__(self) -> None:
         # May run in any thread, even inside our own locks: only a lock-free append happens here.
         try:

@@ -15,7 +15,9 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from burn_remote.runner.pending import Pending
+from burn_remote_protocol import interrupted_finalizers
 from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, SessionLost
+from burn_remote_protocol.interrupted_finalizers import call_when_freed
 from burn_remote_protocol.timed_queue import TimedQueue
 
 __all__ = [
@@ -125,7 +127,7 @@ class Flusher:
         """Start the thread; it ends with the session."""
         self._thread.start()
         # Not at exit: ``_close_all`` closes the sessions that are alive then.
-        weakref.finalize(session, self.stop).atexit = False
+        call_when_freed(session, self.stop)
 
     def schedule(self, session: Flushable) -> None:
         """Schedule a flush in ``FLUSH_SECONDS``. Never blocks; safe in ``__del__``."""
@@ -256,6 +258,7 @@ def watch(session: Watchable) -> None:
 
     At exit, failures that nobody read are a ``RuntimeWarning``.
     """
+    interrupted_finalizers.install()
     _watched.add(session)
 
 

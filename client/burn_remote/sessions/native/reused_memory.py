@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from burn_remote_protocol.interrupted_finalizers import repeatable
+
 __all__ = ["ReusedMemory"]
 
 
@@ -15,9 +17,12 @@ class _Loan(np.ndarray[Any, Any]):
 
     memory: ReusedMemory | None = None
 
+    @repeatable
     def __del__(self) -> None:
-        if self.memory is not None and isinstance(self.base, np.ndarray):
-            self.memory._take_back(self.base)
+        # Forgotten first: a block that is returned twice would be lent twice.
+        memory, self.memory = self.memory, None
+        if memory is not None and isinstance(self.base, np.ndarray):
+            memory._take_back(self.base)
 
 
 class ReusedMemory:

@@ -1,0 +1,173 @@
+"""Repetition of finalizers that Ctrl-C interrupted.
+
+Python cannot raise an exception out of a finalizer. It reports the exception to
+``sys.unraisablehook`` and goes on, so a Ctrl-C that arrives in a finalizer is lost, and the rest of
+the finalizer with it. No ``try`` in the finalizer can prevent this, because CPython runs signal
+handlers at the first instruction of a function, before any ``try``.
+
+``install`` puts a hook in front of the present one. If an interrupt left a finalizer that
+``repeatable`` has marked, the hook calls the finalizer again and has the interrupt raised again in
+the same thread, directly after the finalizer. All other reports go to the previous hook. So
+uninterrupted finalizers cost nothing.
+
+The interrupt may then come to the next finalizer before any other code of the program. If it comes
+to the first instruction, nothing of that finalizer has run. So the hook repeats it too, marked or
+not: other libraries' ``__del__`` methods and callbacks of weak references, such as those of the
+standard library's ``WeakSet``.
+
+A second Ctrl-C at the first instruction of the hook itself is still lost.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dis
+import sys
+import threading
+import weakref
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from types import CodeType, FunctionType, SimpleNamespace
+from typing import Any, Final, TypeVar, final
+
+__all__ = ["call_when_freed", "install", "repeatable"]
+
+F = TypeVar("F", bound=Callable[[Any], object])
+
+_finalizers: Final[dict[CodeType, Callable[[Any], object]]] = {}
+# Weak references call their functions only while they live themselves.
+_references: Final[dict[int, _Reference]] = {}
+
+_raise_in_thread: Final = ctypes.pythonapi.PyThreadState_SetAsyncExc
+_raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
+
+
+def repeatable(finalizer: F) -> F:
+    """Mark a function with one argument, such as a ``__del__``, to be repeated after an interrupt.
+
+    The first call may have ended anywhere. Returns the function itself.
+    """
+    _finalizers[finalizer.__code__] = finalizer
+    return finalizer
+
+
+def call_when_freed(owner: object, function: Callable[[], object]) -> None:
+    """Call a function when ``owner`` is freed, but not at the end of the process.
+
+    Unlike that of ``weakref.finalize``, the call is repeated if it is interrupted. Raises
+    ``TypeError`` if ``owner`` has no weak references.
+    """
+    reference = _Reference(owner, _freed)
+    reference.function = function
+    _references[id(reference)] = reference  # its hash would be that of ``owner``
+
+
+class _Reference(weakref.ref[Any]):
+    __slots__ = ("function",)
+    function: Callable[[], object]
+
+
+@repeatable
+def _freed(reference: _Reference) -> None:
+    reference.function()
+    _references.pop(id(reference), None)
+
+
+def install() -> None:
+    """Put the hook in front of the present one, unless it is the present one."""
+    if type(sys.unraisablehook) is not _Hook:
+        sys.unraisablehook = _Hook(sys.unraisablehook)
+
+
+@final
+class _Hook:
+    """A ``sys.unraisablehook``. Each has its own ``previous``, so no chain of hooks is a circle."""
+
+    __slots__ = ("previous",)
+
+    def __init__(self, previous: Callable[[Any], object]) -> None:
+        self.previous: Final = previous
+
+    def __call__(self, unraisable: sys.UnraisableHookArgs, /) -> None:
+        error = unraisable.exc_value
+        # An ``Exception`` is an error of the finalizer, which would come again.
+        is_interrupt = error is not None and not isinstance(error, Exception)
+        finalizer = _interrupted_finalizer(unraisable) if is_interrupt else None
+        if error is None or finalizer is None:
+            self.previous(unraisable)
+            return
+        is_done = False
+        while not is_done:
+            try:
+                finalizer()
+                is_done = True
+            except Exception as failure:
+                is_done = True
+                self.previous(
+                    SimpleNamespace(
+                        exc_type=type(failure),
+                        exc_value=failure,
+                        exc_traceback=failure.__traceback__,
+                        err_msg=None,
+                        object=unraisable.object,
+                    )
+                )
+            except BaseException:
+                pass  # the next Ctrl-C
+        # Raised directly after the next call or loop of this thread, so this function must have
+        # ended before. ``defaultdict`` calls its factory in an instruction after which CPython runs
+        # no signal handler.
+        raising: defaultdict[int, int] = defaultdict(
+            partial(_raise_in_thread, threading.get_ident(), _raised_without_arguments(error))
+        )
+        _ = raising[0]
+
+
+def _interrupted_finalizer(unraisable: sys.UnraisableHookArgs) -> Callable[[], object] | None:
+    """Return the call of a finalizer that may be repeated."""
+    trace = unraisable.exc_traceback
+    if trace is None:
+        return None
+    frame = trace.tb_frame  # the outermost one of the finalizer
+    code = frame.f_code
+    marked = _finalizers.get(code)
+    if marked is not None:
+        return partial(marked, frame.f_locals[code.co_varnames[0]])
+    called: Any = unraisable.object
+    if trace.tb_next is not None or trace.tb_lasti > _first_offset(code):
+        return None
+    if isinstance(called, FunctionType) and called.__code__ is code and code.co_argcount:
+        argument = frame.f_locals[code.co_varnames[0]]
+        is_finalizer = code.co_name == "__del__"
+    elif callable(called) and code.co_argcount > 1:  # a bound method, or an object with __call__
+        argument = frame.f_locals[code.co_varnames[1]]
+        is_finalizer = False
+    else:
+        return None
+    is_callback = isinstance(argument, weakref.ref) and argument() is None
+    return partial(called, argument) if is_finalizer or is_callback else None
+
+
+def _first_offset(code: CodeType) -> int:
+    """Return the offset of the instruction behind the ``RESUME`` at the start of a function."""
+    instructions = dis.get_instructions(code)
+    next(one for one in instructions if one.opname == "RESUME")
+    return next(instructions).offset
+
+
+class _Raised:
+    """Marks the classes of exceptions that need no arguments."""
+
+
+def _raised_without_arguments(error: BaseException) -> type[BaseException]:
+    """Return a class whose instances are like ``error``."""
+    kind: Any = type(error)
+    arguments = error.args
+    if not arguments or isinstance(error, _Raised):
+        return kind  # type: ignore[no-any-return]
+
+    def repeat(self: BaseException) -> None:
+        kind.__init__(self, *arguments)
+
+    return type(kind.__name__, (_Raised, kind), {"__init__": repeat, "__module__": kind.__module__})
