@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 from torch._decomp import core_aten_decompositions, decomposition_table
 
+from burn_remote.torch.argument_checks import checked
 from burn_remote.torch.burn_tensor import BurnTensor, to_cpu, upload, wrap
 from burn_remote.torch.device_registry import index_of
 from burn_remote.torch.errors import UnsupportedOperation
@@ -41,12 +42,15 @@ def decomposed(func: Any) -> Handler:
     missing = _on_cpu(func) if _is_fallback_allowed else refusal(func)
     if decomposition is None:
         return missing
+    check = checked(func)
 
     def handle(args: Any, kwargs: dict[str, Any]) -> Any:
         depths: dict[Any, int] = _active.__dict__
         depth = depths.get(name, 0)
         if depth == _DEEPEST:
             return missing(args, kwargs)
+        if check is not None:
+            check(args, kwargs)
         depths[name] = depth + 1
         try:
             return decomposition(*args, **kwargs)

@@ -103,6 +103,8 @@ def _view(func: Any) -> Handler:
     function = TABLE.get(func)
     single = len(func._schema.returns) == 1 and str(func._schema.returns[0].type) == "Tensor"
 
+    # The only view that can show elements outside of its storage.
+    is_free = name_of(func) == "as_strided"
     known: dict[Any, Any] = {}
 
     def handle(args: Any, kwargs: dict[str, Any]) -> Any:
@@ -114,12 +116,18 @@ def _view(func: Any) -> Handler:
         if shown is None:
             found = geometry(x._metadata.geometry, *args[1:], **kwargs)
             dtype = x._metadata.dtype
+            if is_free and found.end > x._storage.count:
+                raise RuntimeError(
+                    f"as_strided: size {list(found.size)}, stride {list(found.stride)} and storage "
+                    f"offset {found.offset} are out of bounds for storage of {x._storage.count} "
+                    "elements"
+                )
             shown = (
                 metadata_of(found, dtype) if single else [metadata_of(one, dtype) for one in found]
             )
             if len(known) >= _LIMIT:
                 known.clear()
-            if not kwargs:
+            if not kwargs and not is_free:
                 known[key] = shown
         if not single:
             return [alias_as(x, one, None) for one in shown]

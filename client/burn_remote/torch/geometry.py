@@ -324,7 +324,7 @@ def _slice(
     step: int = 1,
 ) -> Geometry:
     if not g.size:
-        raise RuntimeError("slice() cannot be applied to a 0-dim tensor.")
+        raise IndexError("slice() cannot be applied to a 0-dim tensor.")
     if step <= 0:
         raise RuntimeError("slice step must be positive")
     axis = _axis(dim, len(g.size))
@@ -415,7 +415,17 @@ def _as_strided(
     )
 
 
+def _check_has_axes(g: Geometry, name: str) -> None:
+    if not g.size:
+        raise RuntimeError(f"{name} expects at least a 1-dimensional tensor")
+
+
 def _split(g: Geometry, split_size: int, dim: int = 0) -> list[Geometry]:
+    _check_has_axes(g, "split")
+    if split_size < 0:
+        raise RuntimeError(
+            f"split expects split_size be non-negative, but got split_size={split_size}"
+        )
     axis = _axis(dim, len(g.size))
     if not split_size:
         return [g]
@@ -424,6 +434,7 @@ def _split(g: Geometry, split_size: int, dim: int = 0) -> list[Geometry]:
 
 
 def _split_with_sizes(g: Geometry, split_sizes: Sequence[int], dim: int = 0) -> list[Geometry]:
+    _check_has_axes(g, "split_with_sizes")
     axis = _axis(dim, len(g.size))
     if sum(split_sizes) != g.size[axis]:
         raise RuntimeError(
@@ -438,6 +449,8 @@ def _split_with_sizes(g: Geometry, split_sizes: Sequence[int], dim: int = 0) -> 
 
 
 def _unbind(g: Geometry, dim: int = 0) -> list[Geometry]:
+    if not g.size:
+        raise IndexError("Dimension specified as 0 but tensor has no dimensions")
     axis = _axis(dim, len(g.size))
     return [_select(g, axis, index) for index in range(g.size[axis])]
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from burn_remote.torch.argument_checks import checked
 from burn_remote.torch.aten.table import TABLE, overload
 from burn_remote.torch.burn_tensor import (
     BurnTensor,
@@ -101,11 +102,14 @@ def _values_of(functional: Any, resolve: Resolve) -> Callable[[Any, dict[str, An
     function = TABLE.get(functional)
     if function is not None:
         planner = Planner(function)
+        check = checked(functional)
 
         def compute(args: Any, kwargs: dict[str, Any]) -> Any:
             found = planner.find(args, kwargs)
             if found is None:
                 values, named = Values().all(args, kwargs)
+                if check is not None:
+                    check(args, kwargs)
                 return function(*values, **named)
             plan, values, is_new = found
             return values if is_new else plan.issue(values)
@@ -145,6 +149,7 @@ def _in_place(func: Any, functional: Any, resolve: Resolve) -> Handler:
     compute = _values_of(functional, resolve)
     defaults = _own_defaults(func, functional)
     fills = name_of(func) in _FILLS
+    is_absolute = name_of(func) == "abs_"
 
     def handle(args: Any, kwargs: dict[str, Any]) -> Any:
         target = args[0]
@@ -158,6 +163,8 @@ def _in_place(func: Any, functional: Any, resolve: Resolve) -> Handler:
         written = without_repetition(target) if fills else target
         if written is not target:
             args = (written, *args[1:])
+        if is_absolute and target.is_complex():
+            raise RuntimeError("In-place abs is not supported for complex tensors.")
         value = compute(args, kwargs)
         check_cast(value, target)
         write(written, value)

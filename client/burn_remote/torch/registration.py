@@ -28,6 +28,7 @@ from burn_remote.torch.autocasting import register_autocast
 from burn_remote.torch.burn_tensor import BurnTensor, set_dispatcher
 from burn_remote.torch.dispatching import HANDLERS, resolve
 from burn_remote.torch.engine_errors import DeviceGuard, keep_errors_of_hooks
+from burn_remote.torch.errors import as_runtime_error
 from burn_remote.torch.loading import load_to_devices
 from burn_remote.torch.modules import keep_identity
 from burn_remote_protocol.errors import ConnectionLost, UsageError
@@ -35,7 +36,7 @@ from burn_remote_protocol.errors import ConnectionLost, UsageError
 __all__ = ["TESTED", "check_version", "register", "warn_of_cuda"]
 
 # From the first version up to, but excluding, the second.
-TESTED: Final = ((2, 14), (2, 16))
+TESTED: Final = ((2, 13), (2, 16))
 
 # The process that opened the connections of the devices.
 _PROCESS: Final = os.getpid()
@@ -222,6 +223,12 @@ def factories() -> list[Any]:
 def _factory(func: Any) -> Any:
     def make(*args: Any, **kwargs: Any) -> Any:
         handler = HANDLERS.get(func) or resolve(func)
-        return handler(args, kwargs)
+        try:
+            return handler(args, kwargs)
+        except Exception as error:
+            translated = as_runtime_error(error)
+            if translated is error:
+                raise
+            raise translated from error
 
     return make

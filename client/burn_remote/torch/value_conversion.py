@@ -9,6 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import burn_remote as br
+from burn_remote.torch.argument_checks import checked
 from burn_remote.torch.burn_tensor import BurnTensor, upload, value_of, wrap, wrap_as, wrap_strided
 from burn_remote.torch.device_registry import index_of, wire_device
 from burn_remote.torch.plans import Planner
@@ -110,6 +111,7 @@ def functional(func: Any, function: Callable[..., Any]) -> Handler:
     """Return the handler of an overload of the table. Its results are new tensors."""
     always = not is_row_major(func)
     planner = Planner(function)
+    check = checked(func)
 
     def wrapped(result: Any, args: Any, kwargs: dict[str, Any], place: Any, plain: bool) -> Any:
         if always or not plain or kwargs.get("memory_format") is not None:
@@ -122,6 +124,8 @@ def functional(func: Any, function: Callable[..., Any]) -> Handler:
         if found is None or not (found[2] or found[0].is_described):
             converter = Values()
             values, named = converter.all(args, kwargs)
+            if check is not None:
+                check(args, kwargs)
             result = function(*values, **named)
             return wrapped(result, args, kwargs, converter.place, converter.is_contiguous)
         plan, values, is_new = found

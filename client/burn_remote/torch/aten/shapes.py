@@ -193,6 +193,11 @@ for _name in ("alias", "detach"):
 @aten("cat")
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     tensors = in_common(*tensors)
+    for place, x in enumerate(tensors):
+        if not x.ndim:
+            raise RuntimeError(
+                f"zero-dimensional tensor (at position {place}) cannot be concatenated"
+            )
     # A legacy rule of PyTorch: tensors of shape (0,) are left out.
     kept = [x for x in tensors if x.shape != (0,)] or tensors[:1]
     return kept[0] if len(kept) == 1 else br.concat(kept, axis=dim)
