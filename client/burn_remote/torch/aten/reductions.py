@@ -8,6 +8,7 @@ from typing import Any
 
 import burn_remote as br
 from burn_remote.functions.casting import converted_to
+from burn_remote.torch.aten.elementwise import log_of_sum
 from burn_remote.torch.aten.promotion import as_floats, cast, filled_like
 from burn_remote.torch.aten.table import aten, implement
 
@@ -238,6 +239,8 @@ def median_along(x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tenso
 
 @aten("median")
 def median(x: Tensor) -> Tensor:
+    if not x.size and x.dtype.is_floating:
+        return filled_like(x, math.nan)
     return median_along(br.flatten(x), 0)[0]
 
 
@@ -305,7 +308,7 @@ def logcumsumexp(x: Tensor, dim: int) -> Tensor:
     after: list[Any] = [slice(None)] * x.ndim
     while reach < count:
         before[dim], after[dim] = slice(0, count - reach), slice(reach, count)
-        x = x.set(tuple(after), br.logaddexp(x[tuple(before)], x[tuple(after)]))
+        x = x.set(tuple(after), log_of_sum(x[tuple(before)], x[tuple(after)]))
         reach *= 2
     return x
 
@@ -319,7 +322,7 @@ def count_nonzero(x: Tensor, dim: Any = None) -> Tensor:
 def logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     (x,) = as_floats(x)
     axes = _axes(x, dim)
-    largest = br.max(x, axis=axes, keepdims=True)
+    largest = br.max(br.real(x) if x.dtype.is_complex else x, axis=axes, keepdims=True)
     largest = br.mask_fill(largest, br.isinf(largest), 0.0)
     total = br.log(br.sum(br.exp(x - largest), axis=axes, keepdims=True)) + largest
     return total if keepdim else br.reshape(total, br.sum(x, axis=axes).shape)
