@@ -139,6 +139,8 @@ class Engine:
         # task, the position is their number.
         self.tasks: Sequence[Any] = ()
         self.place = 0
+        # How many operations the session had executed at its last reply to a read or a sync.
+        self.executed_at_reply = 0
         # Returns a function that the device may call in its own thread; the callback then runs in
         # the session's thread, in order.
         self.later: Callable[[Deliver], Deliver] = _not_asynchronous
@@ -393,6 +395,7 @@ class Engine:
 
     def _reply(self, task: Read | Sync, value: memoryview | Exception | None) -> None:
         """Respond with the elements that were read, or with the error."""
+        self.executed_at_reply = self._interpreter.executed
         if type(value) is memoryview and type(task) is Read and value.nbytes <= COUNTED_REPLY_BYTES:
             shape, dtype = task.spec
             self._outbox.reply(task.request, TensorData(value, shape, dtype))

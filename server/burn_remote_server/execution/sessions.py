@@ -28,6 +28,7 @@ __all__ = [
     "FRAME_COST",
     "MAX_WAITING_REPLIES",
     "TURN_COST",
+    "Activity",
     "Session",
     "Sessions",
 ]
@@ -51,6 +52,17 @@ DECODED_COST_PER_BYTE: Final = 80
 DECODED_SIZE: Final = 16
 # Copying 512 KiB takes about 60 µs.
 CHUNK_BYTES_PER_COST: Final = 8
+# While no other session works, and the program often waits for replies, batches of up to this many
+# times the usual limit run on the event loop. That saves two switches between threads, of about
+# 40 µs each, and the competition of both threads for the interpreter's lock. Less than 10, or the
+# event loop could run LAPACK's iterations (``ITERATED_COST``).
+ALONE_FACTOR: Final = 8
+# A program often waits for replies if it has executed at most this many operations since the last
+# reply to a read or a sync. A training step of a small network has 60. A program that runs ahead is
+# faster with two threads: one receives while the other computes.
+OFTEN_OPERATIONS: Final = 256
+# A session works alone if no other session of the process has done anything for this long.
+ALONE_SECONDS: Final = 0.1
 
 
 # The counter of a session for each count of its interpreter.
@@ -73,12 +85,32 @@ _FUSION_COUNTS: Final = (
 )
 
 
+class Activity:
+    """Which session of a process works, to tell whether it works alone."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now: Final = now
+        self._latest: int | None = None
+        self._since = -math.inf
+
+    def note(self, session: int) -> None:
+        """Note that a session has work to do."""
+        if self._latest != session:
+            self._since = -math.inf if self._latest is None else self._now()
+            self._latest = session
+
+    def is_alone(self) -> bool:
+        """Return whether the session that was noted last works alone."""
+        return self._now() - self._since >= ALONE_SECONDS
+
+
 class Session:
     """One client's session: its engine, its worker thread and the order of its work.
 
     Cheap work runs directly on the event loop if the worker's queue is empty; other work goes to
-    the worker. The connection sets ``notify``, which is called on the event loop's thread after
-    work has been done.
+    the worker. More work counts as cheap while no other session of the process works and the
+    program often waits for replies. The connection sets ``notify``, which is called on the event
+    loop's thread after work has been done.
     """
 
     def __init__(
@@ -92,8 +124,10 @@ class Session:
         stop_fetching: Callable[[], None],
         memory: Pool | None = None,
         operation_lost_seconds: float = math.inf,
+        activity: Activity | None = None,
     ) -> None:
         self.identifier = identifier
+        self._activity: Final = activity or Activity()
         self.secret = secrets.token_bytes(16)
         # Cost on the event loop since this session last yielded, in nanoseconds.
         self.spent = 0
@@ -220,10 +254,11 @@ class Session:
         """Execute a batch, whose frame has ``size`` bytes, now or after the queued work."""
         engine = self.engine
         # ``submit_work`` written out: it would take two calls more.
+        self._activity.note(self.identifier)
         self.spent += FRAME_COST + size * DECODED_COST_PER_BYTE
         if not self._worker.queued:
             cost = engine.estimate(batch, size)
-            if cost is not None and cost <= self._inline_cost:
+            if cost is not None and self._is_cheap(cost):
                 self.spent += cost
                 self._context.run(self._run, engine.run, batch)
                 self.notify()
@@ -241,10 +276,11 @@ class Session:
 
         While the work waits, it takes ``held_bytes`` of memory, by default ``size``.
         """
+        self._activity.note(self.identifier)
         self.spent += FRAME_COST + size * DECODED_COST_PER_BYTE
         if not self._worker.queued:
             cost = estimate()
-            if cost is not None and cost <= self._inline_cost:
+            if cost is not None and self._is_cheap(cost):
                 self.spent += cost
                 self._context.run(self._run, run)
                 self.notify()
@@ -253,6 +289,7 @@ class Session:
 
     def submit_chunk(self, chunk: Chunk) -> None:
         """Store a chunk of an upload, now or after the queued work."""
+        self._activity.note(self.identifier)
         self.spent += FRAME_COST + len(chunk.data) // CHUNK_BYTES_PER_COST
         if not self._worker.queued and self.engine.estimate_chunk(chunk) <= self._inline_cost:
             self._context.run(self._run, partial(self.engine.write_chunk, chunk))
@@ -265,6 +302,15 @@ class Session:
     def submit(self, call: Callable[[], None]) -> None:
         """Run any other call of the session after the queued work."""
         self._worker.submit(partial(self._run, call))
+
+    def _is_cheap(self, cost: int) -> bool:
+        """Whether work of this cost may run on the event loop."""
+        limit = self._inline_cost
+        return cost <= limit or (
+            cost <= ALONE_FACTOR * limit
+            and self.interpreter.executed - self.engine.executed_at_reply <= OFTEN_OPERATIONS
+            and self._activity.is_alone()
+        )
 
     def count(self) -> None:
         """Update the session's counters from the interpreter's counts."""

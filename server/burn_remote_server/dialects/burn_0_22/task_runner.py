@@ -79,7 +79,7 @@ class Burn22Runner(TaskRunner):
         """Estimate the cost of a task other than an operation; return ``None`` if it is unknown."""
         if type(task) is KnownFrame:
             program = self._programs.program(task)
-            return super().estimate(task.messages()) if program is None else program.cost
+            return super().estimate(task.messages()) if program is None else program.cost()
         if isinstance(task, RunGraph):
             return self.graphs.estimate(task)
         # The first such task of a session searches for the client's process.
