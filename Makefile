@@ -34,10 +34,10 @@ demo: $(READY)   ## Start two servers, train on one, move the weights to the oth
 
 # One process more than there are cores, because many tests wait for a server to start or to answer.
 PYTEST = $(BIN)/python -m pytest --dist worksteal -n $(shell $(BIN)/python -c 'import os; print(min(8, os.cpu_count() + 1))')
-test: $(READY)   ## Run all tests
+test: $(READY)   ## Run the tests that need only Python
 	@$(PYTEST)
 
-coverage: $(READY)  ## Run all tests and print the coverage, which takes nearly twice as long
+coverage: $(READY)  ## Run the same tests and print the coverage, which takes nearly twice as long
 	@$(PYTEST) --cov --cov-report=
 	@echo "$$($(BIN)/coverage report --format=total) % of the code is covered"
 
