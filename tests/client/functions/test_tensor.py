@@ -236,7 +236,7 @@ def test_reading_one_tensor_as_several_is_refused() -> None:
 
 
 async def test_reads_of_other_things_than_tensors_are_refused() -> None:
-    text = r"element is of type str; of nested containers.*burn_remote\.tree\.leaves"
+    text = r"element is of type str; for nested containers.*burn_remote\.tree\.leaves"
     with br.LocalDevice() as device:
         weights = {"w": br.zeros((3, 2), device=device)}
         with pytest.raises(br.ArgumentMismatch, match=text):
