@@ -72,7 +72,7 @@ class NumberProgram:
 
     def calculated(self, function: Callable[..., Any], *operands: Any) -> Any:
         """Record a call of a function of numbers, traced or not; return the traced result."""
-        result = function(*map(untraced, operands))
+        result = self._result(function, operands)
         if self._is_finished:
             return result
         places = tuple([self._place(operand) for operand in operands])
@@ -93,7 +93,7 @@ class NumberProgram:
 
     def guarded(self, function: Callable[..., Any], *operands: Any) -> Any:
         """Record a guard on the result of a function of numbers; return the result."""
-        result = function(*map(untraced, operands))
+        result = self._result(function, operands)
         if self._is_finished:
             return result
         places = tuple([self._place(operand) for operand in operands])
@@ -104,6 +104,21 @@ class NumberProgram:
             if all(type(operand) is TracedNumber for operand in operands):
                 self._guards.add(guard)
         return result
+
+    def _result(self, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
+        """Call a function of numbers, traced or not; if it raises, record a guard on that.
+
+        The recorded function may catch the error: ``int(n)`` fails for a NaN, ``1 / n`` for 0.
+        """
+        try:
+            return function(*map(untraced, operands))
+        except Exception as error:
+            if not self._is_finished:
+                places = tuple([self._place(operand) for operand in operands])
+                failing = partial(_failure, function)
+                expected = _exact(_described(error))
+                self._instructions.append(_Instruction(failing, places, True, expected))
+            raise
 
     @property
     def has_instructions(self) -> bool:
@@ -135,6 +150,19 @@ class NumberProgram:
         self._constants[len(self._registers)] = operand
         self._registers.append(operand)
         return len(self._registers) - 1
+
+
+def _failure(function: Callable[..., Any], *operands: Any) -> object:
+    """Return the description of the error that a function raises, or ``None``."""
+    try:
+        function(*operands)
+    except Exception as error:
+        return _described(error)
+    return None
+
+
+def _described(error: Exception) -> object:
+    return type(error), str(error)
 
 
 def _exact(value: Any) -> object:

@@ -147,3 +147,40 @@ def test_numbers_that_a_function_leaves_behind_do_not_change_its_graph(
     for value in (3.0, 4.0):
         assert fast(x, value).item() == value + 1
         assert left.empty()
+
+
+FAILING: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
+    "conversion": (int, (2.0, math.nan, 2.0, math.inf, 3.0)),
+    "division by the number": (lambda n: 1 / n, (2, 0, 2, 4)),
+    "division of the number": (lambda n: n / (n - 2), (2, 3, 2, 4)),
+    "remainder": (lambda n: 7 % n, (2, 0, 2, 4)),
+    "power": (lambda n: 10.0**n, (2, 400, 2, 3)),
+    "shift": (lambda n: 1 << n, (2, -1, 2, 4)),
+    "rounding": (math.floor, (2.0, math.inf, math.nan, 2.0)),
+    "large integers": (float, (2, 10**400, 2, 4)),
+    "text": (lambda n: len(str(n)), (2, 10**5000, 2, 4)),
+    "math": (math.sqrt, (4, -1, 4, 9)),
+    "index": (lambda n: (3, 4)[n], (0, 5, 1, 0)),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_an_error_that_a_number_causes_and_the_function_catches_is_not_repeated_for_others(
+    name: str, device: br.Device
+) -> None:
+    compute, numbers = FAILING[name]
+
+    def function(x: br.Tensor, n: Any) -> Any:
+        try:
+            factor = compute(n)
+        except Exception as error:
+            return x * -100, type(error).__name__
+        return x * factor, ""
+
+    compiled = br.compile(function)
+    x = br.tensor([1.0, 2.0], device=device)
+
+    for n in numbers * 2:
+        (tensor, error), (expected, expected_error) = compiled(x, n), function(x, n)
+        assert error == expected_error
+        assert tensor.tolist() == expected.tolist()
