@@ -32,6 +32,7 @@ from burn_remote_protocol.messages import (
     Drop,
     Execute,
     Expose,
+    Fetch,
     Hello,
     Publish,
     Read,
@@ -429,6 +430,16 @@ def exposed_failures(address: str, limit: int) -> Iterator[Wire]:
         yield wire
 
 
+def waiting_fetches(address: str, limit: int) -> Iterator[Wire]:
+    """Fetch 16,000 tensors that nobody exposes, from the server itself, in each of 6 sessions."""
+    for _ in range(6):
+        wire = _native(address)
+        for first in range(0, 16_000, 1000):
+            transfers = [secrets.token_bytes(32) for _ in range(1000)]
+            wire.say(*(Fetch(each, address, n, SCALAR) for n, each in enumerate(transfers, first)))
+        yield wire
+
+
 def values_of_registered_graphs(address: str, limit: int) -> Iterator[Wire]:
     """Call graphs of one operation of Burn 0.22 with thousands of values that it does not use."""
     place, made = [[[0], [[0]], status, "F32"] for status in ("ReadOnly", "NotInit")]
@@ -522,6 +533,7 @@ ATTACKS: Final[dict[str, Attack]] = {
         numbers_of_graphs,
         numbered_steps_of_graphs,
         exposed_failures,
+        waiting_fetches,
         values_of_registered_graphs,
         lists_of_signatures,
         published_views,

@@ -54,7 +54,7 @@ class TensorTable:
         # record(result, inputs): records a result that may share memory with inputs; its bytes are
         # already counted. Returns the array to store, which may be a copy.
         self.record: Final = self._allocations.add
-        self._fetches: Final = Fetches(quota, max_fetches)
+        self._fetches: Final = Fetches(quota, max_fetches, self._reply_quota)
         self._failures: Final = Failures(self._reply_quota)
         # Ready arrays have their own dictionary, so the usual case is one lookup that returns an
         # array. The interpreter holds references to both dictionaries; they are never replaced.

@@ -10,8 +10,8 @@ import pytest
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import OperationFailed, QuotaExceeded
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.access.quota import Pool, Quota
-from burn_remote_server.tensors.fetch_limits import Fetches
+from burn_remote_server.access.quota import FREE_OVERHEAD_BYTES, Pool, Quota
+from burn_remote_server.tensors.fetch_limits import FETCH_BYTES, Fetches
 from burn_remote_server.tensors.slots import InFlight
 
 
@@ -162,3 +162,31 @@ def test_a_session_that_has_ended_keeps_no_fetched_tensor() -> None:
     del slot
     gc.collect()
     assert alive() is None
+
+
+def test_the_objects_of_running_fetches_count_until_the_fetches_end() -> None:
+    free = FREE_OVERHEAD_BYTES // FETCH_BYTES
+    quota = Quota(10 * FETCH_BYTES, 9999)
+    fetches = Fetches(quota, None)
+    slots = [in_flight(0) for _ in range(free + 10)]
+    for slot in slots:
+        fetches.begin(slot)
+    refused = in_flight(0)
+    with pytest.raises(QuotaExceeded, match="session bytes"):
+        fetches.begin(refused)
+    assert quota.tensors == len(slots)
+    for slot in slots[:5]:
+        slot.complete("array")
+    for _ in range(5):
+        fetches.begin(in_flight(0))
+    fetches.end()
+    assert quota.total_bytes == 0
+
+
+def test_the_objects_of_running_fetches_count_in_host_memory() -> None:
+    device, host = Quota(100, 9999), Quota(10**6, 0)
+    fetches = Fetches(device, None, host)
+    for _ in range(200):
+        fetches.begin(in_flight(0))
+    assert device.total_bytes == 0
+    assert host.total_bytes == 200 * FETCH_BYTES - FREE_OVERHEAD_BYTES
