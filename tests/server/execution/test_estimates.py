@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.dtypes import BF16, F16, F32, F64, DType
 from burn_remote_protocol.operations.estimates import estimated
 from burn_remote_protocol.operations.table import TABLE
 from burn_remote_protocol.operations.wire_values import Scalar
@@ -93,6 +93,21 @@ def test_padding_takes_no_more_scratch_memory_than_its_estimate(
     workload = Workload(called, (np.ones(input.shape, np.float32),))
     run = NumpyBackend().open_session().bind(called)
     _, workspace = estimated(called.row.estimates, called.call)
+    assert scratch_bytes(workload, run) <= workspace + MEBIBYTE
+
+
+@on_host
+@pytest.mark.parametrize("dtype", [F16, BF16, F32, F64], ids=str)
+@pytest.mark.parametrize(
+    "distribution", [("Default",), ("Uniform", -1.0, 1.0), ("Normal", 1.0, 2.0), ("Bernoulli", 0.5)]
+)
+def test_random_numbers_take_no_more_scratch_memory_than_their_estimate(
+    distribution: Any, dtype: DType
+) -> None:
+    spec = TensorSpec((1_000_000,), dtype)
+    workload = Workload(signature("Float.Random", out=spec, distribution=distribution), ())
+    run = NumpyBackend().open_session().bind(workload.signature)
+    _, workspace = estimated(workload.signature.row.estimates, workload.signature.call)
     assert scratch_bytes(workload, run) <= workspace + MEBIBYTE
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from burn_remote_protocol.dtypes import BF16, F16
 from burn_remote_protocol.operations.estimates.shared_costs import (
     INDEX_BYTES,
     KERNEL_COST,
@@ -34,18 +35,22 @@ def elementwise(
     workspace: int = 0,
     *,
     integers: int | None = None,
+    halves: int | None = None,
     call_cost: int = 0,
     converts: bool = False,
 ) -> Estimates:
     """Return estimates for broadcasting operations: ``cost`` per output element plus ``call_cost``.
 
-    ``workspace`` is in bytes per output element; ``integers`` replaces it for integer tensors.
+    ``workspace`` is in bytes per output element; ``integers`` replaces it for integers, ``halves``
+    for float16 and bfloat16.
     """
 
     def scratch(call: Call) -> int:
-        each = workspace
-        if integers is not None and call.requested[0].dtype.is_integer:
+        each, dtype = workspace, call.requested[0].dtype
+        if integers is not None and dtype.is_integer:
             each = integers
+        elif halves is not None and dtype in (F16, BF16):
+            each = halves
         return each * output_element_count(call)
 
     return Estimates(
