@@ -21,8 +21,7 @@ from burn_remote_protocol.operations.table import TABLE
 
 __all__ = ["on_page_markdown"]
 
-# Names of JAX and Optax among the foreign names; NumPy's are those that NumPy has, and all other
-# names are PyTorch's.
+# Names of JAX and Optax among the foreign names.
 JAX: Final = frozenset(
     """
     PRNGKey adam adamw all_gather all_to_all apply_updates at block_until_ready clip_by_global_norm
@@ -31,6 +30,21 @@ JAX: Final = frozenset(
     tree_util vmap
     """.split()  # noqa: SIM905 - easier to read and to keep in order than a list
 )
+# Those of them that PyTorch has too.
+JAX_AND_TORCH: Final = frozenset(
+    "all_gather all_to_all hessian hvp jacfwd jacobian jacrev vmap".split()  # noqa: SIM905 - as above
+)
+# Names that NumPy has and PyTorch has not, or with another meaning.
+NUMPY_ONLY: Final = frozenset(
+    """
+    append apply_along_axis around array average cbrt choice convolve copy correlate default_rng
+    degrees delete digitize fill flags flat flatnonzero geomspace identity insert invert mod ndim
+    power ptp radians rollaxis searchsorted shape shuffle size strides tobytes tofile tri
+    """.split()  # noqa: SIM905 - as above
+)
+BURN: Final = frozenset({"inner", "is_require_grad", "require_grad"})
+# Names of Ray, Dask, pandas and other libraries, which have no page.
+OTHERS: Final = frozenset({"Client", "Session", "connect", "get", "open", "put", "to_numpy"})
 
 # Public names that have a page of their own, apart from the functions.
 DEVICES: Final = ("RemoteDevice", "LocalDevice", "Traffic", "Pending", "Tensor")
@@ -65,33 +79,41 @@ def _part(match: re.Match[str]) -> str:
 
 def _names(library: str) -> str:
     if library == "burn":
-        return _burn_rows()
+        methods = _table("burn", foreign_names.METHODS, "method")
+        advice = "If a program uses one of these names of Burn, the client raises `AttributeError`."
+        return f"## Names\n\n{advice}\n\n{methods}\n\n{_burn_rows()}"
     functions = {**foreign_names.FUNCTIONS, **foreign_names.DISTRIBUTED}
-    methods = foreign_names.METHODS
     return "\n\n".join(
         f"### {title}\n\n{_table(library, names, here)}"
         for title, names, here in (
             ("Functions", functions, "function"),
-            ("Methods and attributes of tensors", methods, "method"),
+            ("Methods and attributes of tensors", foreign_names.METHODS, "method"),
         )
-        if any(_belongs(library, name) for name in names)
     )
 
 
-def _belongs(library: str, name: str) -> bool:
-    if library == "jax":
-        return name in JAX
-    in_numpy = any(hasattr(place, name) for place in (np, np.ndarray, np.random, np.linalg))
-    if library == "numpy":
-        return in_numpy
-    return name not in JAX
+def libraries_of(name: str, what: str) -> set[str]:
+    """Return the libraries that have a name, as a ``"function"`` or as a ``"method"`` of arrays."""
+    if name in OTHERS:
+        return set()
+    if what == "method" and name in BURN:
+        return {"burn"}
+    found = {"jax"} if name in JAX else set()
+    places = (np.ndarray,) if what == "method" else (np, np.random, np.linalg, np.fft)
+    is_collective = name in foreign_names.DISTRIBUTED
+    in_places = any(hasattr(place, name) for place in places)
+    if name in NUMPY_ONLY or (in_places and not is_collective):
+        found.add("numpy")
+    if name in JAX_AND_TORCH or name not in JAX | NUMPY_ONLY:
+        found.add("pytorch")
+    return found
 
 
 def _table(library: str, names: Any, what: str) -> str:
     rows = [
         f"| `{name}` | {_code(advice)} |"
         for name, advice in sorted(names.items())
-        if _belongs(library, name)
+        if library in libraries_of(name, what)
     ]
     return "\n".join([f"| {what} | here |", "| --- | --- |", *rows])
 
