@@ -80,7 +80,8 @@ def value_and_grad(
         for place in places:
             if not -count <= place < count:
                 raise ArgumentMismatch(
-                    f"argnums names argument {place}, but the call has {count} positional arguments"
+                    f"argnums names position {place}, counted from 0, but the call has {count} "
+                    "positional arguments"
                 )
         given = _with_tensors(arguments, places)
         tracked: list[Tensor] = []

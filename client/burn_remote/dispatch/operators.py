@@ -15,7 +15,7 @@ from burn_remote.arguments.traced_numbers import scalar_of
 from burn_remote.diagnostics.invalid_calls import no_tensor
 from burn_remote.diagnostics.tracebacks import shorten
 from burn_remote.dispatch.signatures import SIGNATURES_PER_ROW, Signatures, infer
-from burn_remote.runner.interface import DerivedData, OwningHandle
+from burn_remote.runner.interface import DerivedData, OwningHandle, distinction
 from burn_remote.runner.stack import RunnerStack, outermost
 from burn_remote_protocol.dtypes import I64
 from burn_remote_protocol.errors import ArgumentMismatch, BurnRemoteError, DeviceMismatch
@@ -305,12 +305,9 @@ class Operator:
             return client
         devices = {id(x.handle.client): x.handle.client.device for x in tensors}
         listed = ", ".join(f"{x.handle.spec} on {x.handle.client.device}" for x in tensors)
-        names = [str(device) for device in devices.values()]
-        alike = next((one for one in devices.values() if names.count(str(one)) > 1), None)
-        reason = "" if alike is None else f"{alike.distinction}; "
         raise DeviceMismatch(
-            f"{self.row}: the tensors are on different devices ({listed}); {reason}"
-            "move them to one device with x.to(device)"
+            f"{self.row}: the tensors are on different devices: {listed}"
+            f"{distinction(*devices.values())}; move them to one device with x.to(device)"
         )
 
 

@@ -37,6 +37,7 @@ from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.tensor_value import is_tensor
 from burn_remote.graphs.compiled import compile as compiled
 from burn_remote.optimizers.optimizer_class import Optimizer
+from burn_remote.runner.interface import distinction
 from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, UsageError
 
 __all__ = ["DataParallel", "Snapshot"]
@@ -492,7 +493,7 @@ def _check_replacement(old: Tensor, new: Any, device: Device) -> None:
     if new.handle.spec != old.handle.spec or new.handle.client.session is not device.session:
         raise ArgumentMismatch(
             f"each value must be like the one that it replaces, {old.handle.spec} on {device}, not "
-            f"{new.handle.spec} on {new.device}"
+            f"{new.handle.spec} on {new.device}{distinction(device, new.device)}"
         )
 
 

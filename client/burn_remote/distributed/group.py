@@ -21,6 +21,7 @@ from burn_remote.distributed.server_engines import RingEngine
 from burn_remote.functions.device_class import AnyDevice, Device, checked_device
 from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.tensor_value import is_tensor
+from burn_remote.runner.interface import distinction
 from burn_remote.runner.issuing import recording
 from burn_remote_protocol.collectives import ISSUE_SECONDS, EngineKind
 from burn_remote_protocol.dtypes import Category
@@ -366,9 +367,9 @@ class Group:
             return
         raise DeviceMismatch(
             f"{name}: the tensor{_at(place)} of member {member}, {x.handle.spec}, is on "
-            f"{x.device}, but member {member} of the group {self.name!r} is {device}; give the "
-            "tensors in the order of group.devices, or write "
-            f"x.to(group.devices[{member}])"
+            f"{x.device}, but member {member} of the group {self.name!r} is {device}"
+            f"{distinction(x.device, device)}; give the tensors in the order of group.devices, or "
+            f"write x.to(group.devices[{member}])"
         )
 
     def _rank_of(self, x: Tensor) -> int:
@@ -377,8 +378,8 @@ class Group:
             if device.session is session:
                 return place
         raise DeviceMismatch(
-            f"broadcast: {x.handle.spec} is on {x.device}, which is no member of {self!r}; write "
-            "x.to(group.devices[0])"
+            f"broadcast: {x.handle.spec} is on {x.device}, which is no member of {self!r}"
+            f"{distinction(x.device, *self.devices)}; write x.to(group.devices[0])"
         )
 
 

@@ -52,9 +52,9 @@ from burn_remote.functions.manipulation import broadcast_to, concat, stack
 from burn_remote.functions.shared_uploads import send_shared
 from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.tensor_value import holds_tensors, is_tensor
-from burn_remote.runner.interface import DerivedData
+from burn_remote.runner.interface import DerivedData, distinction
 from burn_remote_protocol.dtypes import F32, F64, I64, U64, DType
-from burn_remote_protocol.errors import ShapeMismatch, UsageError
+from burn_remote_protocol.errors import ShapeMismatch, UsageError, shown
 from burn_remote_protocol.operations.families import base
 from burn_remote_protocol.tensors import MAX_ELEMENTS, Shape, TensorSpec
 
@@ -311,7 +311,8 @@ def arange(
             wanted, count = F32, max(0, math.ceil((last - first) / gap))
         except (OverflowError, ValueError):
             raise UsageError(
-                f"the range from {first} to {last} in steps of {gap} is not finite"
+                f"the range from {shown(first)} to {shown(last)} in steps of {shown(gap)} is not "
+                "finite"
             ) from None
     wanted = wanted if dtype is None else as_dtype(dtype)
     if wanted.is_integer and count:
@@ -448,7 +449,10 @@ def _spread(
             "write broadcast_to(x, shape)"
         )
     if value.device != device:
-        raise UsageError(f"fill_value is on {value.device}, not {device}; move it by x.to(device)")
+        raise UsageError(
+            f"fill_value is on {value.device}, not {device}{distinction(value.device, device)}; "
+            "move it with x.to(device)"
+        )
     made = distinct(value, broadcast_to(value if dtype is None else astype(value, dtype), shape))
     return made.requires_grad_() if requires_grad else made
 

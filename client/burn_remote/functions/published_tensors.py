@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from burn_remote.autodiff.nodes import plain
 from burn_remote.functions.tensor_value import is_tensor
+from burn_remote.runner.interface import distinction
 from burn_remote.runner.storage_tasks import (
     ListNames,
     OpenPublishedTensor,
@@ -43,7 +44,8 @@ def publish(device: Device, name: str, tensor: Tensor) -> None:
         )
     if tensor.device != device:
         raise DeviceMismatch(
-            f"the tensor is on {tensor.device}, not on {device}; write tensor.to(device)"
+            f"the tensor is on {tensor.device}, not on {device}"
+            f"{distinction(tensor.device, device)}; write tensor.to(device)"
         )
     handle = plain(tensor.handle)
     device.runners.storage_task(PublishTensor(_checked_name(name)), [handle]).result()

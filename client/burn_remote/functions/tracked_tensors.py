@@ -25,6 +25,7 @@ from burn_remote.functions.arithmetic import (
     subtract,
 )
 from burn_remote.functions.tensor_value import is_tensor
+from burn_remote.runner.interface import distinction
 from burn_remote_protocol.errors import (
     ArgumentMismatch,
     DeviceMismatch,
@@ -438,7 +439,8 @@ def checked_seed(x: Tensor, value: Tensor, name: str) -> Tensor:
         raise DTypeMismatch(f"{name} is {spec}, but the tensor is {wanted}; use x.astype(dtype)")
     if value.handle.client.session is not x.handle.client.session:
         raise DeviceMismatch(
-            f"{name} is on {value.device}, but the tensor is on {x.device}; use x.to(device)"
+            f"{name} is on {value.device}, but the tensor is on {x.device}"
+            f"{distinction(value.device, x.device)}; use x.to(device)"
         )
     return value
 

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 from burn_remote.arguments.traced_numbers import NumberProgram, TracedScalar
 from burn_remote.runner.forwarding import ForwardingRunner
-from burn_remote.runner.interface import DerivedData, RunnerClient, StorageTask, TensorHandle
+from burn_remote.runner.interface import (
+    DerivedData,
+    RunnerClient,
+    StorageTask,
+    TensorHandle,
+    distinction,
+)
 from burn_remote.runner.operation_graph import Graph, GraphStep
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.source_locations import caller, line_of
@@ -221,7 +227,8 @@ class Recorder(ForwardingRunner):
         if handle.client.session is not self.session:
             raise UsageError(
                 f"the compiled function returns {self._name_of(handle)} on {handle.client.device}, "
-                f"but it runs on {self.device}; pass it a tensor or the device as an argument"
+                f"but it runs on {self.device}{distinction(handle.client.device, self.device)}; "
+                "pass it a tensor or the device as an argument"
             )
         if handle.id not in self._made:
             raise UsageError(

@@ -249,7 +249,10 @@ def _padded(
     if padding == "valid":
         return x, (0,) * len(strides)
     if padding != "same" or any(stride != 1 for stride in strides):
-        raise UsageError(f"padding must be 'valid', or 'same' with a stride of 1, not {padding!r}")
+        raise UsageError(
+            f"padding must be 'valid', or 'same' with a stride of 1, not {padding!r} with a stride "
+            f"of {list(strides)}"
+        )
     kernels = weight.shape[2:]
     totals = [d * (k - 1) for d, k in zip(dilations, kernels, strict=False)]
     # An odd total adds one more element at the end than at the start, as in PyTorch.

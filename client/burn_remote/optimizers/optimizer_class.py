@@ -21,7 +21,7 @@ from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.tensor_value import is_tensor, read
 from burn_remote.graphs.compiled import compile
 from burn_remote.optimizers.formulas import STEP, Counters, Formula, Options
-from burn_remote.runner.interface import TensorHandle
+from burn_remote.runner.interface import TensorHandle, distinction
 from burn_remote.runner.issuing import recording
 from burn_remote_protocol.errors import (
     ArgumentMismatch,
@@ -169,11 +169,12 @@ class Optimizer:
         """
         options = {**self.defaults, **group}
         unknown = [name for name in options if name not in self.defaults and name != PARAMS]
-        if unknown or PARAMS not in options:
-            name = unknown[0] if unknown else PARAMS
+        if PARAMS not in options:
+            raise UsageError("a group of parameters needs the entry 'params'")
+        if unknown:
             raise UsageError(
-                f"a group of parameters has no entry {name!r}; it has 'params' and any of "
-                f"{', '.join(self.defaults)}"
+                f"a group of parameters cannot have the entry {unknown[0]!r}; beside 'params', it "
+                f"may have {', '.join(self.defaults)}"
             )
         _check_options(options)
         found = _named(options[PARAMS])
@@ -276,7 +277,7 @@ class Optimizer:
         if unknown:
             raise ArgumentMismatch(
                 f"the state of the parameter {unknown[0]!r:.100} belongs to no group; the groups "
-                f"have {', '.join(sorted(listed)[:8])}"
+                f"have the parameters {', '.join(sorted(listed)[:8])}"
             )
         new_groups = []
         loaded: dict[Tensor, dict[str, Any]] = {}
@@ -514,8 +515,8 @@ def _check_gradient(name: str, parameter: Any, grad: Any) -> None:
             f"{what} is {spec}, but the parameter is {wanted}; convert it with grad.astype(dtype)"
         )
     raise DeviceMismatch(
-        f"{what} is on {grad.device}, but the parameter is on {parameter.device}; move it with "
-        "grad.to(device)"
+        f"{what} is on {grad.device}, but the parameter is on {parameter.device}"
+        f"{distinction(grad.device, parameter.device)}; move it with grad.to(device)"
     )
 
 
@@ -562,9 +563,11 @@ def _taking(values: Sequence[Any]) -> Callable[[Any], Any]:
 
 def _entry(state: Mapping[str, Any], name: str) -> Any:
     if not isinstance(state, Mapping) or name not in state:
-        seen = ", ".join(map(repr, state)) if isinstance(state, Mapping) else type(state).__name__
+        seen = f"it is of type {type(state).__name__}"
+        if isinstance(state, Mapping):
+            seen = f"it has {', '.join(map(repr, state))}" if state else "it is empty"
         raise ArgumentMismatch(
-            f"the state has no entry {name!r} (it has {seen}); optimizer.init(params) makes a "
-            "state, and optimizer.update(params, grads, state) returns the next one"
+            f"the state has no entry {name!r} ({seen}); optimizer.init(params) makes a state, and "
+            "optimizer.update(params, grads, state) returns the next one"
         )
     return state[name]

@@ -29,6 +29,7 @@ __all__ = [
     "Session",
     "StorageTask",
     "TensorHandle",
+    "distinction",
 ]
 
 
@@ -93,6 +94,16 @@ class StorageTask(Protocol):
     def issue(self, session: Any, handles: Sequence[TensorHandle]) -> Any:
         """Pass the task to the session; return the pending reply, ``None`` if there is none."""
         ...
+
+
+def distinction(*devices: Any) -> str:
+    """Return why devices differ although two have the same name, in parentheses, for errors.
+
+    Returns ``""`` if all names differ.
+    """
+    names = [str(device) for device in devices]
+    alike = next((one for one in devices if names.count(str(one)) > 1), None)
+    return "" if alike is None else f" ({alike.distinction})"
 
 
 class RunnerClient(Protocol):

@@ -15,6 +15,7 @@ from burn_remote.runner.interface import (
     Session,
     StorageTask,
     TensorHandle,
+    distinction,
 )
 from burn_remote.runner.issuing import issue_each, issue_parts, recording
 from burn_remote.runner.operation_graph import Graph
@@ -198,6 +199,7 @@ class SessionRunner:
                 raise DeviceMismatch(
                     f"{call.describe()}: a tensor is on {handle.client.device}, but member {rank} "
                     f"of the group is {self.device}"
+                    f"{distinction(handle.client.device, self.device)}"
                 )
         made = self._without_ids(specs)
         self.session.collective(group, call, [handle.id for handle in inputs], made)

@@ -85,7 +85,7 @@ def load(
     """
     suffix = _suffix(path)
     if options and suffix != SAFETENSORS:
-        raise ArgumentMismatch(f"{', '.join(options)} only apply to {SAFETENSORS} files")
+        raise ArgumentMismatch(f"{', '.join(options)} can only be used with {SAFETENSORS} files")
     if isinstance(path, str) and path.startswith(SERVER):
         if share:
             raise ArgumentMismatch("a server's file is not sent; load it without share=True")
@@ -119,7 +119,7 @@ def save(
             "a server's files can only be loaded; save to a path of this machine"
         )
     if options and suffix != SAFETENSORS:
-        raise ArgumentMismatch(f"{', '.join(options)} only apply to {SAFETENSORS} files")
+        raise ArgumentMismatch(f"{', '.join(options)} can only be used with {SAFETENSORS} files")
     if is_tensor(value) and suffix != NPY:
         raise ArgumentMismatch(
             f"a {suffix} file has tensors by name; write {{'x': tensor}}, or a name with {NPY}"

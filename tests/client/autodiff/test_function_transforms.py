@@ -38,7 +38,7 @@ def test_argnums_chooses_the_arguments(device: br.Device) -> None:
     first, last = br.grad(function, (0, -1))(x, y, factor=2.0)
     np.testing.assert_array_equal(first.numpy(), 2 * OTHERS)
     np.testing.assert_array_equal(last.numpy(), 2 * POINTS)
-    with pytest.raises(br.ArgumentMismatch, match="argnums names argument 2, but the call has 2"):
+    with pytest.raises(br.ArgumentMismatch, match=r"argnums names position 2, .* the call has 2"):
         br.grad(function, 2)(x, y, factor=2.0)
 
 

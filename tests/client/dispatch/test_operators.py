@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -70,16 +71,42 @@ def test_a_list_of_tensors_on_two_devices_is_refused_before_anything_is_sent(
 ) -> None:
     x, y = br.ones((2,), device=device), br.ones((2,), device=RecordingDevice())
     before = len(device.runner.names)
-    with pytest.raises(br.DeviceMismatch, match=r"on different devices .*x\.to\(device\)"):
+    with pytest.raises(br.DeviceMismatch, match=r"on different devices: .*x\.to\(device\)"):
         Operator(base.CAT).apply_to_list([x, y], (0,))
     assert issued(device, before) == []
 
 
-def test_different_devices_of_equal_names_are_distinguished() -> None:
+def train_with(device: br.Device, given: br.Tensor) -> None:
+    w = br.ones((1,), device=device)
+    with br.DataParallel(lambda w, x: (w * x).sum(), w, [device]) as trainer:
+        trainer.replicas = [given]
+
+
+# What refuses a tensor that is not on the device.
+REFUSING: dict[str, Callable[[br.Device, br.Tensor], object]] = {
+    "an operation": lambda device, given: br.ones((1,), device=device) + given,
+    "a group": lambda device, given: br.distributed.Group([device]).all_reduce([given]),
+    "a broadcast": lambda device, given: br.distributed.Group([device]).broadcast(given),
+    "training": train_with,
+    "a gradient": lambda device, given: (
+        br.ones((1,), device=device, requires_grad=True) * 2
+    ).backward(given),
+    "an optimizer": lambda device, given: br.optim.SGD(lr=0.1).update(
+        br.ones((1,), device=device), given, br.optim.SGD(lr=0.1).init(br.ones(1, device=device))
+    ),
+    "full": lambda device, given: br.full((2,), given.reshape(()), device=device),
+    "publish": lambda device, given: device.publish("name", given),
+    "compile": lambda device, given: br.compile(lambda x: given)(br.ones((1,), device=device)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSING)
+def test_different_devices_of_equal_names_are_distinguished(name: str) -> None:
+    text = r"local:numpy.* \(each LocalDevice\(\) is a device of its own\)"
     with br.LocalDevice() as one, br.LocalDevice() as other:
-        text = r"on local:numpy, .* on local:numpy\); each LocalDevice\(\) is a device of its own"
-        with pytest.raises(br.DeviceMismatch, match=text):
-            one.tensor([1.0]) + other.tensor([2.0])
+        given = other.tensor([2.0])
+        with pytest.raises(br.BurnRemoteError, match=text):
+            REFUSING[name](one, given)
 
 
 def test_outputs_of_a_list_operation_have_the_declared_specs(device: RecordingDevice) -> None:

@@ -255,5 +255,5 @@ def test_a_tensor_without_axes_fills_another() -> None:
 def test_a_tensor_with_axes_or_of_another_device_fills_nothing() -> None:
     with pytest.raises(br.ShapeMismatch, match="broadcast_to"):
         br.full((2, 3), br.zeros(3, device="local"))
-    with pytest.raises(br.UsageError, match="move it by"):
+    with pytest.raises(br.UsageError, match="move it with"):
         br.full((2, 3), br.tensor(1.0, device=br.LocalDevice()), device="local")

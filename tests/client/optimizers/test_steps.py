@@ -310,9 +310,9 @@ REFUSED: dict[str, tuple[type[Exception], Callable[[], object]]] = {
         br.UsageError, lambda: optim.Adam([br.ones(2, device=DEVICE)])),
     "was made without parameters; pass them, as in": (
         br.UsageError, lambda: optim.SGD(lr=0.1).step()),
-    "a group of parameters has no entry 'lrr'.*has 'params' and any of lr, momentum": (
+    "cannot have the entry 'lrr'; beside 'params', it may have lr, momentum": (
         br.UsageError, lambda: optim.SGD([{"params": [W], "lrr": 1}])),
-    "a group of parameters has no entry 'params'": (
+    "a group of parameters needs the entry 'params'": (
         br.UsageError, lambda: optim.SGD([W]).add_param_group({"lr": 1})),
     "some parameters are groups with 'params' and some are not": (
         br.ArgumentMismatch, lambda: optim.SGD([{"params": [W]}, f(3)])),
@@ -320,7 +320,7 @@ REFUSED: dict[str, tuple[type[Exception], Callable[[], object]]] = {
     "groups of .1. parameters, but the optimizer has groups of .2.": (
         br.ArgumentMismatch, lambda: optim.SGD([f(1), f(2)]).load_state_dict(
             optim.SGD([f(1)]).state_dict())),
-    "the state has no entry 'param_groups'": (
+    "the state has no entry 'param_groups' .it is empty.": (
         br.ArgumentMismatch, lambda: optim.SGD([W]).load_state_dict({})),
     "state of the parameter 0 has no 'exp_avg'; it has 'step'": (
         br.ArgumentMismatch, lambda: optim.Adam([W]).load_state_dict(
