@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import itertools
 import sys
 import weakref
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import pytest
 import burn_remote as br
 from burn_remote.autodiff.tracking import Autodiff
 from burn_remote.distributed import Group
+from burn_remote.distributed.gradient_buckets import GradientExchange
 from burn_remote.distributed.server_engines import RingEngine, RingReduction
 from burn_remote.functions.shared_uploads import MIN_BYTES, send_shared
 from burn_remote.runner.interface import OwningHandle
@@ -404,3 +406,157 @@ def test_ctrl_c_during_a_collective_does_not_mix_it_with_the_next(
                 assert found.tolist() == [place, 9, place, 9], interrupt.place
             place, is_over = place + 1, not interrupt.has_come
         assert place > 10
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "reduce", "reduce_scatter", "all_gather"])
+@pytest.mark.parametrize("kind", [InterruptAfterCall, InterruptAt])
+def test_two_ctrl_c_in_a_row_during_a_collective_do_not_mix_it_with_the_next(
+    first_server: RunningServer,
+    second_server: RunningServer,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    kind: type[InterruptAt],
+) -> None:
+    collective = COLLECTIVES[name]
+    with (
+        br.RemoteDevice(first_server.address) as a,
+        br.RemoteDevice(second_server.address) as b,
+        Group([a, b]) as group,
+    ):
+        given = [br.tensor([1.0, 2.0], device=device) for device in (a, b)]
+        collective(group, given)
+        place, is_over = 0, False
+        while not is_over:
+            with monkeypatch.context() as patch:
+                interrupt = _second_interrupt(place, kind, patch)
+                with interrupt.watching(), pytest.raises(KeyboardInterrupt):
+                    collective(group, given)
+            sent = [br.tensor([float(place), 9.0], device=device) for device in (a, b)]
+            for x in group.all_reduce(sent):
+                found = x.read().result(PATIENCE_SECONDS)
+                assert found.tolist() == [2 * place, 18], interrupt.place
+            place, is_over = place + 1, not interrupt.has_come
+        assert place > 5
+
+
+def _second_interrupt(
+    place: int, kind: type[InterruptAt], patch: pytest.MonkeyPatch
+) -> InterruptAt:
+    """Interrupt a collective between its members; return another interrupt of what comes then."""
+    issue = RingEngine.issue
+    members: list[int] = []
+
+    def interrupted(ring: RingEngine, member: int, parts: Any) -> Any:
+        if member == 1 and not members:
+            members.append(member)
+            raise KeyboardInterrupt
+        return issue(ring, member, parts)
+
+    patch.setattr(RingEngine, "issue", interrupted)
+    completing: Any = (
+        RingReduction.abandon,
+        RingEngine.issue_rest,
+        RingEngine.issued,
+        RingEngine.complete_interrupted,
+        issue,
+        RingReduction.give,
+        SessionRunner.collective,
+        NativeSession.collective,
+        NativeSession._appended,
+    )
+    interrupt = kind(place, frozenset(function.__code__ for function in completing))
+    count = interrupt._count
+
+    def count_second(frame: Any, event: str, argument: Any) -> Any:
+        return count(frame, event, argument) if members else count_second
+
+    patch.setattr(interrupt, "_count", count_second)
+    return interrupt
+
+
+@pytest.mark.parametrize("kind", [InterruptAfterCall, InterruptAt])
+def test_ctrl_c_while_a_group_is_made_or_closed_frees_it(
+    first_server: RunningServer, second_server: RunningServer, kind: type[InterruptAt]
+) -> None:
+    making: Any = (
+        *(one for one in vars(RingEngine).values() if isinstance(one, FunctionType)),
+        SessionRunner.join_group,
+        SessionRunner.leave_group,
+        AutomaticGraphSession.join_group,
+        AutomaticGraphSession.leave_group,
+        NativeSession.join_group,
+        NativeSession.leave_group,
+        NativeSession._append,
+        NativeSession._appended,
+        Group.close,
+    )
+    codes = frozenset(function.__code__ for function in making)
+    with (
+        br.RemoteDevice(first_server.address) as a,
+        br.RemoteDevice(second_server.address) as b,
+    ):
+        place, is_over = 0, False
+        while not is_over:
+            interrupt = kind(place, codes)
+            with interrupt.watching():
+                made = [Group([a, b])]
+                made[0].close()
+            made = []
+            with Group([a, b]) as group:  # leaves the groups of objects that are gone
+                # A server refuses a number that it still has.
+                held = [len(device.session._groups) for device in (a, b)]
+                assert held == [1, 1], interrupt.place
+                given = [br.tensor([float(place)], device=device) for device in (a, b)]
+                for x in group.all_reduce(given):
+                    assert x.read().result(PATIENCE_SECONDS).tolist() == [2 * place]
+            place, is_over = place + 1, not interrupt.has_come
+        assert place > 20
+
+
+def loss_of(params: list[br.Tensor], x: br.Tensor) -> br.Tensor:
+    return br.sum(x * params[0] * params[1])
+
+
+@pytest.mark.parametrize("interrupted", [GradientExchange, RingReduction])
+def test_two_ctrl_c_in_a_backward_pass_of_several_members_do_not_disturb_the_next(
+    first_server: RunningServer,
+    second_server: RunningServer,
+    monkeypatch: pytest.MonkeyPatch,
+    interrupted: type,
+) -> None:
+    params = [np.ones(3, np.float32), np.full(3, 2, np.float32)]
+    batch = np.arange(12, dtype=np.float32).reshape(4, 3)
+    with (
+        br.RemoteDevice(first_server.address) as a,
+        br.RemoteDevice(second_server.address) as b,
+        br.DataParallel(loss_of, params, [a, b], bucket_bytes=1, reduction="sum") as trainer,
+    ):
+        expected = [
+            float(trainer.backward(batch)),
+            [[x.numpy() for x in one] for one in trainer.gradients],
+        ]
+        trainer.zero_grad()
+        for place in range(1, 6):
+            issue, calls = RingEngine.issue, itertools.count()
+
+            def first(
+                *arguments: Any, calls: Any = calls, last: int = place, issue: Any = issue
+            ) -> Any:
+                if next(calls) == last:
+                    raise KeyboardInterrupt
+                return issue(*arguments)
+
+            def second(_: object) -> None:
+                raise KeyboardInterrupt
+
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr(RingEngine, "issue", first)
+                patch.setattr(interrupted, "abandon", second)
+                trainer.backward(batch)
+            found = [
+                float(trainer.backward(batch)),
+                [[x.numpy() for x in one] for one in trainer.gradients],
+            ]
+            assert found[0] == expected[0]
+            np.testing.assert_array_equal(found[1], expected[1])
+            trainer.zero_grad()

@@ -120,6 +120,9 @@ class RecordingSession:
     def group_size(self, group: int) -> tuple[int, int]:
         return len(self.groups[group].addresses), self.groups[group].rank
 
+    def group_number(self, spec: GroupSpec) -> int | None:
+        return next((number for number, one in enumerate(self.groups) if one is spec), None)
+
     def collectives_issued(self, group: int) -> int:
         return self.issued.get(group, 0)
 

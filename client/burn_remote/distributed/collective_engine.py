@@ -82,6 +82,13 @@ class Engine(Protocol):
         """
         ...
 
+    def end_open_reductions(self) -> None:
+        """End reductions that were interrupted before all members joined. Call it before others.
+
+        An interrupt of ``Reduction.abandon`` leaves such a reduction.
+        """
+        ...
+
     def close(self) -> None:
         """Free what the engine holds. A second call does nothing."""
         ...

@@ -21,7 +21,7 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.distributed.batches import SplitBatch, split_batch
 from burn_remote.distributed.collective_engine import Bucket
 from burn_remote.distributed.gradient_buckets import GradientExchange, bucket_plans
-from burn_remote.distributed.group import Group
+from burn_remote.distributed.group import Group, end_open_reductions
 from burn_remote.distributed.reduce_operations import ReduceOperation
 from burn_remote.distributed.updates import (
     ReplicatedUpdate,
@@ -252,6 +252,7 @@ class DataParallel:
         weights = [rows / total if self._is_mean else 1.0 for rows in split.rows]
         exchange = self._exchange() if self._is_exchanging else None
         own: list[Gradients] = []
+        end_open_reductions(self.group)
         losses = self.group.reduce_buckets(root=0)
         try:
             for member, (part, rows) in enumerate(zip(split.parts, split.rows, strict=True)):

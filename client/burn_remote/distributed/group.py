@@ -312,6 +312,7 @@ class Group:
     def _reduced(self, given: _Given, begin: Callable[[], Reduction]) -> list[Bucket]:
         if self.size == 1:
             return given.buckets
+        end_open_reductions(self)
         reduction = begin()
         try:
             for member, bucket in enumerate(given.buckets):
@@ -381,6 +382,12 @@ class Group:
             f"broadcast: {x.handle.spec} is on {x.device}, which is no member of {self!r}"
             f"{distinction(x.device, *self.devices)}; write x.to(group.devices[0])"
         )
+
+
+def end_open_reductions(group: Group) -> None:
+    """End reductions that Ctrl-C interrupted before all members gave their buckets."""
+    if group.size > 1:
+        group._engine.end_open_reductions()
 
 
 class LoneReduction:

@@ -87,6 +87,9 @@ class MovesEngine:
             "or use native servers, whose groups have the engine 'ring'"
         )
 
+    def end_open_reductions(self) -> None:
+        """Do nothing: no member waits for another one."""
+
     def close(self) -> None:
         """Do nothing: between collectives, the engine holds no tensors."""
 

@@ -35,6 +35,7 @@ from burn_remote_protocol.collectives import (
 )
 from burn_remote_protocol.dtypes import Category, DType
 from burn_remote_protocol.errors import BurnRemoteError, CollectiveFailed, Unsupported
+from burn_remote_protocol.interrupted_finalizers import repeatable
 from burn_remote_protocol.links.addresses import parse_address
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
@@ -49,9 +50,10 @@ _REDUCTIONS: Final = {
 }
 
 
-# Numbers of groups whose objects were garbage-collected without ``close``, by session. The session
-# leaves these groups when it joins its next one.
-_forgotten: Final[WeakKeyDictionary[Session, deque[int]]] = WeakKeyDictionary()
+# Groups whose objects were garbage-collected without ``close``, by session. The session leaves them
+# when it joins its next one. Not their numbers: a finalizer that Ctrl-C interrupts is repeated, and
+# numbers are reused.
+_forgotten: Final[WeakKeyDictionary[Session, deque[GroupSpec]]] = WeakKeyDictionary()
 
 
 class _Part(NamedTuple):
@@ -80,9 +82,13 @@ class RingEngine:
     ) -> None:
         self._devices = tuple(devices)
         self._moves: Final = MovesEngine(devices)
+        # Noted before a member joins: Ctrl-C may come between joining and noting the number.
+        self._specs: list[GroupSpec] = []
         # The numbers of the group in the members' sessions.
         self._numbers: list[int] = []
-        self._forgotten: list[deque[int]] = []
+        self._forgotten: list[deque[GroupSpec]] = []
+        # Reductions that not all members have joined, in the order of their first parts.
+        self._open: Final[list[RingReduction]] = []
         # A collective of all members that is being issued: how many collectives each had issued
         # before, and their parts.
         self._begun: tuple[list[int], list[list[_Part]]] | None = None
@@ -93,23 +99,30 @@ class RingEngine:
                 raise Unsupported(f"{device} carries out no collectives with others")
         self._kind: Final = _chosen(devices, kind)
         self._forgotten = [_forgotten.setdefault(device.session, deque()) for device in devices]
-        for device, numbers in zip(devices, self._forgotten, strict=True):
-            while numbers:
-                device.runners.leave_group(numbers.popleft())
+        for device, forgotten in zip(devices, self._forgotten, strict=True):
+            for spec in [*forgotten]:
+                _leave(device, spec)
+                with contextlib.suppress(ValueError):  # another thread did
+                    forgotten.remove(spec)
         secret = secrets.token_bytes(GROUP_SECRET_BYTES)
         addresses = tuple([device.session.peer_address for device in devices])
         try:
             for rank, device in enumerate(devices):
                 spec = GroupSpec(secret, rank, addresses, bound_seconds, issue_seconds, self._kind)
+                self._specs.append(spec)
                 self._numbers.append(device.runners.join_group(spec))
         except BaseException:
             self.close()
             raise
 
+    @repeatable
     def __del__(self) -> None:
         # May run in any thread, even one that holds a session's lock: nothing is issued here.
-        for forgotten, number in zip(self._forgotten, self._numbers, strict=False):
-            forgotten.append(number)
+        known = vars(self)  # an interrupted constructor may not have set them
+        for forgotten, spec in zip(
+            known.get("_forgotten", ()), known.get("_specs", ()), strict=False
+        ):
+            forgotten.append(spec)
 
     @property
     def name(self) -> str:
@@ -193,10 +206,11 @@ class RingEngine:
 
     def close(self) -> None:
         """Leave the group once its collectives are done."""
-        numbers, self._numbers = self._numbers, []
-        for device, number in zip(self._devices, numbers, strict=False):
+        for device, spec in zip(self._devices, self._specs, strict=False):
             with contextlib.suppress(BurnRemoteError):  # a session that ended has left its groups
-                device.runners.leave_group(number)
+                _leave(device, spec)
+        self._begun, self._specs, self._numbers = None, [], []
+        self._open.clear()
 
     # -- for reductions -----------------------------------------------------------------------
 
@@ -268,7 +282,7 @@ class RingEngine:
         Without this, Ctrl-C between two members would make one member's next collective meet the
         interrupted one of the others, and combine their elements.
         """
-        self.complete_interrupted()
+        self.end_open_reductions()
         before = [self.issued(member) for member in range(len(parts))]
         self._begun = (before, parts)
         try:
@@ -286,6 +300,25 @@ class RingEngine:
             with contextlib.suppress(BurnRemoteError):  # the other members learn of its end
                 self.issue_rest(member, count, parts[member])
         self._begun = None
+
+    def note_open(self, reduction: RingReduction) -> None:
+        """Remember a reduction until all members have joined it."""
+        if reduction not in self._open:
+            self._open.append(reduction)
+
+    def note_done(self, reduction: RingReduction) -> None:
+        """Forget a reduction that all members have joined."""
+        if reduction in self._open:
+            self._open.remove(reduction)
+
+    def end_open_reductions(self) -> None:
+        """End reductions that were interrupted before all members joined or they were abandoned.
+
+        The parts of their members would meet those of the next collective.
+        """
+        self.complete_interrupted()
+        for reduction in [*self._open]:
+            reduction.abandon()
 
     def _issue_all(
         self, kind: CollectiveKind, buckets: Sequence[Bucket], root: int = 0
@@ -334,6 +367,7 @@ class RingReduction:
             return
         ring = self._ring
         ring.complete_interrupted()
+        ring.note_open(self)
         self._specs = [x.handle.spec for x in bucket]
         parts = ring.parts(self._kind, member, bucket, operation=self._operation, root=self._root)
         self._given[member] = (ring.issued(member), parts)
@@ -343,7 +377,9 @@ class RingReduction:
         """Return the bucket of each member."""
         if self._moves is not None:
             return self._moves.results()
-        return [self._outputs[member] for member in range(len(self._ring.devices))]
+        made = [self._outputs[member] for member in range(len(self._ring.devices))]
+        self._ring.note_done(self)
+        return made
 
     def abandon(self) -> None:
         """Give zeros for the missing members, because the others wait for their parts."""
@@ -358,6 +394,14 @@ class RingReduction:
                 missing = [zeros(one.shape, dtype=one.dtype, device=device) for one in self._specs]
                 self.give(member, missing)
         self._outputs.clear()
+        self._ring.note_done(self)
+
+
+def _leave(device: Device, spec: GroupSpec) -> None:
+    """Leave the group that a device joined with ``spec``, unless it has left it."""
+    number = device.session.group_number(spec)
+    if number is not None:
+        device.runners.leave_group(number)
 
 
 def _chosen(devices: Sequence[Device], wanted: EngineKind | None) -> EngineKind:

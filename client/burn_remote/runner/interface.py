@@ -347,6 +347,10 @@ class Session(Protocol):
         """
         ...
 
+    def group_number(self, spec: GroupSpec) -> int | None:
+        """Return the number of the group that was joined with this object, and not left."""
+        ...
+
     def collectives_issued(self, group: int) -> int:
         """Return how many collectives this session has issued in a group.
 

@@ -310,6 +310,9 @@ class BurnSession:
         """Raise ``UsageError``: no session of this dialect is a member of a group."""
         raise UsageError(f"this session is not a member of group {group}")
 
+    def group_number(self, spec: GroupSpec) -> None:
+        """Return ``None``: no session of this dialect is a member of a group."""
+
     def collectives_issued(self, group: int) -> int:
         """Raise ``UsageError``, as ``group_size`` does."""
         raise UsageError(f"this session is not a member of group {group}")

@@ -523,9 +523,12 @@ class NativeSession:
                 raise UsageError(
                     f"this session is a member of {allowed} groups, the server's limit; leave one"
                 )
-            self._groups[number] = spec
-            self._sequences[number] = 0
-            self._append(encode_task(JoinGroup(number, spec)))
+            task = encode_task(JoinGroup(number, spec))
+            groups, sequences, tasks = self._groups, self._sequences, self._tasks
+            end = len(tasks)
+            # Ctrl-C cannot come between these, as in ``collective``.
+            groups[number], sequences[number], tasks[end:] = spec, 0, [task]
+            self._appended(task)
             self._flush()  # the other members' servers wait for this one
         return number
 
@@ -535,6 +538,10 @@ class NativeSession:
         if spec is None:
             raise UsageError(f"this session is not a member of group {group}")
         return len(spec.addresses), spec.rank
+
+    def group_number(self, spec: GroupSpec) -> int | None:
+        """Return the number of the group that was joined with ``spec`` and not left."""
+        return next((number for number, one in [*self._groups.items()] if one is spec), None)
 
     def collectives_issued(self, group: int) -> int:
         """Return how many collectives this session has issued in a group."""
@@ -575,9 +582,16 @@ class NativeSession:
         """Leave a group once the collectives issued so far are done."""
         with self._lock:
             self.group_size(group)
-            del self._groups[group], self._sequences[group]
-            if self._connection.error is None:
-                self._append(encode_task(LeaveGroup(group)))
+            task = encode_task(LeaveGroup(group))
+            is_sent = self._connection.error is None
+            groups, sequences, tasks, end = (
+                self._groups, self._sequences, self._tasks, len(self._tasks)
+            )  # fmt: skip
+            # Ctrl-C cannot come between these, as in ``collective``.
+            tasks[end:] = [task] if is_sent else []
+            del groups[group], sequences[group]
+            if is_sent:
+                self._appended(task)
 
     def _enqueue(self, task: Task) -> None:
         with self._lock:
