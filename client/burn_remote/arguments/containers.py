@@ -202,7 +202,7 @@ def _mapped(
 def _matching(value: Any, known: Sequence[Any], other: Any, place: _Place | None) -> list[Any]:
     """Return the members of another container in the order of the first one's."""
     if type(other) is not type(value):
-        seen = f"a {type(value).__name__} and a {type(other).__name__}"
+        seen = f"{type(value).__name__} and {type(other).__name__}"
         raise ArgumentMismatch(f"the containers differ{_where(place)}: {seen}")
     if isinstance(value, dict):
         missing = [key for key in known if key not in other]

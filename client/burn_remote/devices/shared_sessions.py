@@ -172,6 +172,7 @@ class SharedSessions(Generic[S]):
             wanted.opening.cancel()
 
     def _forget(self) -> None:
-        # In a forked child: a thread of the parent may hold the lock, or be opening a session.
+        # A forked child calls this: a thread of the parent may have held the lock, or have been
+        # opening a session.
         self._lock = threading.Lock()
         self._shared = weakref.WeakValueDictionary()

@@ -1,6 +1,6 @@
 """Groups of devices and their collectives, and the names of Burn's ``DistributedBackend``.
 
-``with Group(devices) as group:`` is where to begin; ``burn_remote.DataParallel`` trains with it.
+Begin with ``with Group(devices) as group:``. ``burn_remote.DataParallel`` trains with a group.
 """
 
 from __future__ import annotations

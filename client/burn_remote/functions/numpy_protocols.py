@@ -262,8 +262,8 @@ def _without_defaults(called: str, options: Mapping[str, Any]) -> dict[str, Any]
             continue
         if name in ("out", "where", "order", "casting", "subok"):
             raise TypeError(
-                f"{called} with {name}= is not computed on the device; leave {name}= out, and use "
-                "the result in place of out=, and where() in place of where="
+                f"{called} with {name}= is not computed on the device; omit {name}=, and use the "
+                "result in place of out=, and where() in place of where="
             )
         remaining[name] = value
     return remaining

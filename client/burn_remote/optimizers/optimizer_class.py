@@ -556,7 +556,7 @@ def _checked_rate(rate: Any) -> Any:
 
 
 def _taking(values: Sequence[Any]) -> Callable[[Any], Any]:
-    """Return a function that returns the values one by one, whatever it is given."""
+    """Return a function that ignores its argument and returns the values one by one."""
     following = iter(values)
     return lambda _: next(following)
 

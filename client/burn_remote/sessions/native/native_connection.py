@@ -167,7 +167,10 @@ class Connection:
             return self._end.receive(link)
 
     def note_acknowledged(self, received: int) -> None:
-        """Discard frames that the server has. Raises ``ProtocolViolation`` beyond those sent."""
+        """Discard frames that the server has received.
+
+        Raises ``ProtocolViolation`` if it acknowledges more frames than were sent.
+        """
         if self._is_resumable:
             with self._changed:
                 self._end.acknowledge(received)

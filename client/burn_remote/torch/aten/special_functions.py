@@ -1,4 +1,4 @@
-"""Special functions: the gamma function and its derivatives, inverse error functions, Bessel's I.
+"""Special functions: gamma functions, inverse error functions, and modified Bessel functions.
 
 They are compositions in float64, so results in float32 are exact to the last digit or two. Smooth
 parts are Chebyshev series, whose coefficients PyTorch's own functions on the CPU give.
