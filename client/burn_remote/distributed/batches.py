@@ -65,8 +65,8 @@ def _row_count(batch: Sequence[Any]) -> int:
         if count != rows:
             raise ShapeMismatch(
                 f"all arrays of a batch must have the same number of rows, but argument {first} "
-                f"has {rows} and argument {name} has {count}; the loss function can capture an "
-                "array that is not to be split as a variable"
+                f"has {rows} and argument {name} has {count}; if an array is not to be split, "
+                "let the loss function take it from a variable"
             )
     if not rows:
         raise ShapeMismatch("the batch has no rows")

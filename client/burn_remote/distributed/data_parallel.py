@@ -320,10 +320,10 @@ class DataParallel:
         """Continue from a snapshot after a member failed, without some of the members.
 
         ``without`` are members or their positions. By default, all members stay: use this after a
-        failed operation, or if the failed member works again. ``trainer.group`` becomes a
-        group of the members that stay, and the former group is closed. Gradients since the last
-        update are discarded. Waits until these members have executed what was issued before, and
-        discards the failures of that work.
+        failed operation, or if the failed member works again. ``trainer.group`` becomes a group of
+        the members that stay, and the former group is closed. Gradients since the last update are
+        discarded. Waits until these members have executed what was issued before, and discards the
+        failures of that work.
         """
         lost = {self.group.rank(member) for member in without}
         kept = [one for rank, one in enumerate(self.group.devices) if rank not in lost]

@@ -233,7 +233,7 @@ class Group:
 
     @explained
     def broadcast(self, value: Any, *, root: int | Device | None = None) -> list[Any]:
-        """Return a value of one member for each member.
+        """Return the value of one member for each member.
 
         The value may be of any dtype. The root is the member whose device has the tensors. If
         ``root``, a member or its position, names another one, the call raises ``DeviceMismatch``.

@@ -4,7 +4,8 @@ It works with all devices, also of different kinds. Between servers, each part m
 the server that has it to the one that needs it. Each member reduces one part of the elements, to
 which all others send theirs, and then sends its result to all. So each member sends and receives
 ``2 (n - 1) / n`` of the bytes, as in a ring, but after two moves instead of ``2 (n - 1)``. Small
-buckets, and those of two members, are sent to all members at once, which saves one of these moves.
+buckets, and all buckets in a group of two members, are sent to all members at once, which saves one
+of these moves.
 """
 
 from __future__ import annotations

@@ -219,8 +219,7 @@ def gelu(x: Tensor, /, approximate: str = "none") -> Tensor:
 
 
 def _of_gelu(x: Tensor, grad: Tensor) -> Tensor:
-    """Return ``grad * (Φ(x) + x φ(x))`` with the cumulative normal distribution Φ and its density
-    φ."""
+    """Return ``grad * (Φ(x) + x φ(x))``: Φ is the normal distribution function, φ its density."""
     density = multiply(exp(multiply(multiply(x, x), -0.5)), 1 / math.sqrt(2 * math.pi))
     return multiply(grad, add(_normal_distribution(x), multiply(x, density)))
 

@@ -48,7 +48,7 @@ class NamespaceInfo:
         }
 
     def default_device(self) -> Device:
-        """Return the device of calls with ``device=None``, which opens it if necessary."""
+        """Return the device of calls with ``device=None``; open it if necessary."""
         return default_device()
 
     def devices(self) -> list[Device]:
