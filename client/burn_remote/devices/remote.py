@@ -143,9 +143,9 @@ class RemoteDevice(Device):
     def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
         """End this device's use of its session; the last use ends it.
 
-        The session ends, and frees its tensors, when all of its devices are closed or
-        garbage-collected. Until then the tensors made with this device stay usable. A second call
-        does nothing.
+        The session ends and frees its tensors when the last of its devices is closed; devices that
+        were garbage-collected do not count. Until then the tensors made with this device stay
+        usable. A second call does nothing.
 
         The last use waits and raises like ``Device.close``.
         """

@@ -48,8 +48,10 @@ class Tensor(TensorValue):
     """An array on a device, whose elements never change: ``x[i] = v`` makes ``x`` another array.
 
     Operators and methods issue operations and return at once; shape and dtype of the result are
-    known without waiting. Only ``numpy``, ``item``, ``tolist``, ``bool(x)``, ``int(x)``,
-    ``float(x)``, ``f"{x:.3f}"``, use as an index, and NumPy's conversions wait for the server.
+    known without waiting. Only these wait for the server: conversions to Python and NumPy
+    (``numpy``, ``item``, ``tolist``, ``bool(x)``, ``int(x)``, ``float(x)``, ``complex(x)``,
+    ``f"{x:.3f}"``, use as an index), ``value in x``, ``x[mask]`` and other methods whose result has
+    a size that depends on elements, and ``to`` between a local device and a server.
 
     ``requires_grad_`` tracks a tensor: operations on it are recorded, and ``backward`` on a result
     computes its gradient, ``grad``. ``burn_remote.grad`` differentiates functions.
@@ -171,8 +173,8 @@ class Tensor(TensorValue):
     def to(self, device: AnyDevice) -> Tensor:
         """Move the tensor to another device; return ``self`` if it is already there.
 
-        Between servers, the elements are transferred directly, and this call does not wait. To or
-        from a local device, they pass through this process, and the call waits for them.
+        Between servers, the elements are transferred directly, and this call does not wait. Between
+        a local device and a server, they pass through this process, and the call waits for them.
         """
         runners = checked_device(device).runners
         handle = self.handle

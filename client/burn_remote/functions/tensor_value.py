@@ -74,9 +74,9 @@ class TensorValue:
     """Base class of ``Tensor``: an immutable array on a device, possibly not yet computed.
 
     Attributes and ``repr`` never wait for the server. These do: ``numpy``, ``item``, ``tolist``,
-    ``f"{x:.3f}"``, ``bool()``, ``int()``, ``float()``, ``complex()``, use as an index, and
-    ``numpy.asarray(x)``. Functions of NumPy compute on the device (``numpy.exp(x)``), or raise
-    ``TypeError`` if there is no such function here (``functions/numpy_protocols.py``).
+    ``f"{x:.3f}"``, ``bool()``, ``int()``, ``float()``, ``complex()``, ``value in x``, use as an
+    index, and ``numpy.asarray(x)``. Functions of NumPy compute on the device (``numpy.exp(x)``), or
+    raise ``TypeError`` if there is no such function here (``functions/numpy_protocols.py``).
     """
 
     __slots__ = ("__weakref__", "handle")

@@ -199,8 +199,9 @@ def gradient(x: Tensor) -> Tensor | None:
 def set_gradient(x: Tensor, value: Tensor | None) -> None:
     """Set or clear the gradient of a leaf, or of a tensor whose gradient is retained.
 
-    ``None`` for an untracked tensor does nothing. Raises ``UsageError`` for any other tensor, and
-    ``ShapeMismatch``, ``DTypeMismatch`` or ``DeviceMismatch`` if the gradient is unlike the tensor.
+    Raises ``UsageError`` for any other tensor, except that ``None`` does nothing for an untracked
+    one, and ``ShapeMismatch``, ``DTypeMismatch`` or ``DeviceMismatch`` if the gradient is unlike
+    the tensor.
     """
     handle = x.handle
     source = handle.source if isinstance(handle, TrackedHandle) else None

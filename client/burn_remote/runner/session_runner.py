@@ -151,8 +151,9 @@ class SessionRunner:
         """Move a tensor to another device; see ``RunnerClient.move``.
 
         Between servers, the target's server fetches the elements from the source's, and this
-        process does not wait, except for the expose if the source speaks Burn's dialect. To or from
-        a local device, the elements pass through this process, which waits for them.
+        process does not wait, except for the expose if the source speaks Burn's dialect. Two local
+        devices exchange them in this process, also without waiting. Between a local device and a
+        server, the elements pass through this process, which waits for them.
         """
         source, other = self.session, target.session
         if source is other:
