@@ -7,7 +7,6 @@ address that passed the check, which prevents DNS rebinding.
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import re
 import socket
@@ -17,6 +16,7 @@ from typing import Final
 
 from burn_remote_protocol.errors import TransferFailed, UsageError
 from burn_remote_protocol.links.addresses import Address, parse_address, parse_device_path
+from burn_remote_server.access.name_lookups import NameLookups
 
 __all__ = ["PeerRules", "is_forbidden", "is_own_address", "token_of"]
 
@@ -82,6 +82,7 @@ class PeerRules:
         self._is_own: Final = is_own or is_own_address
         self._rules: Final = tuple(_parsed_rule(peer) for peer in peers)
         self._needs_tls: Final = needs_tls
+        self._lookups: Final = NameLookups()
 
     def allows(self, name: str, found: Ip, port: int | None = None) -> bool:
         """Whether connections to this host are allowed, at ``port`` or (``None``) at some port."""
@@ -109,33 +110,41 @@ class PeerRules:
         except ValueError:
             return False
 
-    async def resolve(self, address: str) -> tuple[Address, list[str]]:
+    def may_allow(self, name: str) -> bool:
+        """Whether some address of a host could be allowed, before its name is looked up."""
+        return not self._rules or any(
+            not isinstance(rule.host, str) or rule.host == name.lower() for rule in self._rules
+        )
+
+    async def resolve(self, address: str, token: str = "") -> tuple[Address, list[str]]:
         """Resolve an address; return it parsed, and the IP addresses to connect to.
 
-        These are 1 to ``MAX_DIALLED`` addresses, in the order of the resolver.
+        These are 1 to ``MAX_DIALLED`` addresses, in the order of the resolver. ``token`` is the
+        name of the token whose client names the address.
 
         Raises ``ConnectionFailed`` for a malformed address, ``TransferFailed`` for a forbidden one.
         """
         target = parse_address(address)
-        token = token_of(target)
+        secret = token_of(target)
         if self._needs_tls and not target.secure:
             raise TransferFailed(
                 f"this server has --peer-ca, so it fetches over TLS only, and {target} does not "
                 "use TLS; give the source a certificate and a wss:// --advertise-address"
             )
-        loop = asyncio.get_running_loop()
-        try:
-            answers = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            raise TransferFailed(f"the host name {target.host!r} cannot be resolved") from error
-        addresses = [ip for *_, found in answers if (ip := _without_zone(str(found[0])))]
+        numeric: list[str] = []
+        if self.may_allow(target.host):
+            try:
+                numeric = await self._lookups.find(target.host, target.port, token)
+            except (OSError, UnicodeError) as error:
+                raise TransferFailed(f"the host name {target.host!r} cannot be resolved") from error
+        addresses = [ip for found in numeric if (ip := _without_zone(found))]
         allowed = [ip for ip in addresses if self.allows(target.host, ip, target.port)]
         if allowed:
             for ip in allowed[:MAX_DIALLED]:
-                _check_token_stays_private(target, token, ip)
+                _check_token_stays_private(target, secret, ip)
             return target, [*map(str, allowed[:MAX_DIALLED])]
         refusal = f"this server may not fetch from {target.host!r} at port {target.port}"
-        if all(map(is_forbidden, addresses)):
+        if numeric and all(map(is_forbidden, addresses)):
             raise TransferFailed(
                 f"{refusal}; link-local addresses and cloud metadata services are never allowed"
             )

@@ -51,8 +51,11 @@ class Dials(Protocol):
         """Return how long members wait for their neighbours."""
         ...
 
-    def dial(self, spec: GroupSpec, check: Callable[[], None]) -> Incoming:
-        """Return the link from the previous member. Raises ``BurnRemoteError``."""
+    def dial(self, spec: GroupSpec, token: str, check: Callable[[], None]) -> Incoming:
+        """Return the link from the previous member, for a session of the token with this name.
+
+        Raises ``BurnRemoteError``.
+        """
         ...
 
 
@@ -85,13 +88,15 @@ class Groups:
         # they are kept. The next member reads from the link why the member ended.
         self._left: Final[dict[bytes, float]] = {}
 
-    def session(self, backend: Backend, host_memory: Quota, *, is_staged: bool) -> SessionGroups:
+    def session(
+        self, backend: Backend, host_memory: Quota, *, is_staged: bool, token: str = ""
+    ) -> SessionGroups:
         """Return the groups of a new session.
 
         ``host_memory`` is its quota for host memory. ``is_staged``: its tensors are in the memory
-        of a device.
+        of a device. ``token`` is the name of its token.
         """
-        return SessionGroups(self, backend, host_memory, is_staged=is_staged)
+        return SessionGroups(self, backend, host_memory, is_staged=is_staged, token=token)
 
     def join(
         self,
@@ -99,8 +104,12 @@ class Groups:
         backend: Backend,
         scratch: Scratch,
         describe_session: Callable[[], str],
+        token: str,
     ) -> Membership:
-        """Return a new member, which connects to its neighbours."""
+        """Return a new member, which connects to its neighbours.
+
+        ``token`` is the name of its session's token.
+        """
         size = len(spec.addresses)
         identifier = link_id(spec.secret, spec.addresses, spec.rank)
         counters = self._counters.open()
@@ -116,7 +125,7 @@ class Groups:
             spec,
             backend,
             open_engine,
-            partial(self._dial, spec),
+            partial(self._dial, spec, token),
             counters,
             ended,
             join_seconds,
@@ -150,7 +159,7 @@ class Groups:
         for future in awaited:
             future.get_loop().call_soon_threadsafe(_resolve, future, member)
 
-    def _dial(self, spec: GroupSpec, check: Callable[[], None]) -> Incoming:
+    def _dial(self, spec: GroupSpec, token: str, check: Callable[[], None]) -> Incoming:
         """Return the link from the previous member; called in a member's thread."""
         previous = (spec.rank - 1) % len(spec.addresses)
         if self._is_own(spec.addresses[previous]):
@@ -160,7 +169,7 @@ class Groups:
                 pipe.is_linked = True
                 self._left.pop(identifier, None)
             return pipe
-        return self._dialler.dial(spec, check)
+        return self._dialler.dial(spec, token, check)
 
     def _forget(self, spec: GroupSpec, member: Member) -> None:
         own = link_id(spec.secret, spec.addresses, spec.rank)
@@ -228,9 +237,16 @@ class SessionGroups:
     """The groups of one session, by the numbers that its client chose. Not thread-safe."""
 
     def __init__(
-        self, groups: Groups, backend: Backend, host_memory: Quota, *, is_staged: bool
+        self,
+        groups: Groups,
+        backend: Backend,
+        host_memory: Quota,
+        *,
+        is_staged: bool,
+        token: str = "",
     ) -> None:
         self._groups: Final = groups
+        self._token: Final = token
         self._backend: Final = backend
         self._new_scratch: Final = partial(Scratch, host_memory, is_staged=is_staged)
         # Returns a text for errors: what the session is doing. Any thread of a member may call it.
@@ -247,7 +263,7 @@ class SessionGroups:
         self.leave(LeaveGroup(task.group))
         scratch = self._scratch[task.group] = self._new_scratch()
         self._members[task.group] = self._groups.join(
-            task.spec, self._backend, scratch, self.describe_session
+            task.spec, self._backend, scratch, self.describe_session, self._token
         )
         self._specs[task.group] = task.spec
         self._sequences[task.group] = 0

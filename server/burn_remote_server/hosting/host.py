@@ -197,6 +197,7 @@ class Device:
             self.backend,
             interpreter.reply_quota,
             is_staged=interpreter.reply_quota is not interpreter.quota,
+            token=grant.name,
         )
         engine = Engine(
             interpreter,
@@ -212,7 +213,7 @@ class Device:
             files=self.host.files,
             kept=OwnKeptTensors(self.kept, grant.name, interpreter.quota.max_bytes),
         )
-        self.host.open_fetches(outbox)
+        self.host.open_fetches(outbox, grant.name)
         session = Session(
             identifier,
             engine,
@@ -297,6 +298,8 @@ class Host:
         self._loop: Final = asyncio.get_running_loop()
         self._stale_seconds: Final = STALE_TIMEOUTS * settings.fetch_timeout_seconds
         seconds = settings.fetch_timeout_seconds
+        # The names of the tokens of sessions that may fetch, by their outboxes.
+        self._tokens: Final[dict[object, str]] = {}
         self._local_fetches: Final = LocalFetches(
             self.transfers,
             seconds,
@@ -474,13 +477,15 @@ class Host:
         """Whether an address is that of one of this process's devices."""
         return any(address.rstrip("/") == device.peer_address for device in self.devices)
 
-    def open_fetches(self, owner: object) -> None:
-        """Let a session begin fetches; ``owner`` is its outbox."""
+    def open_fetches(self, owner: object, token: str = "") -> None:
+        """Let a session begin fetches; ``owner`` is its outbox, ``token`` its token's name."""
+        self._tokens[owner] = token
         self._local_fetches.open(owner)
         self.downloads.open(owner)
 
     def end_fetches(self, owner: object) -> None:
         """Fail all fetches of a session that has ended."""
+        self._tokens.pop(owner, None)
         self._local_fetches.end(owner)
         self.downloads.end(owner)
 
@@ -518,23 +523,27 @@ class Host:
             copy = partial(asyncio.to_thread, hand_over, exposed, task, slot, backend)
             self.downloads.begin(owner, slot, copy)
 
-        self._local_fetches.begin(owner, slot, key, deliver)
+        self._local_fetches.begin(owner, slot, key, deliver, self._tokens.get(owner, ""))
 
     async def _fetch_from_peer(
         self, owner: object, backend: Backend, task: Fetch, slot: InFlight
     ) -> None:
         note_progress = partial(self._note_progress, slot)
         try:
-            slot.complete(await self.peers.fetch(owner, backend, task, note_progress))
+            token = self._tokens.get(owner, "")
+            slot.complete(await self.peers.fetch(owner, backend, task, note_progress, token))
         except OperationFailed as error:
             slot.fail(error)
         except MemoryError:
             slot.fail(TransferFailed("the target does not have enough memory for the tensor"))
 
     async def exposed(
-        self, key: tuple[str, bytes | int], still_waiting: Callable[[int], None] = ignore_progress
+        self,
+        key: tuple[str, bytes | int],
+        still_waiting: Callable[[int], None] = ignore_progress,
+        peer_host: str = "",
     ) -> Exposed:
-        """Wait until a tensor is exposed.
+        """Wait until a tensor is exposed, for a server at ``peer_host``.
 
         After each ``fetch_timeout_seconds``, this calls ``still_waiting(hops)`` if a session may
         still expose the tensor, and else raises ``TransferFailed``.
@@ -553,7 +562,7 @@ class Host:
             else:
                 future.set_result(exposed)
 
-        ticket = self.transfers.fetch(key, arrive)
+        ticket = self.transfers.fetch(key, arrive, f"peer {peer_host}")
         fetch = _PeerFetch(future, still_waiting, exposing_session(key[1]))
         self._waiting.add(fetch)
         try:

@@ -76,7 +76,7 @@ class _NoPeers:
     def join_seconds(self, spec: GroupSpec) -> float:
         return spec.bound_seconds
 
-    def dial(self, spec: GroupSpec, check: Callable[[], None]) -> Incoming:
+    def dial(self, spec: GroupSpec, token: str, check: Callable[[], None]) -> Incoming:
         previous = spec.addresses[spec.rank - 1]
         raise ConnectionFailed(f"a local device has no links to servers such as {previous}")
 

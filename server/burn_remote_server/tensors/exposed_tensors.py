@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count as counter
@@ -27,7 +27,9 @@ __all__ = ["BURN", "ExposeLimits", "Exposed", "Key", "Transfers", "burn_domain",
 
 # Most fetches that wait for their tensor to be exposed. This bounds the memory that a peer can
 # occupy by guessing ids, and suffices for bursts of moves between sessions of different speeds.
-MAX_WAITING: Final = 65_536
+# A party may have at most as many waiting fetches as there are free places: one party at most half
+# of them, so it cannot refuse the fetches of others.
+MAX_WAITING: Final = 131_072
 
 # Entries withdrawn per acquisition of the lock: about 0.3 ms, during which no fetch can start.
 WITHDRAWN_AT_ONCE: Final = 256
@@ -123,8 +125,9 @@ class Transfers:
         self._entries: dict[Key, OrderedDict[_Entry, None]] = {}
         # A heap by expiry time; the number keeps entries with equal times in order.
         self._deadlines: list[tuple[float, int, Key, _Entry]] = []
-        self._waiting: dict[Key, OrderedDict[int, Callable[[Exposed], None]]] = {}
+        self._waiting: dict[Key, OrderedDict[int, tuple[Callable[[Exposed], None], str]]] = {}
         self._waiting_count = 0  # of all keys
+        self._waiting_by_party: Counter[str] = Counter()
         self._tickets = counter(1)
         self._owned: dict[object, _Owned] = {}
         self._stale_deadlines = 0  # an upper bound: deadlines whose entry was removed
@@ -168,23 +171,26 @@ class Transfers:
         for callback in callbacks:
             callback(exposed)
 
-    def fetch(self, key: Key, callback: Callable[[Exposed], None]) -> int:
+    def fetch(self, key: Key, callback: Callable[[Exposed], None], party: str = "") -> int:
         """Call ``callback(exposed)`` once: now, or in the thread that exposes the tensor.
 
-        Returns a ticket; a caller that stops waiting must ``forget`` it. Raises ``TransferFailed``
-        if too many fetches wait.
+        ``party`` is the token or the host that fetches. Returns a ticket; a caller that stops
+        waiting must ``forget`` it. Raises ``TransferFailed`` if too many fetches of the party wait.
         """
         with self._lock:
             self._expire()
             ticket = next(self._tickets)
             entries = self._entries.get(key)
             if entries is None:
-                if self._waiting_count >= MAX_WAITING:
+                waiting = self._waiting_by_party[party]
+                if waiting >= MAX_WAITING - self._waiting_count:
                     raise TransferFailed(
-                        f"{MAX_WAITING:,} fetches already wait for their tensor; try again later"
+                        f"{waiting:,} fetches of this client, and {self._waiting_count:,} of all, "
+                        "already wait for their tensor; try again later"
                     )
-                self._waiting.setdefault(key, OrderedDict())[ticket] = callback
+                self._waiting.setdefault(key, OrderedDict())[ticket] = callback, party
                 self._waiting_count += 1
+                self._waiting_by_party[party] += 1
                 return ticket
             self.served += 1
             entry = next(iter(entries))
@@ -211,8 +217,9 @@ class Transfers:
         """Stop waiting for a tensor. Does nothing for a fetch that has been served."""
         with self._lock:
             waiting = self._waiting.get(key)
-            if waiting is not None and waiting.pop(ticket, None) is not None:
-                self._waiting_count -= 1
+            ended = None if waiting is None else waiting.pop(ticket, None)
+            if ended is not None:
+                self._count_ended(ended[1])
                 if not waiting:
                     del self._waiting[key]
 
@@ -249,10 +256,17 @@ class Transfers:
         if waiting is None:
             return []
         ended = [waiting.popitem(last=False)[1] for _ in range(min(count, len(waiting)))]
-        self._waiting_count -= len(ended)
+        for _, party in ended:
+            self._count_ended(party)
         if not waiting:
             del self._waiting[key]
-        return ended
+        return [callback for callback, _ in ended]
+
+    def _count_ended(self, party: str) -> None:
+        self._waiting_count -= 1
+        self._waiting_by_party[party] -= 1
+        if not self._waiting_by_party[party]:
+            del self._waiting_by_party[party]
 
     def _expire(self) -> bool:
         """Remove expired entries, a bounded number; return whether that number was reached."""

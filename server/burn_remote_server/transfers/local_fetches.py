@@ -74,9 +74,16 @@ class LocalFetches:
             self._waits[owner] = {}
 
     def begin(
-        self, owner: object, slot: InFlight, key: Key, deliver: Callable[[Exposed], None]
+        self,
+        owner: object,
+        slot: InFlight,
+        key: Key,
+        deliver: Callable[[Exposed], None],
+        token: str = "",
     ) -> None:
         """Call ``deliver`` when a tensor is exposed: now, or later in the thread that exposes it.
+
+        ``token`` is the name of the owner's token.
 
         ``deliver`` must complete the slot or fail it. If the tensor is not exposed in time, this
         class fails the slot.
@@ -98,7 +105,7 @@ class LocalFetches:
                 deliver(exposed)
 
         try:
-            wait.ticket = self._transfers.fetch(key, arrive)
+            wait.ticket = self._transfers.fetch(key, arrive, token)
             self._deadlines.add(wait)
         except TransferFailed as error:
             self._fail(wait, error)

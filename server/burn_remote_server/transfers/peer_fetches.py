@@ -6,7 +6,7 @@ One connection per peer address carries all fetches from it, with their chunks i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from burn_remote_protocol.dialects.native import VERSIONS, decode_frame
@@ -48,8 +48,9 @@ from burn_remote_server.transfers.retries import Retries
 __all__ = ["Peers"]
 
 # Most connections to other servers, whose addresses clients choose. So this is also the most
-# servers from which this one can fetch tensors at the same time.
-MAX_PEERS: Final = 256
+# servers from which this one can fetch tensors at the same time. The clients of one token may have
+# opened at most as many as are free, that is, at most half of them.
+MAX_PEERS: Final = 512
 
 # The largest message before a peer has proved its token; frames of the handshake are small.
 OPENING_BYTES: Final = 64 * 1024
@@ -84,6 +85,8 @@ class Peers:
         self._counters: Final = counters
         self._tasks: Final = tasks
         self._peers: dict[str, asyncio.Future[PeerConnection]] = {}
+        # The names of the tokens whose clients opened the connections, by address.
+        self._openers: dict[str, str] = {}
         # Longer than the peer's own wait for the expose, so that its error arrives before this
         # timeout.
         self._stall_seconds: Final = 1.5 * settings.fetch_timeout_seconds
@@ -95,31 +98,36 @@ class Peers:
         backend: Backend,
         task: Fetch,
         on_progress: Callable[[int], None] = ignore_progress,
+        token: str = "",
     ) -> Any:
         """Fetch a tensor that a peer exposes, for the session ``owner``; return its array.
+
+        ``token`` is the name of the session's token.
 
         While it waits, ``on_progress(hops)`` is called as ``Download`` describes; Burn's dialect
         has no progress reports. Raises ``TransferFailed``.
         """
         if isinstance(task.transfer, int):
             allowed = self._settings.tensor_bytes(backend.memory_bytes())
-            array = await self._burn.fetch(owner, backend, task, allowed)
+            array = await self._burn.fetch(owner, backend, task, allowed, token)
             self._counters.transfers_fetched += 1
             return array
         if task.spec is None:
             raise TransferFailed("a fetch from a native peer needs the expected shape and dtype")
         array = await self._fetch_from_native(
-            task.address, task.transfer, Download(backend, task.spec, on_progress)
+            task.address, token, task.transfer, Download(backend, task.spec, on_progress)
         )
         self._counters.transfers_fetched += 1
         return array
 
-    async def _fetch_from_native(self, address: str, transfer: bytes, download: Download) -> Any:
+    async def _fetch_from_native(
+        self, address: str, token: str, transfer: bytes, download: Download
+    ) -> Any:
         retries = Retries(self._stall_seconds)
         while True:
             peer = None
             try:
-                peer = await self._peer(address)
+                peer = await self._peer(address, token)
                 retries.reached()
                 return await peer.fetch(transfer, download)
             except OperationFailed as error:
@@ -135,19 +143,24 @@ class Peers:
             download.try_again()
             await asyncio.sleep(pause)
 
-    async def _peer(self, address: str) -> PeerConnection:
+    async def _peer(self, address: str, token: str) -> PeerConnection:
+        address = _normal(address)
         found = self._peers.get(address)
         if found is None or _is_over(found):
             # Clients choose the addresses, so failed connections must not accumulate.
             self._peers = {key: peer for key, peer in self._peers.items() if not _is_over(peer)}
-            if len(self._peers) >= MAX_PEERS:
-                self._close_idle()
-            found = self._peers[address] = asyncio.ensure_future(self._connect(address))
+            self._openers = {key: self._openers[key] for key in self._peers}
+            own = [key for key, opener in self._openers.items() if opener == token]
+            free = MAX_PEERS - len(self._peers)
+            if len(own) >= free:
+                self._close_idle(own if free else [*self._peers])
+            self._openers[address] = token
+            found = self._peers[address] = asyncio.ensure_future(self._connect(address, token))
         return await asyncio.shield(found)
 
-    async def _connect(self, address: str) -> PeerConnection:
+    async def _connect(self, address: str, token: str) -> PeerConnection:
         try:
-            link, signer = await self._open(address)
+            link, signer = await self._open(address, token)
         except TransferFailed:
             raise
         except (BurnRemoteError, TimeoutError) as error:
@@ -175,15 +188,19 @@ class Peers:
             if beating is not None:
                 beating.cancel()
 
-    async def _dial(self, address: str, route: str, max_message_bytes: int) -> AsyncLink:
+    async def _dial(
+        self, address: str, route: str, max_message_bytes: int, token: str
+    ) -> AsyncLink:
         """Connect to a route of an address, if the rules allow the address.
+
+        ``token`` is the name of the token whose client named the address.
 
         Of the addresses to which a host name resolves, the first that opens a WebSocket is used. A
         host may have an address on which its server does not listen, such as ``::1``.
         """
         seconds = self._settings.handshake_timeout_seconds
         async with asyncio.timeout(seconds):
-            target, found = await self._rules.resolve(address)
+            target, found = await self._rules.resolve(address, token)
         failure: Exception = TimeoutError()
         for numeric in found:
             try:
@@ -203,7 +220,7 @@ class Peers:
             return link
         raise failure
 
-    async def _open(self, address: str) -> tuple[AnyAsyncLink, FetchSigner | None]:
+    async def _open(self, address: str, token: str) -> tuple[AnyAsyncLink, FetchSigner | None]:
         """Connect to a native peer and exchange proofs of the peer token."""
         target = parse_address(address)
         if token_of(target) is not None:
@@ -218,16 +235,16 @@ class Peers:
         if not target.secure and self._settings.transfer_checksum:
             for _ in range(2):
                 try:
-                    return await self._open_link(address, target, is_checked=True)
+                    return await self._open_link(address, target, token, is_checked=True)
                 except UncheckedFrame as error:
                     if not _is_refusal(error.frame):
                         raise
-        return await self._open_link(address, target, is_checked=False)
+        return await self._open_link(address, target, token, is_checked=False)
 
     async def _open_link(
-        self, address: str, target: Address, *, is_checked: bool
+        self, address: str, target: Address, token: str, *, is_checked: bool
     ) -> tuple[AnyAsyncLink, FetchSigner | None]:
-        plain = await self._dial(address, "/transfer", OPENING_BYTES)
+        plain = await self._dial(address, "/transfer", OPENING_BYTES, token)
         link = CheckedAsyncLink(plain) if is_checked else plain
         settings = self._hints(target, is_checked=is_checked)
         hello = Hello(VERSIONS, client="burn-remote-server", settings=settings)
@@ -252,15 +269,17 @@ class Peers:
         }
         return {name: hint for name, hint in hints.items() if hint is not None}
 
-    def _close_idle(self) -> None:
-        """Close an idle connection. Raises ``TransferFailed`` if all are in use."""
-        for address, peer in self._peers.items():
+    def _close_idle(self, addresses: Sequence[str]) -> None:
+        """Close one of some connections that is idle. Raises ``TransferFailed`` if none is."""
+        for address in addresses:
+            peer = self._peers[address]
             if peer.done() and peer.result().is_idle:
-                del self._peers[address]
+                del self._peers[address], self._openers[address]
                 self._tasks.create_task(peer.result().link.close())
                 return
         raise TransferFailed(
-            f"this server already fetches from {MAX_PEERS} peers, the maximum; try again later"
+            f"this server already fetches from {len(self._peers)} peers, of {MAX_PEERS} at most, "
+            "too many of them for clients of this token; try again later"
         )
 
     async def close(self) -> None:
@@ -271,6 +290,14 @@ class Peers:
                 await found.result().link.close()
             else:
                 found.cancel()
+
+
+def _normal(address: str) -> str:
+    """Return an address in the one form that all its spellings have; an invalid one unchanged."""
+    try:
+        return parse_address(address).uri
+    except ConnectionFailed:
+        return address
 
 
 def _is_over(peer: asyncio.Future[PeerConnection]) -> bool:

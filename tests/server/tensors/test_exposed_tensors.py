@@ -156,20 +156,41 @@ def test_a_fetch_that_gave_up_does_not_take_the_tensor() -> None:
 
 
 def test_the_number_of_waiting_fetches_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_WAITING", 2)
+    monkeypatch.setattr(module, "MAX_WAITING", 4)
     registry = Transfers()
     for name in (b"1", b"2"):
         registry.fetch(("native", name), print)
-    with pytest.raises(TransferFailed, match="2"):
+    with pytest.raises(TransferFailed, match="2 fetches of this client, and 2 of all"):
         registry.fetch(KEY, print)
 
 
+def test_the_waiting_fetches_of_one_party_leave_room_for_those_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING", 16)
+    registry = Transfers()
+    waiting: dict[str, list[int]] = {}
+    for party in ("alice", "bob", "carol"):
+        tickets = waiting[party] = []
+        with pytest.raises(TransferFailed, match="already wait"):
+            while True:
+                tickets.append(registry.fetch(KEY, print, party))
+    assert {party: len(tickets) for party, tickets in waiting.items()} == {
+        "alice": 8,
+        "bob": 4,
+        "carol": 2,
+    }
+    for ticket in waiting["alice"]:
+        registry.forget(KEY, ticket)
+    registry.fetch(KEY, print, "carol")
+
+
 def test_fetches_under_one_id_count_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_WAITING", 3)
+    monkeypatch.setattr(module, "MAX_WAITING", 6)
     registry = Transfers()
     got: list[Exposed] = []
     tickets = [registry.fetch(KEY, got.append) for _ in range(3)]
-    with pytest.raises(TransferFailed, match="3 fetches already wait"):
+    with pytest.raises(TransferFailed, match="3 fetches of this client"):
         registry.fetch(KEY, got.append)
     registry.forget(KEY, tickets[1])
     registry.forget(("native", b"another"), tickets[0])
@@ -178,7 +199,7 @@ def test_fetches_under_one_id_count_each(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("end", ["expose", "fail"])
 def test_fetches_that_ended_make_room(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_WAITING", 2)
+    monkeypatch.setattr(module, "MAX_WAITING", 4)
     registry = Transfers()
     got: list[Exposed] = []
     for _ in range(2):
@@ -190,7 +211,7 @@ def test_fetches_that_ended_make_room(end: str, monkeypatch: pytest.MonkeyPatch)
     assert len(got) == 2
     for _ in range(2):
         registry.fetch(KEY, got.append)
-    with pytest.raises(TransferFailed, match="2 fetches already wait"):
+    with pytest.raises(TransferFailed, match="2 fetches of this client"):
         registry.fetch(KEY, got.append)
 
 

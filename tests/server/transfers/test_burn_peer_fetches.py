@@ -30,7 +30,7 @@ MESSAGE = b"".join(encode_data(TensorData(bytes(range(200)), SPEC.shape, SPEC.dt
 Answer = Callable[[ServerConnection], Awaitable[None]]
 
 
-async def dial(address: str, route: str, max_message_bytes: int) -> AsyncLink:
+async def dial(address: str, route: str, max_message_bytes: int, token: str) -> AsyncLink:
     return await connect_async(address, route, max_message_bytes=max_message_bytes)
 
 
@@ -117,10 +117,36 @@ class ReluctantLink:
         pass
 
 
+async def test_the_connections_of_one_token_leave_room_for_those_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_CONNECTIONS", 4)
+    dialled: asyncio.Queue[str] = asyncio.Queue()
+
+    async def dial_nobody(address: str, route: str, max_message_bytes: int, token: str) -> Any:
+        dialled.put_nowait(token)
+        await asyncio.Event().wait()
+        raise AssertionError("nobody answers")
+
+    peers = BurnPeers(dial_nobody, 1.0, Counters())
+    task = Fetch(0, "ws://peer:1", 1, SPEC)
+    backend = open_backends("numpy", 1)[0]
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        fetches = [
+            tasks.create_task(peers.fetch(owner, backend, task, SPEC.nbytes, token))
+            for owner, token in (("first", "alice"), ("second", "alice"), ("third", "bob"))
+        ]
+        assert [await dialled.get() for _ in fetches] == ["alice", "alice", "bob"]
+        with pytest.raises(TransferFailed, match="too many of them for clients of this token"):
+            await peers.fetch("fourth", backend, task, SPEC.nbytes, "alice")
+        for each in fetches:
+            each.cancel()
+
+
 async def test_a_fetch_that_is_cancelled_while_its_connection_ends_is_cancelled() -> None:
     link = ReluctantLink()
 
-    async def dial_link(address: str, route: str, max_message_bytes: int) -> Any:
+    async def dial_link(address: str, route: str, max_message_bytes: int, token: str) -> Any:
         return link
 
     peers = BurnPeers(dial_link, 0.001, Counters())

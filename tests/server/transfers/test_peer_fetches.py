@@ -400,6 +400,49 @@ async def test_a_peer_that_is_idle_makes_room_for_another(
     assert len(peers._peers) == 1
 
 
+async def test_all_spellings_of_an_address_share_one_connection(peers: Peers) -> None:
+    source, backend = Source(whole), open_backends("numpy", 1)[0]
+    async with serve(source.serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        for address in ("ws://127.0.0.1", "WS://127.0.0.1", "Ws://127.0.0.1"):
+            for end in ("", "/", "//"):
+                task = Fetch(b"t" * 32, f"{address}:{port}{end}", 1, SPEC)
+                await peers.fetch("native", backend, task)
+    assert len(source.greetings) == 1
+
+
+async def test_the_connections_of_one_token_leave_room_for_those_of_others(
+    peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_PEERS", 4)
+    backend = open_backends("numpy", 1)[0]
+    arrived: asyncio.Queue[int] = asyncio.Queue()
+
+    def keep_waiting(request: int) -> list[bytes]:
+        arrived.put_nowait(request)
+        return []
+
+    silent = Source(keep_waiting)
+    async with contextlib.AsyncExitStack() as stack:
+        ports = []
+        for source in (silent, silent, silent, Source(whole)):
+            server = await stack.enter_async_context(serve(source.serve, "127.0.0.1", 0))
+            ports.append(server.sockets[0].getsockname()[1])
+        tasks = [Fetch(b"t" * 32, f"ws://127.0.0.1:{port}", 1, SPEC) for port in ports]
+        waiting = [
+            asyncio.create_task(peers.fetch("native", backend, task, token="alice"))
+            for task in tasks[:2]
+        ]
+        for _ in waiting:
+            await arrived.get()
+        with pytest.raises(TransferFailed, match="too many of them for clients of this token"):
+            await peers.fetch("native", backend, tasks[2], token="alice")
+        await peers.fetch("native", backend, tasks[3], token="bob")
+        for each in waiting:
+            each.cancel()
+        await asyncio.wait(waiting)
+
+
 # -- peers that are too slow ------------------------------------------------------------------
 
 
@@ -537,7 +580,7 @@ async def test_the_addresses_of_a_name_share_the_timeout_of_a_handshake(
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up, raising=False)
     monkeypatch.setattr(module, "connect_async", connect)
     with pytest.raises(ConnectionFailed):
-        await peers._dial("ws://localhost", "/peer", 1)
+        await peers._dial("ws://localhost", "/peer", 1, "")
     assert len(waited) == 3
     assert sum(waited) == pytest.approx(Settings().handshake_timeout_seconds)
 

@@ -103,7 +103,9 @@ async def serve_peer(plain: AsyncLink, host: Host) -> None:
             tasks.create_task(_close_when_draining(host, sending))
             if isinstance(link, CheckedAsyncLink):
                 tasks.create_task(_beat(host, writer))
-            await _receive_requests(link, host, tasks, signer, sending, outbox, writer)
+            await _receive_requests(
+                link, plain.peer_host, host, tasks, signer, sending, outbox, writer
+            )
     except* _LinkWanted as group:
         (wanted,) = group.exceptions
         assert isinstance(wanted, _LinkWanted)
@@ -120,6 +122,7 @@ async def serve_peer(plain: AsyncLink, host: Host) -> None:
 
 async def _receive_requests(
     link: AnyAsyncLink,
+    peer_host: str,
     host: Host,
     tasks: asyncio.TaskGroup,
     signer: FetchSigner | None,
@@ -147,7 +150,7 @@ async def _receive_requests(
             outbox.abandon(message.request)
             continue
         await allowed.acquire()
-        task = tasks.create_task(_serve_fetch(message, host, sending, outbox, writer))
+        task = tasks.create_task(_serve_fetch(message, peer_host, host, sending, outbox, writer))
         task.add_done_callback(lambda _: allowed.release())
         while len(outbox) >= MAX_WAITING_REPLIES:
             await writer.progress()
@@ -188,6 +191,7 @@ async def _close_when_draining(host: Host, sending: OutgoingTransfers) -> None:
 
 async def _serve_fetch(
     request: FetchRequest,
+    peer_host: str,
     host: Host,
     sending: OutgoingTransfers,
     outbox: NativeOutbox,
@@ -200,7 +204,8 @@ async def _serve_fetch(
     try:
         exposed = sending.declined(request)
         if exposed is None:
-            exposed = await host.exposed((NATIVE_TRANSFERS, request.transfer), still_waiting)
+            key = NATIVE_TRANSFERS, request.transfer
+            exposed = await host.exposed(key, still_waiting, peer_host)
             sending.begin(request, exposed)
         if exposed.failure is not None:
             raise exposed.failure.with_traceback(None)
