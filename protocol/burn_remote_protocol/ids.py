@@ -43,8 +43,8 @@ SESSION_END: Final = len(SESSION_LABEL) + 8
 # this number in years of moves, and only one of 16 million random numbers of 64 bits is smaller.
 SECRET_NUMBERS: Final = 2**40
 
-# Our clients draw from this number on: servers of earlier versions of this project regard smaller
-# numbers as counted.
+# Our clients draw numbers that are at least this large: servers of earlier versions of this project
+# treat smaller numbers as counted ones.
 DRAWN_NUMBERS: Final = 2**63
 
 

@@ -1,19 +1,19 @@
 """Repetition of finalizers that Ctrl-C interrupted.
 
 Python cannot raise an exception out of a finalizer. It reports the exception to
-``sys.unraisablehook`` and goes on, so a Ctrl-C that arrives in a finalizer is lost, and the rest of
-the finalizer with it. No ``try`` in the finalizer can prevent this, because CPython runs signal
-handlers at the first instruction of a function, before any ``try``.
+``sys.unraisablehook`` and continues. So a Ctrl-C that arrives in a finalizer is lost, and the rest
+of the finalizer does not run. No ``try`` in the finalizer can prevent this, because CPython runs
+signal handlers at the first instruction of a function, before any ``try``.
 
-``install`` puts a hook in front of the present one. If an interrupt left a finalizer that
-``repeatable`` has marked, the hook calls the finalizer again and has the interrupt raised again in
-the same thread, directly after the finalizer. All other reports go to the previous hook. So
-uninterrupted finalizers cost nothing.
+``install`` puts a hook in front of the present one. If an interrupt ends a finalizer that
+``repeatable`` has marked, the hook calls the finalizer again. Then it lets CPython raise the
+interrupt in the same thread, directly after the finalizer. All other reports go to the previous
+hook. So uninterrupted finalizers cost nothing.
 
-The interrupt may then come to the next finalizer before any other code of the program. If it comes
-to the first instruction, nothing of that finalizer has run. So the hook repeats it too, marked or
-not: other libraries' ``__del__`` methods and callbacks of weak references, such as those of the
-standard library's ``WeakSet``.
+If another finalizer runs directly after the first one, the interrupt is raised at its first
+instruction, when nothing of it has run. So the hook repeats such a finalizer too, even if it is not
+marked. Examples are other libraries' ``__del__`` methods and callbacks of weak references, such as
+those of the standard library's ``WeakSet``.
 
 A second Ctrl-C at the first instruction of the hook itself is still lost.
 """
@@ -36,7 +36,7 @@ __all__ = ["call_when_freed", "install", "repeatable"]
 F = TypeVar("F", bound=Callable[[Any], object])
 
 _finalizers: Final[dict[CodeType, Callable[[Any], object]]] = {}
-# Weak references call their functions only while they live themselves.
+# A weak reference calls its function only if the reference itself still exists.
 _references: Final[dict[int, _Reference]] = {}
 
 _raise_in_thread: Final = ctypes.pythonapi.PyThreadState_SetAsyncExc
@@ -46,7 +46,7 @@ _raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
 def repeatable(finalizer: F) -> F:
     """Mark a function with one argument, such as a ``__del__``, to be repeated after an interrupt.
 
-    The first call may have ended anywhere. Returns the function itself.
+    The interrupt may end the first call at any instruction. Returns the function itself.
     """
     _finalizers[finalizer.__code__] = finalizer
     return finalizer
@@ -55,12 +55,13 @@ def repeatable(finalizer: F) -> F:
 def call_when_freed(owner: object, function: Callable[[], object]) -> None:
     """Call a function when ``owner`` is freed, but not at the end of the process.
 
-    Unlike that of ``weakref.finalize``, the call is repeated if it is interrupted. Raises
-    ``TypeError`` if ``owner`` has no weak references.
+    Unlike a call by ``weakref.finalize``, it is repeated if it is interrupted. Raises ``TypeError``
+    if ``owner`` does not support weak references.
     """
     reference = _Reference(owner, _freed)
     reference.function = function
-    _references[id(reference)] = reference  # its hash would be that of ``owner``
+    # By id, because a reference has the hash of ``owner``, which may have none.
+    _references[id(reference)] = reference
 
 
 class _Reference(weakref.ref[Any]):
@@ -82,7 +83,7 @@ def install() -> None:
 
 @final
 class _Hook:
-    """A ``sys.unraisablehook``. Each has its own ``previous``, so no chain of hooks is a circle."""
+    """A ``sys.unraisablehook``. Each has its own ``previous``, so hooks cannot call in a circle."""
 
     __slots__ = ("previous",)
 
@@ -91,7 +92,7 @@ class _Hook:
 
     def __call__(self, unraisable: sys.UnraisableHookArgs, /) -> None:
         error = unraisable.exc_value
-        # An ``Exception`` is an error of the finalizer, which would come again.
+        # An ``Exception`` is an error of the finalizer. A repeated call would raise it again.
         is_interrupt = error is not None and not isinstance(error, Exception)
         finalizer = _interrupted_finalizer(unraisable) if is_interrupt else None
         if error is None or finalizer is None:
@@ -114,10 +115,10 @@ class _Hook:
                     )
                 )
             except BaseException:
-                pass  # the next Ctrl-C
-        # Raised directly after the next call or loop of this thread, so this function must have
-        # ended before. ``defaultdict`` calls its factory in an instruction after which CPython runs
-        # no signal handler.
+                pass  # another Ctrl-C: repeat the finalizer once more
+        # CPython raises the interrupt when this thread next handles pending events: after a call or
+        # at a jump backwards. This function must have ended by then. ``defaultdict`` calls its
+        # factory in an instruction after which CPython handles no events.
         raising: defaultdict[int, int] = defaultdict(
             partial(_raise_in_thread, threading.get_ident(), _raised_without_arguments(error))
         )
@@ -125,7 +126,7 @@ class _Hook:
 
 
 def _interrupted_finalizer(unraisable: sys.UnraisableHookArgs) -> Callable[[], object] | None:
-    """Return the call of a finalizer that may be repeated."""
+    """Return a call that repeats the interrupted finalizer; ``None`` if it must not be repeated."""
     trace = unraisable.exc_traceback
     if trace is None:
         return None
@@ -150,18 +151,18 @@ def _interrupted_finalizer(unraisable: sys.UnraisableHookArgs) -> Callable[[], o
 
 
 def _first_offset(code: CodeType) -> int:
-    """Return the offset of the instruction behind the ``RESUME`` at the start of a function."""
+    """Return the offset of the instruction after the ``RESUME`` at the start of a function."""
     instructions = dis.get_instructions(code)
     next(one for one in instructions if one.opname == "RESUME")
     return next(instructions).offset
 
 
 class _Raised:
-    """Marks the classes of exceptions that need no arguments."""
+    """Marks the classes of exceptions whose constructors need no arguments."""
 
 
 def _raised_without_arguments(error: BaseException) -> type[BaseException]:
-    """Return a class whose instances are like ``error``."""
+    """Return a class that makes errors like ``error`` without being given arguments."""
     kind: Any = type(error)
     arguments = error.args
     if not arguments or isinstance(error, _Raised):

@@ -204,7 +204,8 @@ class LoadFile:
 class KeepContent:
     """Keep tensors under the digest of their content, for later sessions of the same token.
 
-    The tensors have the ids from ``first`` on. ``contents.content_hash`` defines the digest.
+    The tensors have the ids from ``first`` on. The digest is that of
+    ``kept_tensors.content_hash``.
     """
 
     digest: bytes
@@ -376,9 +377,10 @@ ReplyValue = TensorData | BurnRemoteError | Names | int | None
 class Reply:
     """Answer one request: with a value, an error, or a spec whose elements follow in chunks.
 
-    ``value`` is a tensor's elements for a read (the requester knows their shape and dtype),
-    ``None`` for a sync, an integer for a dtype's usage, a ``TensorSpec`` if the elements follow in
-    chunks, whose payload id is the request id, and a tuple of names and specs for a
+    ``value`` has a tensor's elements for a read, whose requester knows their shape and dtype. If
+    the elements follow in chunks, it is their ``TensorSpec``, and the chunks' payload id is the
+    request id. It is ``None`` for a sync and for a ``Publish``, an integer for a dtype's usage,
+    0 or 1 for ``OpenContent`` and ``Unpublish``, and names with their specs for a
     ``ListPublished``.
     """
 

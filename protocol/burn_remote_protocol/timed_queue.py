@@ -47,11 +47,11 @@ class TimedQueue(Generic[T]):
         """Append an item."""
         try:
             self._items.append(item)
-        finally:  # also after a Ctrl-C behind ``append``
+        finally:  # also if a Ctrl-C comes directly after ``append``
             try:  # noqa: SIM105 ``suppress`` takes longer
                 self._has_news.release()
             except RuntimeError:
-                pass  # free since an earlier item, which the consumer has not taken yet
+                pass  # an earlier ``put`` released it, and the consumer has not acquired it since
 
     def get(self, timeout_seconds: float | None = None) -> T:
         """Remove and return the first item; wait for one. Raises ``queue.Empty`` at the timeout."""

@@ -19,7 +19,8 @@ __all__ = [
     "unpack_lists",
 ]
 
-# The limit also applies to the tasks of a batch and the tensors of a concatenation.
+# The most elements of any list in a message, such as the tasks of a batch or the tensors of a
+# concatenation.
 MAX_LIST_LENGTH: Final = 4096
 
 # The unpacker allocates a list as soon as it reads the length in its header. Lists nest at most

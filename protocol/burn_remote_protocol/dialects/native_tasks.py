@@ -91,14 +91,14 @@ __all__ = [
 # Operations with any other signature are sent in full.
 MAX_SIGNATURES: Final = 4096
 
-# Graphs that a session may number, from ``MAX_SIGNATURES`` on, and the steps of one graph. A step
-# takes about 300 bytes of the server's memory.
+# The most graphs that a session may number, and the most steps of one graph. The numbers of graphs
+# begin at ``MAX_SIGNATURES``. A step takes 0.6 to 4 KB of the server's memory.
 MAX_GRAPHS: Final = 256
 MAX_GRAPH_STEPS: Final = 4096
-# Groups that a session may be a member of at a time. Each has two threads and a link to each
-# neighbour.
+# The most groups of which a session may be a member at a time. Each has two threads and a link to
+# each neighbour.
 MAX_GROUPS: Final = 16
-# Tasks that ``dropped_later`` skips: clients drop tensors after at most 64 operations.
+# The most tasks that ``dropped_later`` skips: clients drop tensors after at most 64 operations.
 MAX_BETWEEN: Final = 64
 
 _INTEGER: Final = frozenset({int})

@@ -25,7 +25,7 @@ __all__ = [
 # Also the default port of Burn's own servers and clients.
 DEFAULT_PORT: Final = 3000
 
-# Every known scheme, and whether it encrypts. ``transports.register`` adds to it.
+# Every known scheme, and whether it encrypts. ``transport_registry.register`` adds to it.
 SCHEMES: Final[dict[str, bool]] = {"ws": False, "wss": True}
 
 # The scheme to suggest instead of an unknown one.

@@ -67,7 +67,8 @@ __all__ = [
     "usize_list",
 ]
 
-# Enough for the concatenation of a long sequence with one tensor per step.
+# Enough for the concatenation of a long sequence with one tensor per step. Messages from peers have
+# shorter lists: at most ``bounded_unpacking.MAX_LIST_LENGTH``.
 MAX_TENSORS_IN_LIST: Final = 65_536
 
 # Enough for qualified Rust paths. Names are stored in the server's caches and logs.

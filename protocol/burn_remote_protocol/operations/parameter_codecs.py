@@ -97,7 +97,7 @@ class PaddingCodec(FieldCodec):
         if self.vocabulary is Vocabulary.BURN_0_21:
             raise Unsupported(
                 f"Burn 0.21 pads both ends of an axis alike, not with {argument[0]} and "
-                f"{argument[1]}; pad the tensor before"
+                f"{argument[1]}; pad the tensor first"
             )
         return [*argument]
 

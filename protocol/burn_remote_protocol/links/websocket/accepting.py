@@ -28,8 +28,9 @@ BACKLOG: Final = 4096
 # Connections accepted in one iteration of the event loop: 2.5 ms.
 ACCEPTS_AT_ONCE: Final = 128
 
-# Connections started in one iteration, 0.4 ms each with their handshakes, and while the system's
-# queue is not empty. Larger numbers delay urgent requests, which take several iterations.
+# Connections started in one iteration of the event loop, at 0.4 ms each with the handshake: usually
+# two, and one if the system's queue may still hold others. Larger numbers delay urgent requests,
+# which take several iterations.
 STARTS_AT_ONCE: Final = 2
 STARTS_WHILE_ACCEPTING: Final = 1
 

@@ -668,10 +668,10 @@ class DirectClientConnection(DirectConnection, ClientConnection):
 class Keepalive:
     """Pings a connection's peer each interval, and ends the connection when the peer is silent.
 
-    Any received bytes are a sign of life, but while a message is incomplete, at least
-    ``PART_BYTES`` of it must arrive. ``PART_BYTES`` sent and accepted by the network also count,
-    because this end's pings alone are shorter. While reading is paused, silence does not count. A
-    dead peer is detected within two intervals.
+    Between messages, any received byte is a sign of life, and so are ``PART_BYTES`` of messages
+    that the operating system has accepted for sending. While a message is incomplete, only
+    ``PART_BYTES`` received bytes are. While reading is paused, silence does not count. A dead peer
+    is detected within two intervals.
     """
 
     def __init__(

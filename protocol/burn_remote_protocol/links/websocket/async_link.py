@@ -69,7 +69,7 @@ async def connect(
     timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
 ) -> WebSocketLink:
-    """Open a link; the options are those of ``transports.AsyncOptions``.
+    """Open a link; the options are those of ``transport_registry.AsyncOptions``.
 
     Raises ``ConnectionFailed`` with one sentence that says what to check.
     """

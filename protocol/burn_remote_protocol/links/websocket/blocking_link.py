@@ -70,7 +70,7 @@ def connect(
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     fragment_bytes: int | None = None,
 ) -> BlockingWebSocket:
-    """Open a link; the options are those of ``transports.BlockingOptions``.
+    """Open a link; the options are those of ``transport_registry.BlockingOptions``.
 
     Burn 0.21 never confirms a close, so its links need no ``close_timeout_seconds``. Raises
     ``ConnectionFailed`` with one sentence that says what to check.

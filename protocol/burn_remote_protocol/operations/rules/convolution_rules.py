@@ -89,7 +89,7 @@ def _convolved(call: Call, x: TensorSpec, weight: TensorSpec) -> Shape:
         if type(ends) is tuple:
             raise Unsupported(
                 f"axis {axis} is padded with {ends[0]} before and {ends[1]} after; convolutions "
-                "pad both ends alike, so pad the tensor before"
+                "pad both ends alike, so pad the tensor first"
             )
     axes = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
     return (x.shape[0], weight.shape[0], *[window_count(*axis) for axis in axes])
