@@ -273,7 +273,7 @@ def measure(members: int, options: argparse.Namespace) -> dict[float, float]:
         if options.tls:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             flags = [*certificate(folder, trustme.CA()), "--peer-ca", str(folder / "ca.pem")]
-        # The servers prove a common peer token to each other, as docs/security.md advises.
+        # The servers prove a common peer token to each other, as docs/running-a-server.md advises.
         running = [stack.enter_context(server(*flags, **_PEERS)) for _ in range(members)]
         target = gloo_member if options.rival == "gloo" else member
         bare = Processes(target, members, sizes, folder)
