@@ -251,7 +251,7 @@ def joint(
 
 
 def never(reason: str, *rows: Row) -> None:
-    """Add a refusal: a gradient that would have to pass through these rows raises."""
+    """Add a refusal: gradients through these rows raise ``UsageError``."""
     for row in rows:
         RULES.add(row, Never(reason))
 

@@ -55,7 +55,7 @@ def decomposed(func: Any) -> Handler:
         try:
             return decomposition(*args, **kwargs)
         except ZeroDivisionError:
-            # The gradient of a mean of no elements: it has none either.
+            # The gradient of a mean of no elements has no elements either.
             if len(args) > 1 and isinstance(args[1], BurnTensor) and not args[1].numel():
                 return torch.empty_like(args[1])
             raise

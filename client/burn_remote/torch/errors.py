@@ -16,7 +16,7 @@ class InvalidOperation(UsageError, RuntimeError):
 
 
 def as_runtime_error(error: Exception) -> Exception:
-    """Return an error of burn-remote as the ``RuntimeError`` that PyTorch raises, others as is.
+    """Return an error of burn-remote as the ``RuntimeError`` of PyTorch, and others unchanged.
 
     Indices that are out of range stay ``IndexError``, as in PyTorch.
     """

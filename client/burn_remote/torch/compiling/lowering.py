@@ -138,7 +138,7 @@ _WITH_SCALAR: Final = {
 
 
 def _takes_scalar(node: Any, operand: Any) -> bool:
-    """Return whether a node may take its second operand, on the CPU, as a number that changes."""
+    """Return whether a node may take its second operand, a value of the CPU, as a number."""
     if node.target not in _WITH_SCALAR or node.kwargs or node.args[1] is not operand:
         return False
     tensor, made, number = _value(node.args[0]), _value(node), _value(operand)
