@@ -42,8 +42,9 @@ _SIGNATURES: Final[dict[Any, Signature]] = {}
 class Interface(NamedTuple):
     """The tensors through which a graph is connected to a session, by relative id.
 
-    ``consumed`` are inputs that the graph uses for the last time. ``is_regular``: each tensor is
-    made once, before it is used, and is not used after the use that is marked as its last.
+    ``consumed`` are the session's tensors that the graph uses for the last time. Those that it only
+    drops are not among the ``inputs``. ``is_regular``: each tensor is made once, before it is used,
+    and is not used after the use that is marked as its last.
     """
 
     inputs: tuple[int, ...]
@@ -124,6 +125,7 @@ def scalar_place(value: Any, bindings: Bindings) -> int | None:
 
 def graph_interface(graph: RelativeGraph, named: Collection[int]) -> Interface:
     """Return the interface of a graph whose calls name these relative ids."""
+    outside: dict[int, None] = {}
     inputs: dict[int, None] = {}
     made: dict[int, None] = {}
     consumed: dict[int, None] = {}
@@ -135,19 +137,21 @@ def graph_interface(graph: RelativeGraph, named: Collection[int]) -> Interface:
             if tensor in consumed:
                 is_regular = False
             if tensor not in made:
-                inputs[tensor] = None
+                outside[tensor] = None
+                if signature.row.family != "Drop":
+                    inputs[tensor] = None
             if use.status is TensorStatus.READ_WRITE:
                 ended.append(tensor)
         consumed |= dict.fromkeys(ended)
         for tensor in tensors[len(uses) :]:
-            if tensor in made or tensor in inputs:
+            if tensor in made or tensor in outside:
                 is_regular = False
             made[tensor] = None
     return Interface(
         tuple(inputs),
         tuple(tensor for tensor in made if tensor in named and tensor not in consumed),
-        tuple(tensor for tensor in inputs if tensor in consumed),
-        is_regular and all(tensor in named for tensor in inputs),
+        tuple(tensor for tensor in outside if tensor in consumed),
+        is_regular and all(tensor in named for tensor in outside),
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from burn_remote_protocol.dialects.burn_0_22 import Bindings, RunGraph
 from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import Slice
-from burn_remote_server.execution.registered_graphs import RegisteredGraphs
+from burn_remote_server.execution.registered_graphs import CALLS_ONE_BY_ONE, RegisteredGraphs
 from support.engines import EngineSession
 
 MANY = 3000
@@ -41,6 +41,9 @@ def call(number: int, graph: int = 0, *, registers: bool = False) -> RunGraph:
         tuple(Slice(number + place, None, 1) for place in range(MANY)),
     )
     return RunGraph(graph, STEP if registers else None, bindings)
+
+
+BINDINGS = Bindings(((0, 1), (1, 2)), (2,), (), ())
 
 
 @pytest.fixture
@@ -100,7 +103,7 @@ def test_a_graph_that_is_registered_again_under_another_number_is_the_same_one(
     for number in range(1, 10):
         graphs.run(RunGraph(number, STEP, bindings))
         assert session.values(2, size=2) == [2, 4]
-    assert session.interpreter.counts.graph_calls - calls == 9
+    assert session.interpreter.counts.graph_calls - calls == 10 - CALLS_ONE_BY_ONE
     assert session.quota.held - before < 10_000
     for number in range(10):
         graphs.run(RunGraph(number, packed(step("Sub")), bindings))
@@ -120,3 +123,30 @@ def test_floats_that_are_equal_but_differ_in_their_bytes_are_different_graphs(
     graphs.run(RunGraph(0, scaled(0.0), bindings))
     graphs.run(RunGraph(1, scaled(-0.0), bindings))
     assert [math.copysign(1, value) for value in session.values(2, size=2)] == [-1, -1]
+
+
+def test_a_graph_is_compiled_after_several_calls(
+    session: EngineSession, graphs: RegisteredGraphs
+) -> None:
+    graphs.run(RunGraph(0, STEP, BINDINGS))
+    for _ in range(CALLS_ONE_BY_ONE - 1):
+        graphs.run(RunGraph(0, None, BINDINGS))
+        assert session.values(2, size=2) == [2, 4]
+    assert session.interpreter.counts.graphs == 0
+    for _ in range(2):
+        graphs.run(RunGraph(0, None, BINDINGS))
+        assert session.values(2, size=2) == [2, 4]
+    assert session.interpreter.counts.graphs == 1
+
+
+def test_a_graph_that_only_drops_a_tensor_of_the_session_is_compiled(
+    session: EngineSession, graphs: RegisteredGraphs
+) -> None:
+    operations = packed(step("Add"), {"Drop": tensor(2, "ReadWrite")})
+    bindings = Bindings(((0, 1), (1, 2), (2, 3)), (2,), (), ())
+    for _ in range(CALLS_ONE_BY_ONE + 2):
+        session.upload(3, 5.0, 6.0)
+        graphs.run(RunGraph(0, operations, bindings))
+        assert session.values(2, size=2) == [2, 4]
+        assert 3 not in session.tensors.arrays
+    assert session.interpreter.counts.graph_calls == 2

@@ -17,6 +17,7 @@ import pytest
 
 import burn_remote as br
 from burn_remote_protocol.errors import ConnectionLost
+from burn_remote_server.execution.registered_graphs import CALLS_ONE_BY_ONE
 from support.servers import RunningServer, server
 from support.socket_replay_0_22 import STREAM, Socket22
 
@@ -242,8 +243,8 @@ def bindings(x: int, y: int, part: int, size: int, factor: float, start: int) ->
 
 
 def test_a_graph_gives_the_results_of_its_operations_in_every_call(opened: Socket22) -> None:
-    for call in range(6):
-        size = 4 if call < 4 else 7
+    for call in range(CALLS_ONE_BY_ONE + 5):
+        size = 4 if call < CALLS_ONE_BY_ONE + 3 else 7
         x, y, part = 10 * call, 10 * call + 1, 10 * call + 2
         values = np.arange(size, dtype=np.float32) + call
         uploaded(opened, x, values)
@@ -259,19 +260,20 @@ def test_a_graph_gives_the_results_of_its_operations_in_every_call(opened: Socke
         assert "Err" in opened.read(x, [size], 100 + call)  # the call was its last use
 
 
-def test_a_second_call_with_equal_shapes_runs_as_one_program(
+def test_later_calls_with_equal_shapes_run_as_one_program(
     running: RunningServer, opened: Socket22
 ) -> None:
     socket = opened
     before = running.metric("burn_remote_graph_calls_total")
-    for call in range(4):
-        uploaded(socket, 10 * call, [1, 2, 3])
-        values = bindings(10 * call, 10 * call + 1, 10 * call + 2, 3, 2.0, 0)
+    for call in range(CALLS_ONE_BY_ONE + 3):
+        x, y, part = 10 * call, 10 * call + 1, 10 * call + 2
+        uploaded(socket, x, [1, 2, 3])
+        values = bindings(x, y, part, 3, 2.0, 0)
         if call == 0:
             socket.task("RegisterAndExecuteGraph", [STREAM, 3, GRAPH, values])
         else:
             socket.task("ExecuteGraph", [STREAM, 3, values])
-    assert floats(socket.read(31, [3], 1)) == [4, 8, 12]
+    assert floats(socket.read(y, [3], 1)) == [4, 8, 12]
 
     assert running.metric("burn_remote_graph_calls_total") - before == 3
 
@@ -282,12 +284,12 @@ def test_a_failure_inside_a_graph_reaches_its_outputs_and_the_session_lives(
     graph = [added(tensor(0, [0]), tensor(1, [1]), tensor(2, [0], "NotInit"))]
     uploaded(opened, 1, [1, 2])
     uploaded(opened, 2, [1, 2, 3])
-    for call in range(3):
+    for call in range(CALLS_ONE_BY_ONE + 2):
         values = [[[[0], [1]], [[1], [2]], [[2], [10 + call]]], [2, 3], [], []]
         task = [STREAM, 0, graph, values] if call == 0 else [STREAM, 0, values]
         opened.task("ExecuteGraph" if call else "RegisterAndExecuteGraph", task)
         assert "Err" in opened.read(10 + call, [2], call)
-    assert floats(opened.read(1, [2], 9)) == [1, 2]
+    assert floats(opened.read(1, [2], 99)) == [1, 2]
 
 
 def test_an_unknown_graph_fails_what_it_would_have_made(opened: Socket22) -> None:
