@@ -139,7 +139,7 @@ class TrackedHandle(OwningHandle):
     __slots__ = ("plain",)
 
     def __init__(self, tracker: Tracker, plain: TensorHandle) -> None:
-        super().__init__(tracker, plain.id, plain.spec)
+        self.client, self.id, self.spec = tracker, plain.id, plain.spec
         self.plain = plain
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from burn_remote.autodiff.backward_functions import (
     INPUTS,
@@ -37,9 +37,6 @@ from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData
 
 __all__ = ["Autodiff", "record", "relabeled", "track", "tracker_of"]
-
-# Calling the class would take twice the time.
-_new: Final = object.__new__
 
 
 class Autodiff(ForwardingRunner):
@@ -104,7 +101,7 @@ class Autodiff(ForwardingRunner):
         if is_inside and execute is not None and backward.output_count == 1:
             # The same as ``SessionRunner.register_op``. Its call, and one more frame to search for
             # the line of the program, would take 0.3 µs.
-            out: TensorHandle = _new(OwningHandle)
+            out: TensorHandle = OwningHandle()
             out.spec = spec = signature.outputs[0]
             out.client = inner
             execute(signature, ids, (out,))

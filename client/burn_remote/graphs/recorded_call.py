@@ -87,7 +87,7 @@ class RecordedCall:
             # take 0.2 µs.
             outputs = []
             for spec in graph.outputs:
-                out = _new(OwningHandle)
+                out = OwningHandle()
                 out.spec = spec
                 out.client = client
                 outputs.append(out)

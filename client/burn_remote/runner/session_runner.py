@@ -36,8 +36,6 @@ __all__ = ["SessionRunner"]
 # long queue.
 EXPIRES_SECONDS: Final = 300.0
 
-# Calling the class would take twice the time of this and three assignments.
-_new: Final = object.__new__
 _id_of: Final = operator.attrgetter("id")
 
 
@@ -86,7 +84,7 @@ class SessionRunner:
         outputs = signature.outputs
         owner = self._owner
         if len(outputs) == 1:
-            out = _new(OwningHandle)
+            out = OwningHandle()
             out.spec = outputs[0]
             out.client = owner
             made: tuple[TensorHandle, ...] = (out,)
@@ -99,7 +97,7 @@ class SessionRunner:
         """Return handles to which the session assigns ids."""
         handles = []
         for spec in specs:
-            out = _new(OwningHandle)
+            out = OwningHandle()
             out.spec = spec
             out.client = self._owner
             handles.append(out)
@@ -120,7 +118,7 @@ class SessionRunner:
                 return issue_parts(graph, self, inputs, numbers, most_steps)
         outputs = graph.outputs
         if len(outputs) == 1:
-            out = _new(OwningHandle)
+            out = OwningHandle()
             out.spec = outputs[0]
             out.client = self._owner
             made: tuple[TensorHandle, ...] = (out,)
@@ -139,7 +137,10 @@ class SessionRunner:
     def create_empty_handles(self, specs: Sequence[TensorSpec]) -> list[TensorHandle]:
         """Reserve consecutive tensor ids; see ``RunnerClient.create_empty_handles``."""
         first = self.session.reserve(len(specs))
-        return [OwningHandle(self._owner, first + place, spec) for place, spec in enumerate(specs)]
+        handles = self._without_ids(specs)
+        for place, handle in enumerate(handles):
+            handle.id = first + place
+        return [*handles]
 
     def read_tensor_async(self, handle: TensorHandle) -> Pending[TensorData]:
         """Request a tensor's elements; see ``RunnerClient.read_tensor_async``."""

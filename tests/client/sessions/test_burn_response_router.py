@@ -24,9 +24,13 @@ class Holder:
         """Do nothing, because there is no server."""
 
 
-def handle(dtype: DType, shape: tuple[int, ...] = (2,), identifier: int = 9) -> TensorHandle:
-    holder: Any = Holder()
-    return OwningHandle(holder, identifier, TensorSpec(shape, dtype))
+def handle(
+    dtype: DType, shape: tuple[int, ...] = (2,), identifier: int = 9, holder: Any = None
+) -> TensorHandle:
+    client: Any = Holder() if holder is None else holder
+    made = OwningHandle()
+    made.client, made.id, made.spec = client, identifier, TensorSpec(shape, dtype)
+    return made
 
 
 @pytest.fixture
@@ -117,6 +121,5 @@ def test_a_pending_request_does_not_keep_the_tensor_alive(replies: BurnResponseR
         def drop_handle(self, identifier: int) -> None:
             dropped.append(identifier)
 
-    holder: Any = Noting()
-    asked(replies, 1, OwningHandle(holder, 9, TensorSpec((2,), F32)))
+    asked(replies, 1, handle(F32, holder=Noting()))
     assert dropped == [9]
