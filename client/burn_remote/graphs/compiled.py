@@ -49,6 +49,9 @@ _TRACKED: Final = "tracked"
 
 _ONLY_TENSORS: Final = frozenset({Tensor})
 
+# ``CompiledFunction._last`` before the first call.
+_NO_CALL: Final[tuple[list[Any], Sequence[RecordedCall]]] = ([], ())
+
 # Combinations of specs, by their identities, that one function remembers.
 MAX_IDENTITIES: Final = 256
 
@@ -69,6 +72,9 @@ class CompiledFunction(Generic[P, R]):
         self._graphs: dict[Hashable, list[Any]] = {}
         # The same graphs by the identities of specs, which the entries keep alive.
         self._found: dict[Hashable, tuple[list[TensorSpec], list[RecordedCall]]] = {}
+        # What decided the graphs of the last call, and these graphs. Replaced whole, so that
+        # threads need no lock.
+        self._last = _NO_CALL
         # The warnings that were given, each once.
         self._warnings: set[str] = set()
 
@@ -93,17 +99,20 @@ class CompiledFunction(Generic[P, R]):
         client = tensors[0].handle.client if tensors else _device_of(statics).runners
         is_common = True
         handles: list[TensorHandle] = []
-        # Specs by identity, because hashing and comparing them takes as long as the rest of a call.
         # ``is_recording``, because a function may compute something else inside ``no_grad``.
-        identity: list[Any] = [structure, client.session.__class__, is_recording()]
+        kind: list[Any] = [structure, client.session.__class__, is_recording()]
         for tensor in tensors:
             handle = tensor.handle
             handles.append(handle)
-            identity.append(id(handle.spec))
+            kind.append(handle.spec)
             if handle.client is not client:
                 is_common = False
-        found = self._found.get(tuple(identity))
-        graphs = found[1] if found is not None else self._find(tuple(identity), handles)
+        # Most calls repeat the last one, with the same objects as specs: then this compares only
+        # identities, and needs no hash. Static values are looked up, because the ``==`` of their
+        # class may give anything.
+        last, graphs = self._last
+        if statics or kind != last:
+            graphs = self._find(kind)
         try:
             if not is_common:
                 client = _common(handles)
@@ -124,24 +133,31 @@ class CompiledFunction(Generic[P, R]):
                     registers = recorded.numbers.run(numbers) if recorded.computes else numbers
                     if registers is not None:
                         return recorded.issue(client, tensors, handles, registers)  # type: ignore[no-any-return]
-            key = (*identity[:3], *[handle.spec for handle in handles])
+            key = tuple(kind)
             return self._call_anew(client, (args, kwargs), key, tensors, numbers, statics)  # type: ignore[no-any-return]
         except Exception as error:
             shorten(error)
             raise
 
-    def _find(
-        self, identity: tuple[Any, ...], handles: Sequence[TensorHandle]
-    ) -> Sequence[RecordedCall]:
-        """Return the graphs for arguments whose specs, as objects, are not in ``_found`` yet."""
-        specs = [handle.spec for handle in handles]
-        graphs = self._graphs.get((*identity[:3], *specs))
-        if graphs is None:
-            return ()
-        if len(self._found) >= MAX_IDENTITIES:
-            self._found.clear()
-        self._found[identity] = (specs, graphs)
-        return graphs
+    def _find(self, kind: list[Any]) -> Sequence[RecordedCall]:
+        """Return the graphs for calls of a kind: structure, session class, recording and specs."""
+        # Specs by identity, because hashing and comparing them takes as long as the rest of a call.
+        specs = kind[3:]
+        identity = (*kind[:3], *map(id, specs))
+        found = self._found.get(identity)
+        if found is None:
+            graphs = self._graphs.get(tuple(kind))
+            if graphs is None:
+                return ()
+            if len(self._found) >= MAX_IDENTITIES:
+                self._found.clear()
+            found = self._found[identity] = (specs, graphs)
+        self._last = (kind, found[1])
+        return found[1]
+
+    def _forget_found(self) -> None:
+        self._found.clear()
+        self._last = _NO_CALL
 
     def _call_recorded(
         self,
@@ -267,7 +283,7 @@ class CompiledFunction(Generic[P, R]):
         while sum(map(len, [*graphs.values()])) >= MAX_GRAPHS:
             oldest = next(iter([*graphs]), None)
             graphs.pop(oldest, None)
-            self._found.clear()
+            self._forget_found()
             self._warn(
                 f"was recorded for more than {MAX_GRAPHS} different shapes, dtypes or structures "
                 "of its arguments, or numbers that decide something (a shape, an index, a branch, "
@@ -297,7 +313,7 @@ def _forget_with(static: Any, compiled: CompiledFunction[Any, Any], key: Hashabl
         owner = reference()
         if owner is not None:
             owner._graphs.pop(key, None)
-            owner._found.clear()
+            owner._forget_found()
 
     with contextlib.suppress(TypeError):  # no weak references: the key keeps the object alive
         call_when_freed(static, forget)

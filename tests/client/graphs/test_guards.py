@@ -469,6 +469,22 @@ def test_results_may_be_ordered_dictionaries_and_constants(x: br.Tensor) -> None
 # -- arguments --------------------------------------------------------------------------------
 
 
+class Elementwise:
+    """A hashable object whose ``==`` has no truth value, like that of a PyTorch tensor."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> Any:
+        return np.ones(2, bool)
+
+
+def test_static_arguments_are_compared_only_if_their_hashes_are_equal(x: br.Tensor) -> None:
+    double = br.compile(lambda static, x: x + x)
+    for static in (Elementwise(), Elementwise()):
+        for _ in range(2):
+            np.testing.assert_array_equal(double(static, x).numpy(), 2 * x.numpy())
+
+
 @pytest.mark.parametrize(
     "pairs",
     [

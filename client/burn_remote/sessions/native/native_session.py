@@ -283,8 +283,12 @@ class NativeSession:
             if self._dropped and (undropped >= DROP_BYTES or len(self._dropped) >= DROP_TENSORS):
                 self._append_drops()
             self._undropped_bytes += graph.nbytes
-            encoded = self._pack(task)
-            # ``_append`` written out, as in ``execute``.
+            # ``reusable_pack`` and ``_append`` written out, as in ``execute``.
+            try:
+                encoded = self._packer.pack(task)
+            except BaseException:
+                self._packer.reset()
+                raise
             tasks = self._tasks
             tasks.append(encoded)
             self._task_bytes += len(encoded)
