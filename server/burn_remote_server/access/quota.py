@@ -165,8 +165,9 @@ class Quota:
         # When ``bytes`` falls below ``_floor``, the surplus returns to the pool.
         self._taken = 0
         self._floor = 0
-        # The objects of ``_counted_tensors`` tensors are free or count as held in ``_objects``.
-        # When ``tensors`` falls below ``_counted_floor``, the surplus is released.
+        # The objects of up to ``_counted_tensors`` tensors are paid for: those of the first
+        # ``FREE_TENSORS`` do not count, and the others count as held in ``_objects``. When
+        # ``tensors`` falls below ``_counted_floor``, the surplus is released.
         self._objects = self if objects is None else objects
         self._counted_tensors = min(FREE_TENSORS, max_tensors)
         self._counted_floor = -1

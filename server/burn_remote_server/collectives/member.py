@@ -9,10 +9,12 @@ outputs are slots, which are filled later.
 **Failures.** A member that notices a failure, or leaves, tells both neighbours (``GroupBroken``),
 and each neighbour passes the message on around the ring. The message has the number of the first
 collective that cannot be carried out. A member that leaves has done its part of all earlier ones,
-so the others can still complete them. The first failure counts.
+so the others can still complete them. Of several failures, the one with the smallest number counts;
+of those with the same number, the first one does.
 
-**Liveness.** Both ends of a link send a heartbeat when they have sent nothing for a quarter of
-the group's ``bound_seconds``. A member from which nothing arrived for ``bound_seconds`` has failed.
+**Liveness.** Both ends of a link between servers send a heartbeat when they have sent nothing for a
+quarter of the group's ``bound_seconds``. A member from which nothing arrived for ``bound_seconds``
+has failed.
 
 **Progress.** A member may be alive but late: its session does not issue the collective, or an input
 does not arrive. A late member reports itself ``issue_seconds`` after the previous member's

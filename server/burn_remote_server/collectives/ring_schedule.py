@@ -18,7 +18,7 @@ order, are those that the next one receives.
 A part travels in chunks, so that combining one overlaps with receiving the next. Elements that a
 member has to pass on, but that are not its results, are in *scratch* memory until they are sent. To
 bound this memory, reduce-scatter and all-to-all go through the elements in rounds of one or more
-chunks: within a round, a member's scratch memory is at most ``ROUND_BYTES``.
+chunks: within a round of several chunks, a member's scratch memory is at most ``ROUND_BYTES``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ __all__ = [
     "scratch_bytes",
 ]
 
-# Larger: fewer frames. Smaller: more overlap, and the chunk stays in the processor's cache.
+# With larger chunks, there are fewer frames. With smaller ones, receiving and combining overlap
+# more, and a chunk stays in the processor's cache.
 CHUNK_BYTES: Final = 512 * 1024
 ROUND_BYTES: Final = 8 * 2**20
 # Scratch memory that waits to be sent: two rounds and a chunk. With less than one round and a

@@ -47,8 +47,8 @@ class Sender:
     """Sends messages and pieces in order, and heartbeats when there are none.
 
     ``pause_seconds`` is the longest time between heartbeats. The link is passed to ``attach``
-    once it exists. This object does not refer to its owner; only the thread does. A reference cycle
-    would be freed by a later garbage collection, and pieces refer to large arrays.
+    once it exists. This object does not refer to its owner; only the thread does. Only the garbage
+    collector frees a reference cycle, and pieces refer to large arrays.
     """
 
     def __init__(self, pause_seconds: float, name: str) -> None:

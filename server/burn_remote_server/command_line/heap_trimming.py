@@ -150,7 +150,7 @@ class HeapTrimmer:
             pool.on_given_back(self._tolerated // 2, lambda: self._freed.put(None))
 
     def examine(self) -> float:
-        """Trim the heaps if necessary; return the seconds to wait first, or 0."""
+        """Trim the heaps if necessary; if that must wait, return for how many seconds, else 0."""
         uncounted = self._uncounted()
         if uncounted - self._expected < self._tolerated:
             self._expected = min(self._expected, uncounted)

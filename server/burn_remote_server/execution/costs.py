@@ -28,7 +28,7 @@ TASK_COST: Final = 1_000
 # Freeing one tensor.
 DROPPED_COST: Final = 200
 
-# Freeing one byte of signatures and graphs; that is 250 ns for a step of a graph.
+# Freeing one byte of signatures and graphs; that is 300 ns for a step of a graph.
 DEFINITION_BYTE_COST: Final = 0.5
 
 # Checking a definition and binding it to its kernel, in addition to decoding its bytes.

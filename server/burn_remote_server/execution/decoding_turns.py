@@ -1,4 +1,4 @@
-"""Turns for decoding on the event loop that takes longer than usual."""
+"""Turns in which sessions decode long frames on the event loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 # rarely longer.
 LARGE_FRAME_BYTES: Final = 64 * 1024
 
-# Decoding in steps pauses after this time, and at most one step more.
+# Decoding in steps pauses once it has taken this time; the last step before a pause may exceed it.
 STEP_SECONDS: Final = 0.005
 
 # Shorter turns end without a pause: the event loop's clock has a resolution of a millisecond.
@@ -55,8 +55,8 @@ class DecodingTurns:
     async def run(self, steps: Generator[None, None, T]) -> T:
         """Wait for a turn, and run steps with a pause after each ``STEP_SECONDS``.
 
-        Nobody else decodes meanwhile, so the results of one frame alone are in memory. Returns the
-        result of the steps.
+        No other long frame is decoded during the pauses, so the results of only one such frame are
+        in memory. Returns the result of the steps.
         """
         await self._turn.acquire()
         began = time.perf_counter()

@@ -233,7 +233,7 @@ class Engine:
         return self.place, self._interpreter.executed, self._interpreter.checks
 
     def lost_task(self, reason: str) -> OperationFailed | None:
-        """Return a failure for the current task, which does not return.
+        """Return a failure for the current task, which has not returned for too long.
 
         Returns ``None`` if no task is being executed, or if the task has no time limit. Called by
         another thread.

@@ -62,8 +62,8 @@ NANOSECONDS: Final = 10**9
 # add 0.3 µs to every small operation, and a session runs only one operation at a time.
 RESERVED_WORKSPACE_BYTES: Final = 2**20
 
-# Largest ``signature_bytes`` for which a numbered plan is not counted: that of a signature with 16
-# scalars. 4,096 such plans take 16 MiB.
+# A signature counts in the quota if its ``signature_bytes`` exceed this: the memory of 16 tensors
+# without dimensions. 4,096 signatures of this size take 18 MiB.
 UNCOUNTED_SIGNATURE_BYTES: Final = 16 * 280
 
 # References to a plan besides those of graphs: a local variable and the argument of getrefcount.

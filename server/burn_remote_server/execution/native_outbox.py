@@ -179,7 +179,7 @@ class NativeOutbox:
         self._append(encode_frame(Lent(request, handle)))
 
     def wait(self, request: int, hops: int) -> None:
-        """Send ``Waiting`` to a fetch's target that understands it: earlier work makes progress."""
+        """Tell a fetch's target that understands ``Waiting`` that earlier work makes progress."""
         if self._tells_waiting:
             # 0 is safe for a target that does not understand hops, because it does not pass
             # progress reports on.

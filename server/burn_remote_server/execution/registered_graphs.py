@@ -74,7 +74,7 @@ _Last = tuple[Any, tuple[Operation, ...]]
 
 
 class _Registered:
-    """A registered graph, and its compiled forms, by what calls must have in common."""
+    """A registered graph, and its compiled forms by the keys of the calls that can use them."""
 
     def __init__(self, packed: bytes) -> None:
         self.packed: Final = packed

@@ -54,8 +54,8 @@ DECODED_SIZE: Final = 16
 CHUNK_BYTES_PER_COST: Final = 8
 # While no other session works, and the program often waits for replies, batches of up to this many
 # times the usual limit run on the event loop. That saves two switches between threads, of about
-# 40 µs each, and the competition of both threads for the interpreter's lock. Less than 10, or the
-# event loop could run LAPACK's iterations (``ITERATED_COST``).
+# 40 µs each, and the competition of both threads for the interpreter's lock. It is below 10,
+# because the event loop must not run LAPACK's iterations, which may never end (``ITERATED_COST``).
 ALONE_FACTOR: Final = 8
 # A program often waits for replies if it has executed at most this many operations since the last
 # reply to a read or a sync. A training step of a small network has 60. A program that runs ahead is
@@ -253,7 +253,7 @@ class Session:
     def submit_batch(self, batch: Batch, size: int = 0) -> None:
         """Execute a batch, whose frame has ``size`` bytes, now or after the queued work."""
         engine = self.engine
-        # ``submit_work`` written out: it would take two calls more.
+        # The body of ``submit_work``, inlined to save two function calls.
         self._activity.note(self.identifier)
         self.spent += FRAME_COST + size * DECODED_COST_PER_BYTE
         if not self._worker.queued:
@@ -434,7 +434,7 @@ class Sessions:
         """Return an id for a new session. Raises ``HandshakeRefused`` if too many are open."""
         ended = len(self._busy_ended())
         if len(self._open) + ended >= self._limit:
-            busy = f" ({ended} of them ended, in operations that have not returned)"
+            busy = f" ({ended} of them ended, but their operations have not returned)"
             raise HandshakeRefused(
                 f"the server has {self._limit} open sessions{busy if ended else ''}, its maximum; "
                 "try again later"

@@ -31,7 +31,8 @@ class Worker:
 
     ``memory`` counts the bytes of queued calls. The thread first calls ``prepare``. After each call
     it calls ``progress``. If ``prepare`` or a call raises, it calls ``failed`` with the exception
-    and continues. All methods belong to the event loop's thread.
+    and continues. The methods belong to the event loop's thread. Any thread may read the
+    properties.
     """
 
     def __init__(

@@ -85,7 +85,8 @@ STALE_TIMEOUTS: Final = 1.25
 REPORT_AGAIN_DIVISOR: Final = 20
 REPORTED_AT_ONCE: Final = 64
 
-# Peers' fetches from an ended session that fail in one iteration of the event loop, about 3 ms.
+# When a session ends, at most this many of the peers' fetches from it fail in one iteration of the
+# event loop, about 3 ms.
 FAILED_AT_ONCE: Final = 64
 
 

@@ -25,7 +25,7 @@ __all__ = ["GraphRunner", "Stopped"]
 
 # Most failures that one call of a graph reports. Reads of the outputs return every failure; reports
 # only serve a client that reads no output. The graphs that a client makes of repeated operations
-# have at most as many operations, so their failures are all reported, as without graphs.
+# have at most this many operations, so all of their failures are reported, as without graphs.
 MAX_REPORTED: Final = 64
 
 Report = Callable[[tuple[int, ...], OperationFailed], None]

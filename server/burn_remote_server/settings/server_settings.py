@@ -231,7 +231,7 @@ class Settings(BaseModel):
     max_message_bytes: Annotated[Bytes, Field(ge=MIB)] = Field(
         64 * MIB,
         description="Size of one message of the native protocol, at least 1MiB; a larger message "
-        "ends its session. It does not limit tensors, which arrive in chunks of at most 1 MiB.",
+        "ends its session. It does not limit tensors, which arrive in chunks of 512 KiB.",
     )
     session_queue_batches: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         64,
@@ -247,8 +247,8 @@ class Settings(BaseModel):
     )
     max_session_transfers: Count = Field(
         16_384,
-        description="Tensors that one session exposes to other servers, and also tensors that it "
-        "fetches at the same time; one more fails with QuotaExceeded.",
+        description="Tensors that one session exposes to other sessions and servers, and also "
+        "tensors that it fetches at the same time; one more fails with QuotaExceeded.",
     )
     max_operation_cost: Count | None = Field(
         None,
@@ -294,7 +294,7 @@ class Settings(BaseModel):
 
     transfer_checksum: bool = Field(
         True,
-        description="Check each frame of a peer without TLS by its XXH3 checksum. false saves "
+        description="Check each frame of a peer without TLS by its checksum. false saves "
         "about 100 ms per GB, but leaves network errors undetected. The fetching server decides.",
     )
 
@@ -320,7 +320,8 @@ class Settings(BaseModel):
     heartbeat_seconds: Seconds = Field(
         30.0,
         description="Interval at which client and server ping each other. Each side closes a "
-        "connection that was silent for twice this time, for example of a suspended program.",
+        "connection that was silent for twice this time, for example because a program is "
+        "suspended.",
     )
     lease_seconds: Seconds = Field(
         60.0,
@@ -334,7 +335,8 @@ class Settings(BaseModel):
     )
     fetch_timeout_seconds: Seconds = Field(
         30.0,
-        description="A fetch from another server fails after this time without progress.",
+        description="A fetch of an exposed tensor fails after this time without progress, or after "
+        "1.5 times this time if the other server sends nothing.",
     )
     transfer_expiry_seconds: Seconds = Field(
         300.0,

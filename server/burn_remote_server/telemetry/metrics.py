@@ -121,7 +121,7 @@ ROWS: Final = (
     _Row("burn_remote_graph_replays", "Launches of captured parts of graphs.", "graph_replays"),
     _Row(
         "burn_remote_graph_replay_fallbacks",
-        "Captured parts whose operations ran instead.",
+        "Calls of captured parts that ran the operations one by one instead.",
         "graph_replay_fallbacks",
     ),
     _Row(
@@ -176,7 +176,11 @@ ROWS: Final = (
         "Tensors exposed to other sessions and servers.",
         "transfers_exposed",
     ),
-    _Row("burn_remote_transfers_served", "Tensors sent to other servers.", "transfers_served"),
+    _Row(
+        "burn_remote_transfers_served",
+        "Fetches of exposed tensors, by sessions of this server and by other servers.",
+        "transfers_served",
+    ),
     _Row(
         "burn_remote_transfers_fetched", "Tensors fetched from other servers.", "transfers_fetched"
     ),

@@ -1,8 +1,8 @@
 """The tensors that a device keeps beyond their sessions: contents by digest, and named tensors.
 
 Both belong to a token: sessions with another token can neither find nor replace them, even if they
-know the digest or the name. Arrays are never changed while anything else references them. So
-sessions share an array without a copy, and a kernel that overwrites its input copies it first.
+know the digest or the name. Sessions share an array without a copy, because a kernel overwrites an
+input only if nothing else references it.
 
 A content may be freed at any time: after a while without use, when the limit for contents is
 reached (least recently used first), or when sessions need its memory. A named tensor stays until it

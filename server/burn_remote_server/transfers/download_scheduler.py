@@ -53,7 +53,10 @@ class _Session:
 
 
 class DownloadScheduler:
-    """The downloads of all sessions of a process. Belongs to the event loop's thread."""
+    """The downloads of all sessions of a process.
+
+    ``begin`` is thread-safe; the other methods belong to the event loop's thread.
+    """
 
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
         self._tasks: Final = tasks
@@ -72,7 +75,7 @@ class DownloadScheduler:
     def begin(
         self, owner: object, slot: InFlight, fetch: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
-        """Run ``fetch``, which completes ``slot``, unless the session ends first. Thread-safe."""
+        """Run ``fetch``, which completes ``slot``, unless the session ends first."""
         with self._lock:
             session = self._sessions.get(owner)
             if session is not None:

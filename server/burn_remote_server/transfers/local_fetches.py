@@ -1,7 +1,7 @@
 """Fetches of tensors that another session of the same process exposes.
 
-Such a fetch is an entry in two tables, not a task. A session may have thousands of fetches, and the
-event loop spends no time on waiting ones.
+Such a fetch is an entry in a few tables, not a task. A session may have thousands of fetches, and
+the event loop spends no time on those that wait.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ class _Wait:
 
 
 class LocalFetches:
-    """The waiting fetches of all sessions of a process. Thread-safe, except for ``end``."""
+    """The waiting fetches of all sessions of a process.
+
+    ``begin`` is thread-safe; the other methods belong to the event loop's thread.
+    """
 
     def __init__(
         self,
@@ -119,13 +122,13 @@ class LocalFetches:
             self._fail(wait, source_ended())
 
     def end_source(self, session: int) -> None:
-        """Fail the fetches from a session that has ended. Belongs to the event loop's thread."""
+        """Fail the fetches whose source is a session that has ended."""
         with self._lock:
             waits = self._by_source.pop(session, {})
         self._failures.call(lambda wait: self._fail(wait, source_ended()), waits)
 
     def end(self, owner: object) -> None:
-        """Fail the fetches of a session that has ended. Belongs to the event loop's thread."""
+        """Fail the fetches that a session began before it ended."""
         with self._lock:
             waits = self._waits.pop(owner, {})
         self._failures.call(self._leave, waits)

@@ -43,8 +43,8 @@ __all__ = ["PeerConnection"]
 logger = get_logger(__name__)
 
 # Most fetches of one connection at a time: half of the 2,048 requests that a source serves at a
-# time, because abandoned fetches may occupy the other half. A source does not read more requests,
-# so it could not report that it still works on them.
+# time, because abandoned fetches may occupy the other half. A source leaves further requests
+# unread, so it sends no progress reports for them.
 MAX_FETCHES: Final = 1024
 
 # Most abandoned fetches that are remembered until the peer replies. For further ones, a peer that
@@ -171,7 +171,8 @@ class PeerConnection:
         except TimeoutError:
             raise TransferFailed(f"{self.link.peer} does not accept requests") from None
         except ConnectionLost as error:
-            # Detected before ``receive`` detects it. The caller may retry on another connection.
+            # The send failed before ``receive`` noticed that the connection broke. The caller may
+            # retry over another connection.
             self._break(error)
             assert self.error is not None
             raise self.error from error

@@ -42,7 +42,7 @@ def test_an_equation_may_have_a_complex_and_a_real_matrix(device: br.Device) -> 
         (lambda x: br.linalg.inv(x), "LinearAlgebra.Inv.*singular"),
         (lambda x: br.linalg.solve(x, x[0]), "LinearAlgebra.Solve.*singular"),
         (lambda x: br.linalg.cholesky(-x), "LinearAlgebra.Cholesky.*not positive definite"),
-        (lambda x: br.linalg.svdvals(x * np.nan), "LinearAlgebra.Svdvals.*did not converge"),
+        (lambda x: br.linalg.svdvals(x * np.nan), "LinearAlgebra.Svdvals.*does not converge"),
     ],
 )
 def test_a_matrix_without_a_result_fails_when_it_is_read(

@@ -403,7 +403,7 @@ async def test_a_session_that_ends_during_an_operation_counts_until_that_returns
         sessions.draw_id()
         second = Running()
         sessions.add(second.session)
-        with pytest.raises(HandshakeRefused, match=r"2 open sessions \(1 of them ended, in op"):
+        with pytest.raises(HandshakeRefused, match=r"2 open sessions \(1 of them ended, but"):
             sessions.draw_id()
         gate.opened.set()
         await until(lambda: not running.session.is_working)

@@ -27,7 +27,8 @@ __all__ = ["DIALECT", "BurnSession", "BurnSessions"]
 
 DIALECT: Final = "burn-0.21"
 
-# Of frames up to this size, elements are not subtracted: that would take longer than it is worth.
+# In frames up to this size, ``_decoded_bytes`` does not look for elements of uploads: the search
+# takes longer than a more precise result is worth.
 FEW_BYTES: Final = 4096
 
 

@@ -103,7 +103,8 @@ class Burn22Runner(TaskRunner):
         These are frames without a program, and frames whose operations may be fused with others.
         """
         divided: list[Any] = []
-        follows_operations = False  # the tasks before may be operations, to fuse with the frame's
+        # Whether the task before may be an operation that can be fused with those of the frame.
+        follows_operations = False
         for task in tasks:
             if type(task) is KnownFrame:
                 program = None if self.failure is not None else self._programs.program(task)

@@ -361,7 +361,8 @@ class _Connection:
     def _accept(self, message: Any, size: int) -> _Taken:
         """Execute or queue the work of a frame of ``size`` bytes; return what ``_take`` does."""
         attachment, number = self._attachment, self._number
-        if not attachment.serves(number):  # nor may one that did so while the frame was decoded
+        # A later link may also have taken the session over while the frame was decoded.
+        if not attachment.serves(number):
             return None
         session = attachment.session
         session.counters.client_received_bytes += size

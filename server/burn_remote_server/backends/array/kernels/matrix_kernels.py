@@ -23,8 +23,8 @@ __all__ = ["NO_CONVERGENCE", "MatrixKernels"]
 
 _SINGULAR: Final = "a matrix is singular, so it has no inverse; burn_remote.linalg.pinv has one"
 _NOT_DEFINITE: Final = "a matrix is not positive definite, so it has no Cholesky factor"
-NO_CONVERGENCE: Final = "the iteration did not converge; a matrix may have elements that are NaN"
-_NOT_FINITE: Final = "the iteration did not converge: a matrix has elements of NaN or infinity"
+NO_CONVERGENCE: Final = "the iteration did not converge"
+_NOT_FINITE: Final = "the iteration does not converge for a matrix with NaN or infinity"
 
 
 class MatrixKernels(KernelFamily):
