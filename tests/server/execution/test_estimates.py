@@ -18,11 +18,12 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from burn_remote_protocol.dtypes import BF16, F16, F32, F64, DType
+from burn_remote_protocol.dtypes import BF16, F16, F32, F64, I8, I16, I32, I64, U32, U64, DType
 from burn_remote_protocol.operations.estimates import estimated
 from burn_remote_protocol.operations.table import TABLE
 from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.costs import TASK_COST
 from support.kernels import on_host, signature
@@ -109,6 +110,44 @@ def test_random_numbers_take_no_more_scratch_memory_than_their_estimate(
     run = NumpyBackend().open_session().bind(workload.signature)
     _, workspace = estimated(workload.signature.row.estimates, workload.signature.call)
     assert scratch_bytes(workload, run) <= workspace + MEBIBYTE
+
+
+@on_host
+@pytest.mark.parametrize(
+    "name, source, target",
+    [
+        *(("Base.Cast", F64, target) for target in (F16, BF16, F32)),
+        *(
+            ("Int.IntoFloat", source, target)
+            for source in (I16, I32, U32, I64, U64)
+            for target in (F16, BF16, F32)
+        ),
+        *((name, dtype, dtype) for name in ("Numeric.Neg", "Numeric.Sign") for dtype in (F16, F32)),
+    ],
+)
+def test_elementwise_operations_take_no_more_scratch_memory_than_their_estimate(
+    name: str, source: DType, target: DType
+) -> None:
+    out = TensorSpec((500_000,), target)
+    called = signature(name, TensorSpec(out.shape, source), out=out)
+    ones = np.ones(out.shape, array_dtype(source))
+    run = NumpyBackend().open_session().bind(called)
+    _, workspace = estimated(called.row.estimates, called.call)
+    assert scratch_bytes(Workload(called, (ones,)), run) <= workspace + MEBIBYTE
+
+
+@on_host
+@pytest.mark.parametrize("shape", [(2_000_000, 2), (2, 2_000_000)])
+@pytest.mark.parametrize("dtype", [F16, F32, I8], ids=str)
+@pytest.mark.parametrize("name", ["Base.AnyDim", "Base.AllDim", "Numeric.MaxDim", "Numeric.MinDim"])
+def test_reductions_take_no_more_scratch_memory_than_their_estimate(
+    name: str, dtype: DType, shape: tuple[int, int]
+) -> None:
+    called = signature(name, TensorSpec(shape, dtype), axis=1, accumulator_len=0)
+    run = NumpyBackend().open_session().bind(called)
+    _, workspace = estimated(called.row.estimates, called.call)
+    ones = np.ones(shape, array_dtype(dtype))
+    assert scratch_bytes(Workload(called, (ones,)), run) <= workspace + MEBIBYTE
 
 
 @on_host

@@ -188,7 +188,7 @@ REPEAT_DIM: Final = Row(
 CAT: Final = Row(
     "Base", "Cat", (tensors_in("tensors"), usize("dim"), tensor_out("out")), cat, estimates.CAT
 )
-CAST: Final = Row("Base", "Cast", UNARY, cast, estimates.elementwise(6))
+CAST: Final = Row("Base", "Cast", UNARY, cast, estimates.conversion(6))
 EMPTY: Final = Row("Base", "Empty", CREATION, created(ANY), estimates.elementwise(1))
 ONES: Final = Row("Base", "Ones", CREATION, created(ANY), estimates.elementwise(1))
 ZEROS: Final = Row("Base", "Zeros", CREATION, created(ANY), estimates.elementwise(1))
@@ -210,7 +210,7 @@ ALL_DIM: Final = Row(
     "AllDim",
     REDUCE_DIM,
     any_of_axis(ANY - QUANTIZED),
-    estimates.along_rows(3, 40),
+    estimates.along_rows(3, 40, elements=1),
     SINCE_BURN_0_22,
 )
 ANY_DIM: Final = Row(
@@ -218,7 +218,7 @@ ANY_DIM: Final = Row(
     "AnyDim",
     REDUCE_DIM,
     any_of_axis(ANY - QUANTIZED),
-    estimates.along_rows(3, 40),
+    estimates.along_rows(3, 40, elements=1),
     SINCE_BURN_0_22,
 )
 

@@ -11,7 +11,7 @@ from burn_remote_protocol.operations.rules.elementwise_rules import broadcast, i
 from burn_remote_protocol.operations.rules.linear_rules import matmul
 from burn_remote_protocol.operations.shared_fields import BINARY, SCALAR, UNARY
 
-INTO_FLOAT: Final = Row("Int", "IntoFloat", UNARY, into_float(INTEGERS), estimates.elementwise(3))
+INTO_FLOAT: Final = Row("Int", "IntoFloat", UNARY, into_float(INTEGERS), estimates.conversion(3))
 BITWISE_AND: Final = Row("Int", "BitwiseAnd", BINARY, broadcast(INTEGERS), estimates.elementwise(3))
 BITWISE_AND_SCALAR: Final = Row(
     "Int", "BitwiseAndScalar", SCALAR, same(INTEGERS), estimates.elementwise(3)

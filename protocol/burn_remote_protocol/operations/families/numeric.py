@@ -142,10 +142,10 @@ MIN_DIM_WITH_INDICES: Final = Row(
 )
 MIN: Final = Row("Numeric", "Min", UNARY, reduce_all(NUMBERS), estimates.per_element(2))
 MAX_DIM: Final = Row(
-    "Numeric", "MaxDim", REDUCE_DIM, reduce_axis(NUMBERS), estimates.along_rows(3, 40)
+    "Numeric", "MaxDim", REDUCE_DIM, reduce_axis(NUMBERS), estimates.along_rows(3, 40, 12)
 )
 MIN_DIM: Final = Row(
-    "Numeric", "MinDim", REDUCE_DIM, reduce_axis(NUMBERS), estimates.along_rows(3, 40)
+    "Numeric", "MinDim", REDUCE_DIM, reduce_axis(NUMBERS), estimates.along_rows(3, 40, 12)
 )
 MAX_ABS: Final = Row("Numeric", "MaxAbs", UNARY, reduce_all(NUMBERS), estimates.per_element(3, 8))
 MAX_ABS_DIM: Final = Row(
@@ -186,9 +186,11 @@ CUM_PROD: Final = Row(
 CUM_MIN: Final = Row("Numeric", "CumMin", DIM, along_axis(NUMBERS), estimates.along_rows(8, 80))
 CUM_MAX: Final = Row("Numeric", "CumMax", DIM, along_axis(NUMBERS), estimates.along_rows(8, 80))
 
-NEG: Final = Row("Numeric", "Neg", UNARY, same(NUMBERS), estimates.elementwise(2), SINCE_BURN_0_22)
+NEG: Final = Row(
+    "Numeric", "Neg", UNARY, same(NUMBERS), estimates.elementwise(2, halves=6), SINCE_BURN_0_22
+)
 SIGN: Final = Row(
-    "Numeric", "Sign", UNARY, same(NUMBERS), estimates.elementwise(4), SINCE_BURN_0_22
+    "Numeric", "Sign", UNARY, same(NUMBERS), estimates.elementwise(4, halves=6), SINCE_BURN_0_22
 )
 CLAMP_MIN: Final = Row(
     "Numeric",
