@@ -193,6 +193,21 @@ CASES |= {
     "logsumexp complex": lambda p: torch.logsumexp(drawn(p, 3, 4, dtype=COMPLEX), 1),
     "logcumsumexp complex": lambda p: torch.logcumsumexp(drawn(p, 3, 4, dtype=COMPLEX), 1),
 }
+BITS = [[True, False, True], [False, False, True]]
+CASES |= {
+    f"{name} of bools": lambda p, name=name: getattr(torch, name)(  # type: ignore[misc]
+        torch.tensor(BITS).to(p), torch.tensor(BITS[0]).to(p)
+    )
+    for name in ("maximum", "minimum", "fmax", "fmin", "clamp_min", "clamp_max")
+}
+CASES |= {
+    "cummax of bools": lambda p: torch.cummax(torch.tensor(BITS).to(p), 1),
+    "cummin of bools": lambda p: torch.cummin(torch.tensor(BITS).to(p), 1),
+    "logsumexp of no elements": lambda p: torch.logsumexp(drawn(p, 0, 3), 0),
+    "masked_select of nothing": lambda p: with_gradients(
+        lambda x: x.masked_select(x > 100), drawn(p, 3, 4)
+    ),
+}
 REPEATED = [[1.0, 2.0, 2.0, 3.0], [3.0, 1.0, 3.0, 1.0], [1.0, 1.0, 1.0, 1.0], [4.0, 3.0, 2.0, 1.0]]
 CASES |= {
     "mode": lambda p: with_gradients(torch.mode, torch.tensor(REPEATED).to(p)),

@@ -49,6 +49,7 @@ OPERATORS = [
     "special.ndtri",
     "take",
     "triangular_solve",
+    "unique",
     "unique_consecutive",
 ]
 

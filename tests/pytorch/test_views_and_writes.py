@@ -352,3 +352,17 @@ def test_an_expanded_tensor_can_be_filled(device: Any, value: Any) -> None:
     assert filled.tolist() == [2, 2, 2, 2]
     with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
         x[:1].expand(4).mul_(2)
+
+
+def test_an_expanded_tensor_can_be_filled_by_a_mask(device: Any) -> None:
+    mask = torch.tensor([[True, False, False], [False, False, True]])
+    seen = []
+    for place in ("cpu", device):
+        x = torch.arange(3.0, device=place)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch deprecates it
+            x.expand(2, 3).masked_fill_(mask.to(place), 7.0)
+            y = torch.zeros(2, 1, device=place)
+            y.expand(2, 3).masked_fill_(mask.to(place), 2.0)
+        seen.append((x.tolist(), y.tolist()))
+    assert seen[0] == seen[1]

@@ -62,8 +62,8 @@ def checked(func: Any) -> Callable[[Any, dict[str, Any]], None] | None:
             _check_dtypes(name, leaves)
         elif name in _INDEXED:
             _check_masks(args[0], args[1])
-        elif name == "index_select" and args[2].dim() > 1:
-            raise IndexError("index_select(): Index is supposed to be a vector")
+        elif name in ("index_add", "index_copy", "index_select"):
+            _check_places(name, args[0], args[2])
         _check_without_elements(func, leaves, structure)
         if len(_passed) >= _LIMIT:
             _passed.clear()
@@ -81,6 +81,17 @@ def _check_dtypes(name: str, leaves: Sequence[Any]) -> None:
     if len(set(dtypes)) > 1:
         found = ", ".join(map(str, dtypes))
         raise RuntimeError(f"{name} expects tensors of the same dtype, but got: {found}")
+
+
+def _check_places(name: str, x: Any, index: Any) -> None:
+    if index.dtype not in (torch.int32, torch.int64):
+        raise RuntimeError(f"{name}(): Expected dtype int32/int64 for index but got {index.dtype}")
+    if index.dim() > 1:
+        raise IndexError(f"{name}(): Index is supposed to be a vector")
+    if name == "index_select" and not x.dim() and index.numel() != 1:
+        raise RuntimeError(
+            f"index_select(): Index to scalar can have only 1 value, got {index.numel()} values"
+        )
 
 
 def _check_masks(x: Any, indices: Sequence[Any]) -> None:

@@ -41,8 +41,9 @@ _FUNCTIONAL_NAMES: Final = {
     "_log_softmax.out": "_log_softmax",
 }
 
-# These may write to expanded tensors, because all elements get the same value.
+# These may write to expanded tensors, because all elements that they write get the same value.
 _FILLS: Final = frozenset({"fill_.Scalar", "fill_.Tensor"})
+_MASKED_FILLS: Final = frozenset({"masked_fill_.Scalar", "masked_fill_.Tensor"})
 
 
 def writing(func: Any, resolve: Resolve) -> Handler:
@@ -101,8 +102,8 @@ def _values_of(functional: Any, resolve: Resolve) -> Callable[[Any, dict[str, An
     """Return a function from arguments to the values of the results of an operation."""
     function = TABLE.get(functional)
     if function is not None:
-        planner = Planner(function)
         check = checked(functional)
+        planner = Planner(function, check=check)
 
         def compute(args: Any, kwargs: dict[str, Any]) -> Any:
             found = planner.find(args, kwargs)
@@ -149,6 +150,7 @@ def _in_place(func: Any, functional: Any, resolve: Resolve) -> Handler:
     compute = _values_of(functional, resolve)
     defaults = _own_defaults(func, functional)
     fills = name_of(func) in _FILLS
+    fills_by_mask = name_of(func) in _MASKED_FILLS
     is_absolute = name_of(func) == "abs_"
 
     def handle(args: Any, kwargs: dict[str, Any]) -> Any:
@@ -160,9 +162,10 @@ def _in_place(func: Any, functional: Any, resolve: Resolve) -> Handler:
             )
         if len(args) in defaults:
             args = (*args, *[x for place, x in sorted(defaults.items()) if place >= len(args)])
-        written = without_repetition(target) if fills else target
+        written = without_repetition(target) if fills or fills_by_mask else target
         if written is not target:
-            args = (written, *args[1:])
+            others = (_mask_of(written, target, args[1]), *args[2:]) if fills_by_mask else args[1:]
+            args = (written, *others)
         if is_absolute and target.is_complex():
             raise RuntimeError("In-place abs is not supported for complex tensors.")
         value = compute(args, kwargs)
@@ -171,6 +174,12 @@ def _in_place(func: Any, functional: Any, resolve: Resolve) -> Handler:
         return target
 
     return handle
+
+
+def _mask_of(written: BurnTensor, target: BurnTensor, mask: Any) -> Any:
+    """Return which elements a mask of an expanded tensor selects, each of them once."""
+    repeated = [axis for axis, n in enumerate(written.shape) if n != target.shape[axis]]
+    return mask.expand(target.shape).any(dim=repeated, keepdim=True)
 
 
 def _into_outputs(functional: Any, outputs: list[str], resolve: Resolve) -> Handler:

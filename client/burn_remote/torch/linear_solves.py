@@ -66,6 +66,11 @@ def _lu_solve(args: Any, kwargs: dict[str, Any]) -> Any:
 
 def _solve(args: Any, kwargs: dict[str, Any]) -> Any:
     x, right, left = args[0], args[1], kwargs.get("left", True)
+    if x.dtype is not right.dtype:
+        raise RuntimeError(
+            "linalg.solve: Expected A and B to have the same dtype, but found A of type "
+            f"{x.dtype} and B of type {right.dtype} instead"
+        )
     place = x._place
     matrix, value = value_of(x), value_of(right)
     is_vector = value.ndim == 1 or (

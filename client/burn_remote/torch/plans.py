@@ -115,8 +115,15 @@ class Plan:
 class Planner:
     """The plans of one operation, by its arguments."""
 
-    def __init__(self, function: Callable[..., Any], most_calls: int = MAX_CALLS) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        most_calls: int = MAX_CALLS,
+        check: Callable[[Any, dict[str, Any]], None] | None = None,
+    ) -> None:
+        """Plan calls of a function; ``check`` raises if the function must not take arguments."""
         self._function = function
+        self._check = check
         self._most_calls = most_calls
         # ``None`` for a call that was seen once, ``False`` for one that cannot be recorded.
         self._plans: dict[tuple[Any, ...], Plan | bool | None] = {}
@@ -148,6 +155,8 @@ class Planner:
         plan = self._plans.get(found)
         if type(plan) is Plan:
             return plan, values, False
+        if self._check is not None:
+            self._check(args, kwargs)
         if not self.is_recordable(found):
             return None
         return self.record(found, client, values, lambda *given: self._run(args, kwargs, given))

@@ -110,8 +110,8 @@ def wrapped_strided(result: Any, strides: Any, place: Any) -> Any:
 def functional(func: Any, function: Callable[..., Any]) -> Handler:
     """Return the handler of an overload of the table. Its results are new tensors."""
     always = not is_row_major(func)
-    planner = Planner(function)
     check = checked(func)
+    planner = Planner(function, check=check)
 
     def wrapped(result: Any, args: Any, kwargs: dict[str, Any], place: Any, plain: bool) -> Any:
         if always or not plain or kwargs.get("memory_format") is not None:

@@ -221,12 +221,14 @@ def fmod(x: Any, y: Any) -> Tensor:
 
 @aten("maximum")
 def maximum(x: Tensor, y: Tensor) -> Tensor:
-    return br.maximum(*_both(x, y))
+    x, y = _both(x, y)
+    return br.logical_or(x, y) if x.dtype.is_bool else br.maximum(x, y)
 
 
 @aten("minimum")
 def minimum(x: Tensor, y: Tensor) -> Tensor:
-    return br.minimum(*_both(x, y))
+    x, y = _both(x, y)
+    return br.logical_and(x, y) if x.dtype.is_bool else br.minimum(x, y)
 
 
 def _ignoring_nan(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -242,8 +244,8 @@ def _ignoring_nan(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return choose
 
 
-implement("fmax", _ignoring_nan(br.maximum))
-implement("fmin", _ignoring_nan(br.minimum))
+implement("fmax", _ignoring_nan(maximum))
+implement("fmin", _ignoring_nan(minimum))
 
 
 for _name, _compare in (
@@ -361,8 +363,8 @@ def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
         min, max = (int(bound) if type(bound) is bool else bound for bound in (min, max))
     if type(min) is Tensor or type(max) is Tensor:
         if min is not None:
-            x = br.maximum(x, _of(min, dtype))
-        return x if max is None else br.minimum(x, _of(max, dtype))
+            x = maximum(x, _of(min, dtype))
+        return x if max is None else minimum(x, _of(max, dtype))
     if min is not None and max is not None and min > max:
         return br.full_like(x, max) if not x.dtype.is_floating else x * 0 + max
     if any(bound is not None and math.isnan(bound) for bound in (min, max)):
@@ -407,6 +409,8 @@ def addcdiv(x: Tensor, y: Tensor, z: Tensor, *, value: Any = 1) -> Tensor:
 def lerp(x: Tensor, end: Tensor, weight: Any) -> Tensor:
     if not (x.dtype.is_floating or x.dtype.is_complex):
         raise UsageError(f"lerp takes tensors of floating-point numbers, not of {x.dtype}")
+    if end.dtype is not x.dtype:
+        raise UsageError(f"lerp expects an end of the dtype {x.dtype}, not {end.dtype}")
     if type(weight) is Tensor:
         return br.where(
             br.abs(weight) < 0.5, x + weight * (end - x), end - (end - x) * (1 - weight)

@@ -192,10 +192,15 @@ def masked_select(x: Tensor, mask: Tensor) -> Tensor:
 
 @aten("masked_scatter")
 def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    if x.dtype is not source.dtype:
+        raise UsageError(
+            "masked_scatter: expected self and source to have same dtypes but got "
+            f"{x.dtype} and {source.dtype}"
+        )
     x, mask = br.broadcast_arrays(x, mask)
     shape = x.shape
     mask = br.flatten(mask)
-    if not mask.size:
+    if not mask.size or not source.size:  # without a source, no element may be selected
         return x
     places = br.maximum(br.cumulative_sum(converted_to(mask, br.int64), axis=0) - 1, 0)
     # An element that the mask does not select needs no element of the source, so its place is 0,
@@ -213,6 +218,8 @@ def nonzero(x: Tensor) -> Tensor:
 
 @aten("take")
 def take(x: Tensor, index: Tensor) -> Tensor:
+    if not x.size and index.size:
+        raise IndexError("take(): tried to take from an empty tensor")
     return br.reshape(br.take(br.flatten(x), br.flatten(index), axis=0), index.shape)
 
 
@@ -330,6 +337,39 @@ def unique(
     none = br.zeros((0,), dtype=br.int64, device=x.device)
     inverse = br.reshape(found.inverse_indices, x.shape) if return_inverse else none
     return found.values, inverse, found.counts if return_counts else none
+
+
+@aten("_unique")
+def unique_and_inverse(
+    x: Tensor, sorted: bool = True, return_inverse: bool = False
+) -> tuple[Tensor, Tensor]:
+    return unique(x, sorted, return_inverse)[:2]
+
+
+@aten("unique_dim")
+def unique_along(
+    x: Tensor,
+    dim: int,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the distinct slices along an axis in lexicographic order; see ``unique``."""
+    count = x.shape[dim]
+    rows = br.reshape(br.moveaxis(x, dim, 0), (count, -1))
+    order = br.arange(count, dtype=br.int64, device=x.device)
+    # Stable sorts from the last element of the slices to the first order them.
+    for column in range(rows.shape[1] - 1, -1, -1):
+        keys = br.take(rows[:, column], order, axis=0)
+        keys = converted_to(keys, br.uint8) if keys.dtype.is_bool else keys
+        order = br.take(order, br.sort_with_indices(keys, axis=0)[1], axis=0)
+    ordered = br.take(x, order, axis=dim)
+    values, inverse, counts = unique_consecutive(ordered, True, return_counts, dim)
+    if return_inverse:
+        inverse = br.update_along(br.zeros_like(inverse), 0, order, inverse)
+    else:
+        inverse = br.zeros((0,), dtype=br.int64, device=x.device)
+    return values, inverse, counts
 
 
 @aten("unique_consecutive")

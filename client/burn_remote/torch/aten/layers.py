@@ -11,6 +11,7 @@ import burn_remote.functional as F
 from burn_remote.functions.casting import at_least_float32, converted_to
 from burn_remote.torch.aten.promotion import cast, filled_like
 from burn_remote.torch.aten.table import aten
+from burn_remote_protocol.errors import UsageError
 
 __all__: list[str] = []
 
@@ -147,6 +148,8 @@ def convolution_backward(
 def layer_norm(
     x: Tensor, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
+    if not x.dtype.is_floating:
+        raise UsageError(f"layer_norm takes tensors of floating-point numbers, not of {x.dtype}")
     wide = at_least_float32(x)
     axes = tuple(range(x.ndim - len(normalized_shape), x.ndim))
     middle = br.mean(wide, axis=axes, keepdims=True)

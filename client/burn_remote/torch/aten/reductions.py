@@ -11,6 +11,7 @@ from burn_remote.functions.casting import converted_to
 from burn_remote.torch.aten.elementwise import log_of_sum
 from burn_remote.torch.aten.promotion import as_floats, cast, filled_like
 from burn_remote.torch.aten.table import aten, implement
+from burn_remote_protocol.errors import UsageError
 
 __all__: list[str] = []
 
@@ -170,6 +171,8 @@ def topk(
 ) -> tuple[Tensor, Tensor]:
     if not x.ndim:
         return x, filled_like(x, 0, (), br.int64)
+    if x.dtype.is_complex:
+        raise UsageError(f"topk takes tensors of ordered numbers, not of {x.dtype}")
     return br.topk(x, k, dim, largest=largest)
 
 
@@ -261,12 +264,19 @@ def nanmedian(x: Tensor) -> Tensor:
     return nanmedian_along(br.flatten(x), 0)[0]
 
 
-def _cumulative_extreme(better: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
+def _cumulative_extreme(
+    name: str, better: Callable[[Tensor, Tensor], Tensor]
+) -> Callable[..., Any]:
     def accumulate(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         """Scan in rounds: each combines elements ``reach`` apart, and doubles ``reach``.
 
         A later element replaces an equal earlier one; NaN replaces all others.
         """
+        if x.dtype.is_complex:
+            raise UsageError(f"{name} takes tensors of ordered numbers, not of {x.dtype}")
+        if x.dtype.is_bool:
+            values, places = accumulate(converted_to(x, br.uint8), dim)
+            return converted_to(values, br.bool), places
         if not x.ndim or not x.size:
             return x, filled_like(x, 0, x.shape, br.int64)
         dim %= x.ndim
@@ -293,8 +303,8 @@ def _cumulative_extreme(better: Callable[[Tensor, Tensor], Tensor]) -> Callable[
     return accumulate
 
 
-implement("cummax", _cumulative_extreme(br.greater))
-implement("cummin", _cumulative_extreme(br.less))
+implement("cummax", _cumulative_extreme("cummax", br.greater))
+implement("cummin", _cumulative_extreme("cummin", br.less))
 
 
 @aten("_logcumsumexp")
@@ -322,6 +332,8 @@ def count_nonzero(x: Tensor, dim: Any = None) -> Tensor:
 def logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     (x,) = as_floats(x)
     axes = _axes(x, dim)
+    if not x.size:
+        return br.log(br.sum(x, axis=axes, keepdims=keepdim))
     largest = br.max(br.real(x) if x.dtype.is_complex else x, axis=axes, keepdims=True)
     largest = br.mask_fill(largest, br.isinf(largest), 0.0)
     total = br.log(br.sum(br.exp(x - largest), axis=axes, keepdims=True)) + largest

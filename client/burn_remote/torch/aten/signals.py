@@ -80,6 +80,9 @@ def _slopes(away: Tensor, distance: Tensor, p: float) -> Tensor:
 
 @aten("_cdist_forward")
 def cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Tensor:
+    for x in (x1, x2):
+        if not x.dtype.is_floating:
+            raise UsageError(f"cdist takes tensors of floating-point numbers, not of {x.dtype}")
     return _norm(_apart(x1, x2), p)
 
 
