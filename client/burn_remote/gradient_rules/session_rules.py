@@ -7,7 +7,7 @@ from burn_remote_protocol.operations.families import bools, ints, session
 
 never("it acts on a handle, not on elements", session.INIT, session.DROP)
 never(
-    "the gradients of a server's custom operations are unknown; define the gradient of the "
+    "the gradient of a server's custom operation is unknown; define the gradient of the "
     "function that calls it with burn_remote.custom_vjp",
     session.CUSTOM,
 )

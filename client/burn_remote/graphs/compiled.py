@@ -79,7 +79,7 @@ class CompiledFunction(Generic[P, R]):
         self._warnings: set[str] = set()
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        """Bind a method. ``self`` is a static argument; its tensors must be other arguments."""
+        """Bind a method. ``self`` is static; its tensors must be arguments of their own."""
         return self if instance is None else types.MethodType(self, instance)
 
     # One method, because each further call costs 0.1 of 5 µs.

@@ -59,7 +59,7 @@ class Guard(NamedTuple):
 
     @property
     def read(self) -> Callable[[], Any] | None:
-        """A function that returns the value now, if the path has no steps."""
+        """The function that returns the value now, if the path has no steps; else ``None``."""
         return None if self.path or isinstance(self.root, int) else self.root
 
     def holds(self, statics: Sequence[Any]) -> bool:

@@ -107,7 +107,10 @@ class TrackedFunction:
         for node in nodes:
             node.saved = tuple([recorder.copied(one) for one in node.saved or ()])
         if any(type(node.backward) is RetainingBackward for node in nodes):
-            raise UsageError("the compiled function calls retain_grad(); return the tensor")
+            raise UsageError(
+                "the compiled function calls retain_grad(); return the gradient that "
+                "burn_remote.autograd.grad(loss, x) returns"
+            )
         saved = [recorder.source_of(handle) for node in nodes for handle in node.saved or ()]
         sources = [recorder.source_of(one.symbol) for one in results]
         # The results first: a failure of the graph is reported for its first output.

@@ -118,9 +118,9 @@ def distinction(*devices: Any) -> str:
 class RunnerClient(Protocol):
     """Runs operations on one device, in the order in which they are issued.
 
-    Only reads, syncs, dtype queries and some storage tasks return a value to wait for. All other
-    methods return at once, except for a move through this process. The failure of an operation is
-    raised when its outputs are read.
+    Only reads, syncs, dtype queries and some storage tasks return a value to wait for. No other
+    method waits until the server has executed something, except for some moves (see
+    ``SessionRunner.move``). The failure of an operation is raised when its outputs are read.
     """
 
     @property

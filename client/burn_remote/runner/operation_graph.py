@@ -11,8 +11,8 @@ from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = ["CodePosition", "Graph", "GraphPart", "GraphStep", "part_of"]
 
-# The bound on a definition, so that it takes about one batch (64 KiB). The two numbers below
-# estimate a step as at least a third more than its bytes on the wire.
+# The bound on a definition as the two numbers below estimate it. They count at least a third more
+# than a step's bytes on the wire, so a definition takes about one batch (64 KiB) at most.
 MAX_GRAPH_BYTES: Final = 96 * 1024
 STEP_BYTES: Final = 6
 SLOT_BYTES: Final = 4

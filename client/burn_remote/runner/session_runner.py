@@ -144,7 +144,7 @@ class SessionRunner:
 
     def read_tensor_async(self, handle: TensorHandle) -> Pending[TensorData]:
         """Request a tensor's elements; see ``RunnerClient.read_tensor_async``."""
-        if recording.runner is not None:  # it is around another device, and refuses every read
+        if recording.runner is not None:  # of another device; it refuses every read
             recording.runner.read_tensor_async(handle)
         return self.session.read(handle.id, handle.spec)
 
@@ -213,7 +213,7 @@ class SessionRunner:
 
     def storage_task(self, task: StorageTask, handles: Sequence[TensorHandle]) -> Any:
         """Issue a task about what the server stores; see ``RunnerClient.storage_task``."""
-        if recording.runner is not None:  # it is around another device, and refuses every such task
+        if recording.runner is not None:  # of another device; it refuses every such task
             recording.runner.storage_task(task, handles)
         return task.issue(self.session, handles)
 

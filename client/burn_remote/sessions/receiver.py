@@ -88,7 +88,7 @@ class Receiver:
                 self._wanted.set()
 
     def attend(self) -> None:
-        """Have the attendant read now, because no thread waits for a reply that is awaited."""
+        """Have the attendant read now, because no thread waits for a reply that is expected."""
         self._wanted.set()
 
     def poll(self) -> None:

@@ -11,9 +11,9 @@ __all__ = ["Traffic"]
 class Traffic:
     """Counts since the session opened. Bytes are those of the frames, without WebSocket headers.
 
-    ``requests`` counts requests with a response: reads, ``sync`` and dtype queries. Requests that a
-    program waits for one after the other cost a round trip each. ``followed`` counts the operations
-    that were sent as part of a graph which the session recognized by itself.
+    ``requests`` counts requests with a response, such as reads, ``sync`` and dtype queries.
+    Requests that a program waits for one after the other cost a round trip each. ``followed``
+    counts the operations that were sent as part of a graph which the session recognized by itself.
     """
 
     operations: int = 0

@@ -341,6 +341,29 @@ def test_a_function_that_calls_backward_on_its_argument_runs_uncompiled(
     np.testing.assert_array_equal(w.grad.numpy(), [2, 6])
 
 
+def test_what_the_warning_about_retain_grad_advises_is_compiled(device: br.Device) -> None:
+    def retains(w: br.Tensor) -> tuple[br.Tensor, br.Tensor]:
+        hidden = w * 2
+        hidden.retain_grad()
+        return (hidden * hidden).sum(), hidden
+
+    def returns(w: br.Tensor) -> tuple[br.Tensor, br.Tensor]:
+        hidden = w * 2
+        loss = (hidden * hidden).sum()
+        return loss, gradients_of(loss, hidden)[0]
+
+    w = br.tensor([1.0, 3.0], device=device).requires_grad_()
+    with pytest.warns(UserWarning, match=r"calls retain_grad\(\); return the gradient"):
+        loss, hidden = br.compile(retains)(w)
+    loss.backward()
+    assert hidden.grad is not None
+    fast = br.compile(returns)
+    for _ in range(2):
+        loss, gradient = fast(w)  # without a warning
+        np.testing.assert_array_equal(gradient.numpy(), hidden.grad.numpy())
+    assert "1 graph>" in repr(fast)
+
+
 def test_a_captured_tracked_tensor_gets_its_gradient_uncompiled(device: br.Device) -> None:
     captured = br.ones((2,), device=device).requires_grad_()
     fast = br.compile(lambda w: (w * captured).sum())

@@ -1,9 +1,9 @@
 """The sockets of a session in one of Burn's dialects.
 
 Burn 0.21 sends tasks on ``/request`` and responses on ``/response``; Burn 0.22 sends both on
-``/session``. The dialects cannot resume a session, and a real server does not report errors: it
-closes a socket, often only ``/request``. All sockets are therefore watched. None is ever pinged,
-because a ping would end the session.
+``/session``. The dialects cannot resume a session, and a real server does not report that an
+operation failed: it closes a socket, often only ``/request``. All sockets are therefore watched.
+None is ever pinged, because a ping would end the session.
 """
 
 from __future__ import annotations

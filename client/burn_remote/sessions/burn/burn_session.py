@@ -1,7 +1,8 @@
 """Sessions in one of Burn's dialects, with a real Burn server or ours.
 
 They behave like native sessions as far as the dialect allows. The dialect has one message per
-operation, cannot resume after a broken connection, and reports a failure only at a read.
+operation, cannot resume after a broken connection, and has room for a failure only in the reply to
+a read or a sync.
 """
 
 from __future__ import annotations

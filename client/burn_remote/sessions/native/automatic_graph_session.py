@@ -180,7 +180,7 @@ class AutomaticGraphSession(NativeSession):
             raise
 
     def _fill(self, step: PatternStep, inputs: list[int]) -> bool:
-        """Compare an operation's inputs with the expected ones; fill slots that are used first."""
+        """Compare an operation's inputs with the expected ones; fill slots without an id."""
         slots, base = self._slots, self._base
         for slot, tensor in zip(step.slots, inputs, strict=True):
             known = slots[slot]

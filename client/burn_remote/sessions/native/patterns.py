@@ -61,8 +61,8 @@ class PatternStep:
 
     ``slots`` are the slots of the inputs; ``left`` and ``right`` are the first two of them. The
     outputs of the steps have the slots from 0 on. The tensors that a pattern takes from outside
-    have -1, -2, and so on, in the order in which they are used first. So patterns that begin with
-    the same operations have the same slots for them.
+    have -1, -2, and so on, in the order of their first use. So patterns that begin with the same
+    operations have the same slots for them.
     """
 
     __slots__ = (

@@ -23,8 +23,8 @@ __all__: list[str] = []
 
 Tensor = br.Tensor
 
-# Arguments below this one are shifted upwards before an asymptotic series is used: its terms then
-# fall to 1e-17 within those below.
+# Smaller arguments are increased by this number before an asymptotic series is used: with the
+# Bernoulli numbers below, its terms then fall to 1e-17.
 _SHIFT = 10
 # Bernoulli numbers B2, B4 …
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
@@ -75,13 +75,13 @@ def _series(t: Tensor, function: Callable[[Any], Any], degree: int) -> Tensor:
 
 
 def _reflected(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where arguments are reflected to ``1 - x``, and arguments of at least 0.5."""
+    """Reflect arguments below 0.5 to ``1 - x``; return a mask of these, and the arguments."""
     negative = x < 0.5
     return negative, br.where(negative, 1 - x, x)
 
 
 def _shifted(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where arguments are shifted by ``_SHIFT``, and the arguments after it."""
+    """Add ``_SHIFT`` to smaller arguments; return a mask of these, and the arguments."""
     small = x < _SHIFT
     return small, br.where(small, x + _SHIFT, x)
 
@@ -136,7 +136,7 @@ def polygamma(n: int, x: Tensor) -> Tensor:
 
 @_in_float64
 def _derivative(x: Tensor, n: int) -> Tensor:
-    """Return the derivative ``n`` of the digamma function, from 1 on."""
+    """Return the ``n``-th derivative of the digamma function, for ``n`` of at least 1."""
     negative, positive = _reflected(x)
     small, z = _shifted(positive)
     # (-1)^(n + 1) times the derivative of the asymptotic series, and of the shifted terms.

@@ -24,7 +24,7 @@ TABLE: Final[dict[Any, Callable[..., Any]]] = {}
 def overload(name: str) -> Any:
     """Return the overload with a name such as ``add.Tensor``; ``exp`` is ``exp.default``.
 
-    Return ``None`` if this version of PyTorch does not have it.
+    Returns ``None`` if this version of PyTorch does not have it.
     """
     packet_name, _, overload_name = name.partition(".")
     packet = getattr(torch.ops.aten, packet_name, None)
