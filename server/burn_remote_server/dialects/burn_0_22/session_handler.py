@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.dialects.burn_0_22 import (
     VERSION,
@@ -263,6 +263,21 @@ class _Intake:
                 return
             self._submit(batch)
 
+    def take_alone(self, frame: bytes | memoryview) -> bool:
+        """Handle a frame that arrived alone, if it is known; return whether it was handled."""
+        if self._is_slow or len(frame) > SHORT_FRAME_BYTES or self._must_wait():
+            return False
+        known = self._recognizer.recognize(frame)
+        if known is None:
+            return False
+        session = self._session.session
+        session.spent = 0  # as in ``take_arrived``
+        session.counters.client_received_bytes += len(frame)
+        session.counters.batches += 1
+        tasks: list[Any] = [known]
+        self._session.submit(tasks, len(frame))
+        return True
+
     async def take(self, frame: bytes | memoryview) -> None:
         """Handle a frame and later frames that have arrived. Raises ``_Closed``."""
         session = self._session.session
@@ -302,7 +317,7 @@ class _Intake:
 
 async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> None:
     intake = _Intake(link, session, device)
-    link.call_on_arrival(intake.take_arrived)
+    link.call_on_arrival(intake.take_arrived, intake.take_alone)
     try:
         while True:
             await intake.take(await link.receive())

@@ -408,6 +408,22 @@ def test_a_fetch_over_another_transport_fails_with_its_name(opened: Socket22) ->
     assert "over WebSocket, not over 'Iroh'" in reason(opened.read(5, [2], 1))
 
 
+def test_a_frame_that_a_program_repeats_is_answered_each_time(opened: Socket22) -> None:
+    uploaded(opened, 1, [1, 2])
+    for request in range(12):
+        other, out = (1 if request != 8 else 99), 10 + request  # there is no tensor 99
+        add = added(tensor(1), tensor(other), tensor(out, status="NotInit"))
+        read = [request, STREAM, tensor(out, status="ReadWrite")]
+        opened.send({"Task": {"RegisterOperation": [STREAM, add]}}, {"Task": {"ReadTensor": read}})
+        answer = opened.answer(request)["ReadTensor"]
+        if request == 8:
+            assert "99" in reason(answer)
+        else:
+            assert floats(answer) == [2, 4]
+    opened.task("SyncBackend", [50, STREAM])
+    assert "SyncBackend" in opened.answer(50)
+
+
 def test_long_and_short_frames_are_executed_in_the_order_of_their_arrival(
     opened: Socket22,
 ) -> None:
