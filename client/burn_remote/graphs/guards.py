@@ -5,11 +5,14 @@ Numbers, strings, bytes, bools, ``None``, small arrays, and small tuples, lists,
 dictionaries of them are plain. A function captures values from closures, global variables, default
 arguments, and attributes of objects that it reaches from there or from its arguments. The search
 also enters the functions and methods that it calls, if names in its code identify them. A function
-in a variable or an attribute is compared by identity, because a notebook may redefine it.
+in a variable or an attribute is compared by identity, because a notebook may redefine it. A name
+that does not exist is guarded too, if the code that uses it has an ``except`` clause.
 """
 
 from __future__ import annotations
 
+import builtins
+import dis
 import functools
 import sys
 import types
@@ -86,6 +89,8 @@ class _Search:
     def __init__(self) -> None:
         self.found: dict[Hashable, Guard] = {}
         self._names: set[str] = set()
+        # Those of code that may catch the error for a name that does not exist.
+        self._caught_names: set[str] = set()
         self._functions: set[int] = set()
         self._objects: dict[int, tuple[Any, _Root, tuple[_Step, ...], str]] = {}
 
@@ -118,17 +123,21 @@ class _Search:
         if _is_constant(function.__module__) or len(self._functions) >= MAX_OBJECTS:
             return
         self._functions.add(id(function))
-        names = {name for code in _codes(function.__code__) for name in code.co_names}
-        fresh = names - self._names
+        codes = [*_codes(function.__code__)]
+        names = {name for code in codes for name in code.co_names}
+        caught = {name for code in codes if _catches(code) for name in code.co_names}
+        fresh = (names - self._names) | (caught - self._caught_names)
         self._names |= names
+        self._caught_names |= caught
         for name, cell in zip(
             function.__code__.co_freevars, function.__closure__ or (), strict=True
         ):
-            read = functools.partial(getattr, cell, "cell_contents", _NO_VALUE)
-            self._look(read(), read, (), name)
+            read = functools.partial(_contents, cell)
+            self._look(read(), read, (), name, is_caught=True)
         for name in sorted(names):
             read = functools.partial(function.__globals__.get, name, _NO_VALUE)
-            self._look(read(), read, (), name)
+            is_caught = name in caught and not hasattr(builtins, name)
+            self._look(read(), read, (), name, is_caught=is_caught)
         for name in ("__defaults__", "__kwdefaults__"):
             read = functools.partial(getattr, function, name)
             self._look(read(), read, (), f"{function.__qualname__}.{name}")
@@ -148,10 +157,23 @@ class _Search:
             ):
                 self._enter_function(getattr(found, "__func__", found))
             else:
-                self._look(found, root, (*path, name), f"{prefix}.{name}")
+                is_caught = name in self._caught_names
+                self._look(found, root, (*path, name), f"{prefix}.{name}", is_caught=is_caught)
 
-    def _look(self, value: Any, root: _Root, path: tuple[_Step, ...], name: str) -> None:
+    def _look(
+        self,
+        value: Any,
+        root: _Root,
+        path: tuple[_Step, ...],
+        name: str,
+        *,
+        is_caught: bool = False,
+    ) -> None:
         if value is _NO_VALUE:
+            # The function would do something else once there is a value.
+            if is_caught and len(self.found) < MAX_GUARDS:
+                place = (path, root if isinstance(root, int) else _identity(root))
+                self.found.setdefault(place, Guard(name, root, path, _NO_VALUE, _NO_VALUE))
             return
         key = _plain(value)
         if key is not _NOT_PLAIN:
@@ -188,6 +210,21 @@ def stored(owner: Any, step: Any) -> Any:
         if isinstance(known, types.MemberDescriptorType):  # of __slots__
             return getattr(owner, known.__name__, _NO_VALUE)
     return known
+
+
+def _contents(cell: types.CellType) -> Any:
+    """Return the value of a closure's variable, or ``_NO_VALUE`` if it has none yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _NO_VALUE
+
+
+def _catches(code: types.CodeType) -> bool:
+    """Whether code has an ``except`` clause with a class; ``with`` has an exception table too."""
+    return bool(code.co_exceptiontable) and any(
+        each.opname == "CHECK_EXC_MATCH" for each in dis.get_instructions(code)
+    )
 
 
 def _identity(root: Any) -> Hashable:

@@ -239,6 +239,58 @@ def test_a_number_of_the_surroundings_is_that_of_the_call(name: str, x: br.Tenso
     change(1.0)
 
 
+class Adjustable:
+    """An object without the attribute ``scale`` at first."""
+
+    def apply(self, x: br.Tensor) -> br.Tensor:
+        try:
+            return x * self.scale  # type: ignore[attr-defined, no-any-return]
+        except AttributeError:
+            return x * 7
+
+
+def test_an_attribute_that_appears_is_used(x: br.Tensor) -> None:
+    compiled, instance = br.compile(Adjustable.apply), Adjustable()
+    for scale in (None, None, 3.0, 4.0, None):
+        if scale is None:
+            vars(instance).clear()
+        else:
+            instance.scale = scale  # type: ignore[attr-defined]
+        assert compiled(instance, x).tolist() == instance.apply(x).tolist()
+
+
+def test_a_global_variable_that_appears_is_used(x: br.Tensor) -> None:
+    def function(x: br.Tensor) -> br.Tensor:
+        try:
+            return x * APPEARING  # type: ignore[name-defined, no-any-return]
+        except NameError:
+            return x * 7
+
+    compiled = br.compile(function)
+    try:
+        for rate in (None, 3.0, 4.0):
+            if rate is not None:
+                globals()["APPEARING"] = rate
+            for _ in range(2):
+                assert compiled(x).tolist() == function(x).tolist()
+    finally:
+        globals().pop("APPEARING", None)
+    assert compiled(x).tolist() == function(x).tolist()
+
+
+def test_a_variable_of_a_closure_may_have_no_value_yet(x: br.Tensor) -> None:
+    def function(x: br.Tensor) -> br.Tensor:
+        try:
+            return x * late
+        except NameError:
+            return x * 7
+
+    compiled = br.compile(function)
+    assert compiled(x).tolist() == compiled(x).tolist() == (x * 7).tolist()
+    late = 3.0
+    assert compiled(x).tolist() == (x * 3).tolist()
+
+
 def test_unchanged_surroundings_need_one_recording(x: br.Tensor) -> None:
     runs: queue.SimpleQueue[None] = queue.SimpleQueue()
 
