@@ -20,7 +20,7 @@ from burn_remote_server.backends.interface import (
     Reduce,
 )
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
-from burn_remote_server.fusion.counts import KernelCounts
+from burn_remote_server.fusion.background_compiler import BackgroundCompiler
 from burn_remote_server.fusion.fuser import OperationFuser, Optimization, OptimizationState
 
 __all__ = ["Fusion", "FusionBackend", "FusionRuntime"]
@@ -33,6 +33,9 @@ class FusionRuntime(ABC):
     """
 
     fuses_streams: ClassVar[bool] = True
+
+    # The compiler of this runtime's kernels. Runtimes may share one.
+    compiler: BackgroundCompiler[Any] | None = None
 
     @abstractmethod
     def fusers(self, device: Backend) -> Sequence[OperationFuser]:
@@ -53,11 +56,6 @@ class FusionRuntime(ABC):
     @abstractmethod
     def cast_float(self, array: Any, dtype: DType) -> Any:
         """Return a floating-point array in another floating-point dtype, rounded once."""
-
-    @property
-    def kernel_counts(self) -> KernelCounts:
-        """Counts of the kernels that this process has compiled."""
-        return KernelCounts()
 
 
 class FusionBackend(ABC):

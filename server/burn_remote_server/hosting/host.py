@@ -35,6 +35,7 @@ from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.engine_interfaces import Outbox
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.sessions import Activity, Session, Sessions
+from burn_remote_server.fusion.counts import KernelCounts
 from burn_remote_server.fusion.fusing_backend import FusionBackend
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import CounterRegistry, Counters
@@ -462,13 +463,21 @@ class Host:
         self.counters.transfers_exposed = self.transfers.exposed
         self.counters.transfers_served = self.transfers.served
         self.counters.transfers_expired = self.transfers.expired
-        backend = self.devices[0].backend
-        if isinstance(backend, FusionBackend):  # all devices share their kernels
-            counts = backend.fusion_runtime.kernel_counts
-            self.counters.kernels_compiled = counts.compiled
-            self.counters.kernels_evicted = counts.evicted
-            self.counters.kernel_compile_seconds = counts.seconds
+        counts = self._kernel_counts()
+        self.counters.kernels_compiled = sum(each.compiled for each in counts)
+        self.counters.kernels_evicted = sum(each.evicted for each in counts)
+        self.counters.kernel_compile_seconds = sum(each.seconds for each in counts)
         return self.counter_registry.total()
+
+    def _kernel_counts(self) -> list[KernelCounts]:
+        """Return the counts of the devices' compilers; several devices may share a compiler."""
+        backends = [device.backend for device in self.devices]
+        compilers = {
+            backend.fusion_runtime.compiler
+            for backend in backends
+            if isinstance(backend, FusionBackend)
+        }
+        return [compiler.counts for compiler in compilers if compiler is not None]
 
     def peer_address(self, index: int) -> str:
         """Return the address at which other servers reach the device with this index."""

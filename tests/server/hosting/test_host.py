@@ -177,15 +177,19 @@ async def test_a_peer_stops_waiting_if_no_session_makes_progress(
             await within_patience(host.exposed(KEY))
 
 
-async def test_the_counters_have_the_compiled_kernels_of_the_first_device() -> None:
-    class Runtime(NumpyFusionRuntime):
-        kernel_counts = KernelCounts(3, 2, 1.5)
+async def test_the_counters_have_the_compiled_kernels_of_all_devices() -> None:
+    class Compiler:
+        def __init__(self, *counts: Any) -> None:
+            self.counts = KernelCounts(*counts)
 
-    async with hosting(Fusion(NumpyBackend(), Runtime())) as host:
+    shared, own = Compiler(3, 2, 1.5), Compiler(4, 0, 0.25)
+    compilers: list[Any] = [shared, shared, own, None]
+    devices = [Fusion(NumpyBackend(), NumpyFusionRuntime(each)) for each in compilers]
+    async with hosting(*devices) as host:
         total = host.total()
-    assert total.kernels_compiled == 3
+    assert total.kernels_compiled == 7
     assert total.kernels_evicted == 2
-    assert total.kernel_compile_seconds == 1.5
+    assert total.kernel_compile_seconds == 1.75
 
 
 # -- periodic work --------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from burn_remote_protocol.errors import UsageError
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.array.kernels.casting import conversion
 from burn_remote_server.backends.interface import Backend
-from burn_remote_server.fusion.counts import KernelCounts
 from burn_remote_server.fusion.cpu.block_optimization import BlockOptimization
 from burn_remote_server.fusion.cpu.elementwise_fuser import (
     ElementwiseFuser,
@@ -51,7 +50,7 @@ class NumpyFusionRuntime(FusionRuntime):
     """
 
     def __init__(self, compiler: KernelCompiler | None = None) -> None:
-        self.compiler: Final = compiler
+        self.compiler: KernelCompiler | None = compiler
 
     def fusers(self, device: Backend) -> Sequence[OperationFuser]:
         if self.compiler is None:
@@ -71,10 +70,6 @@ class NumpyFusionRuntime(FusionRuntime):
             raise UsageError(f"unknown optimization {state['name']!r}; this runtime has {known}")
         operations = operations_of(state, device.open_session())
         return kind(tuple(state["shape"]), operations, self.compiler)
-
-    @property
-    def kernel_counts(self) -> KernelCounts:
-        return KernelCounts() if self.compiler is None else self.compiler.counts
 
     def cast_float(self, array: Any, dtype: DType) -> Any:
         return conversion(np, array.dtype, array_dtype(dtype))(array)

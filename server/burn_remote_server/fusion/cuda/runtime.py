@@ -12,7 +12,6 @@ from burn_remote_protocol.errors import UsageError
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.array.kernels.casting import conversion
 from burn_remote_server.backends.interface import Backend
-from burn_remote_server.fusion.counts import KernelCounts
 from burn_remote_server.fusion.cuda.column_fuser import CudaColumnFuser, CudaColumnOptimization
 from burn_remote_server.fusion.cuda.compiler import CudaCompiler
 from burn_remote_server.fusion.cuda.elementwise_fuser import (
@@ -44,7 +43,7 @@ class CupyFusionRuntime(FusionRuntime):
     fuses_streams: ClassVar[bool] = False
 
     def __init__(self, index: int) -> None:
-        self.compiler: Final = CudaCompiler(index)
+        self.compiler: CudaCompiler = CudaCompiler(index)
 
     def fusers(self, device: Backend) -> Sequence[OperationFuser]:
         compiler = self.compiler
@@ -57,10 +56,6 @@ class CupyFusionRuntime(FusionRuntime):
             raise UsageError(f"unknown optimization {state['name']!r}; this runtime has {known}")
         operations = operations_of(state, device.open_session())
         return found(tuple(state["shape"]), operations, self.compiler)
-
-    @property
-    def kernel_counts(self) -> KernelCounts:
-        return self.compiler.counts
 
     def cast_float(self, array: Any, dtype: DType) -> Any:
         return conversion(cupy, array.dtype, array_dtype(dtype))(array)
