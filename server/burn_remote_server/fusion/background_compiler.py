@@ -23,7 +23,7 @@ logger = get_logger(__name__)
 # Most compiled sources of a compiler, about 100 KB each with their machine code.
 MAX_KERNELS: Final = 256
 # Most sources that wait for compilation. LLVM takes 10 to 60 ms for each, and NVIDIA's compiler 150
-# to 280 ms, so an exiting process waits for up to one second or four seconds.
+# to 280 ms, so an exiting process waits for up to 1 second, or 4.5 seconds.
 MAX_WAITING: Final = 16
 
 Compiled = TypeVar("Compiled")

@@ -15,11 +15,12 @@ class FusionCounts:
     A *window* is a run of operations of a stream that was offered to the fusers. ``plans_found``
     counts windows whose execution plan was known, ``fallbacks`` counts optimizations whose
     operations ran one by one instead, and ``graph_fallbacks`` counts calls of graphs that ran step
-    by step.
+    by step. ``compile_seconds`` is the time spent on compiling graphs and on exploring windows.
 
     ``captures`` counts parts of graphs that a device captured, and ``replays`` their launches.
-    ``replay_fallbacks`` counts calls that had to run the operations again, ``captures_refused``
-    attempts that failed, and ``captures_released`` captures that were released so that tensors fit.
+    ``replay_fallbacks`` counts calls of such parts that ran the operations one by one instead.
+    ``captures_refused`` counts attempts that failed, except for lack of memory, and
+    ``captures_released`` counts captures that were released so that tensors fit.
     """
 
     windows: int = 0
@@ -40,7 +41,7 @@ class FusionCounts:
 
 
 class KernelCounts(NamedTuple):
-    """Counts of a process: kernels compiled and evicted, and the time spent on compiling them."""
+    """Counts of a compiler: kernels compiled and evicted, and the time spent on compiling them."""
 
     compiled: int = 0
     evicted: int = 0

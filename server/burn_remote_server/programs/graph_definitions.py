@@ -40,7 +40,8 @@ NUMBERED_STEP_BYTES: Final = 2_500
 # Additional memory of a fused step: operations and instructions of its block (measured: 920).
 FUSED_STEP_BYTES: Final = 1_000
 
-# Dead values of this size are freed at once; smaller ones when their register is used again.
+# Dead values of at least this size are freed at once; smaller ones when their register is used
+# again.
 FREED_BYTES: Final = 64 * 1024
 
 
@@ -221,8 +222,8 @@ def definition_bytes(task: DefineGraph, fused_count: int) -> int:
 def peak_bytes(steps: Sequence[Step]) -> int:
     """Return the most bytes that the registers hold, except those of the inputs.
 
-    A small dead value counts until its register is used again, because only then the program frees
-    it.
+    A small dead value counts until its register is used again, because the program frees it only
+    then.
     """
     held: dict[int, int] = {}
     total = peak = 0

@@ -41,10 +41,11 @@ class Stopped(BaseException):
 class GraphRunner:
     """Runs the graphs of one session.
 
-    A graph runs in one loop if its inputs have arrived and its peak memory fits into the quota.
-    Otherwise, its steps run one by one as ordinary operations do. If a step fails in the loop, the
-    steps from that one on also run one by one. Then the outputs of a failed step are failures,
-    steps that use a failure pass it on, and each step takes its own bytes from the quota.
+    A graph runs in one loop if its inputs have arrived, as the graph declares them, and its peak
+    memory fits into the quota. Otherwise, its steps run one by one as ordinary operations do. If a
+    step fails in the loop, the steps from that one on also run one by one. Then the outputs of a
+    failed step are failures, steps that use a failure pass it on, and each step takes its own
+    bytes from the quota.
     """
 
     def __init__(

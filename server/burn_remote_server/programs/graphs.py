@@ -7,8 +7,8 @@ shapes and counts no bytes, because all of that was done when the graph was defi
 
 Instructions are tuples of integers (``instructions``), which refer to kernels by their places in a
 table, and ``Steps`` stores columns. So Python's garbage collector examines no object of a single
-step: it stops tracking tuples that contain only numbers and such tuples. It would track a tuple
-with a function.
+step: it stops tracking a tuple that contains only numbers and untracked tuples. A tuple with a
+function stays tracked.
 
 On a device that can capture runs, ``ProgramCapture`` runs the program.
 

@@ -19,7 +19,7 @@ __all__ = ["MeasuredCost", "is_measurable", "processor_nanoseconds"]
 # Operations with at least this estimate are measured, which takes 1.5 µs. Smaller ones may run on
 # the event loop anyway.
 MEASURED_COST: Final = 100_000
-# ``likely_cost`` is at least this share of the estimate. So it is bounded how long an operation may
+# ``likely_cost`` is at least this share of the estimate. This bounds how long an operation may
 # occupy the event loop if a program makes its first executions fast and a later one slow, for
 # example by strides that a BLAS does not support.
 LEAST_SHARE: Final = 1 / 64

@@ -1,8 +1,9 @@
 """Capture of a graph's program: a device launches the kernels of many instructions as one.
 
-A segment of the program is captured when it has run twice with the same layouts: its kernels are
-compiled by then. From then on, a call launches the captured run, on copies of its inputs. If that
-is impossible, the instructions run one by one, as in the first calls. An instruction that cannot be
+A segment of the program is captured after two ordinary runs with the same fixed numbers
+(``Program.fixed``), once its kernels no longer change. From then on, a call launches the captured
+run, on copies of its inputs. If that is impossible, for example because an input has another
+layout, the instructions run one by one, as in the first calls. An instruction that cannot be
 captured, because it waits for the device, divides its segment in two.
 """
 
@@ -38,7 +39,8 @@ RUNS_BEFORE_CAPTURE: Final = 2
 # at which a program is divided. A capture takes some milliseconds.
 MAX_CAPTURES: Final = 8
 MAX_DIVISIONS: Final = 16
-# Runs after which a segment is captured again, if a capture did not fit into memory.
+# Runs after which a segment is captured again, if its capture did not fit into memory, or was
+# released so that tensors fit.
 RUNS_WITHOUT_MEMORY: Final = 1024
 
 

@@ -475,7 +475,7 @@ class _MemoryOrders:
 
 
 class _Kernels:
-    """The kernels of a program; each occurs once in ``found``, at its ``place``."""
+    """The kernels of a program; ``place`` adds a kernel to ``found`` once."""
 
     def __init__(self) -> None:
         self.found: list[Any] = []

@@ -126,7 +126,7 @@ ROWS: Final = (
     ),
     _Row(
         "burn_remote_graph_captures_refused",
-        "Captures that failed.",
+        "Captures that failed, except for lack of memory.",
         "graph_captures_refused",
     ),
     _Row(

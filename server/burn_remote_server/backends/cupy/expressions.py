@@ -2,8 +2,8 @@
 
 The expressions are those of CuPy's functions (cupy/_core/_routines_math.pyx, cupy/_math/*). Kernels
 are compiled without contraction of products and sums (``--fmad=false``), so a fused run of
-operations is rounded as the single operations are. The only operation on integers is the cast to
-floats, because a signed overflow would be undefined in C++.
+operations is rounded as the single operations are. Integers are only cast to floats and selected
+by masks, because a signed overflow would be undefined in C++.
 """
 
 from __future__ import annotations

@@ -82,7 +82,8 @@ class Recycling:
     def taken_over(self, elements: memoryview, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """Return an array in the memory of the message that has these elements, without a copy.
 
-        ``None`` if the message has too many other bytes. It must not be used any more.
+        Afterwards, the message must not be used any more. Returns ``None`` if its memory does not
+        come from ``message_memory``, or if it has too many other bytes.
         """
         message: Any = elements.obj
         loan = getattr(message, "base", None)

@@ -1,6 +1,7 @@
 """Element-wise functions that cannot raise on arrays of the right shapes and dtypes.
 
-Only a program of such functions may overwrite its inputs, because it never has to be repeated.
+A program may overwrite its inputs only if each of its functions cannot raise or is replaced by a
+kernel, because it then never has to be repeated.
 """
 
 from __future__ import annotations
