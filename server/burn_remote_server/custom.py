@@ -101,8 +101,9 @@ def custom_operation(
     """Make a function an operation that clients call by ``name``.
 
     ``inputs`` maps the name of each input to the dtypes that it accepts: ``"any"``, a category
-    (``"float"``, ``"int"``, ``"uint"``, ``"bool"``), the name of a dtype such as ``"float32"``, or
-    several of these separated by spaces. ``outputs`` are the names of the outputs.
+    (``"float"``, ``"complex"``, ``"int"``, ``"uint"``, ``"bool"``), the name of a dtype such as
+    ``"float32"``, or several of these separated by spaces. ``outputs`` are the names of the
+    outputs.
     ``shapes(*inputs)`` takes the ``TensorSpec`` of each input and returns the ``TensorSpec`` of the
     output, or a sequence of several. It runs before the function, once per combination of input
     specs; the session reserves memory according to its result. If it raises an exception, the call

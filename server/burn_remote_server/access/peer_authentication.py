@@ -49,8 +49,8 @@ async def prove_to_source(
 
     ``address`` is the address that the target dialled. With a ``key``, both servers prove that they
     have it. Without one, the handshake succeeds only if the source requires no proof, and nothing
-    is signed. Raises the error that the source sent, or ``HandshakeRefused`` if the source proves
-    nothing.
+    is signed. Raises the error that the source sent, ``HandshakeRefused`` if the source proves
+    nothing, and ``VersionMismatch`` or ``ProtocolViolation`` for an invalid message.
     """
     if key is None:
         await link.send(encode_frame(hello))
@@ -115,7 +115,8 @@ async def admit_target(
 
     It must prove one of ``keys``; without keys, every server is admitted and nothing is signed.
     ``own_addresses`` are the addresses at which other servers reach this one. This function sends
-    the challenge and this server's proof, but not the ``Welcome``. Raises ``HandshakeRefused``.
+    the challenge and this server's proof, but not the ``Welcome``. Raises ``HandshakeRefused``,
+    and ``ProtocolViolation`` if the other server sends no proof or another message.
     """
     if hello.token is not None:
         raise HandshakeRefused(

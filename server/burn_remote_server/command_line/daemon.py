@@ -117,7 +117,7 @@ def _trim_heaps(host: Host) -> None:
 
 
 def _examine(collector: BoundedCollector) -> None:
-    """Free all garbage, now and every minute."""
+    """Examine frozen objects too, now and every minute."""
     collector.examine_all()
     asyncio.get_running_loop().call_later(EXAMINE_EVERY_SECONDS, _examine, collector)
 

@@ -19,8 +19,8 @@ __all__ = ["BoundedCollector"]
 
 # Container objects created before a collection of the first generation: Python's default.
 YOUNG_OBJECTS: Final = 700
-# Collections of one generation before one of the next generation. So a full collection examines
-# about 16,000 objects, in 5 to 20 ms.
+# Collections of one generation before one of the next generation. So a full collection examines at
+# most about 26,000 objects (counted with Python 3.11), in 5 to 20 ms.
 MIDDLE_COLLECTIONS: Final = 10
 FULL_COLLECTIONS: Final = 2
 

@@ -2,9 +2,9 @@
 
 A client opens a session per device. Each session passes its tensor to an all-reduce, which names
 all the devices that take part. A session that issues its first all-reduce with a set of devices
-becomes a member of a group for this set. Its rank is the order of its arrival, which is possible
-because sums and means do not depend on the order of the ranks. The group is complete when it has as
-many members as devices.
+becomes a member of a group for this set. Members get their ranks in the order in which they arrive,
+because sums and means need no other order. The group is complete when it has as many members as
+devices.
 
 If a session ends and the client opens a new one for its device, the new session cannot join the
 earlier group. While the group's other sessions are open, they issue their all-reduces in it, so the

@@ -36,7 +36,8 @@ class NumericReduction(KernelFamily):
     """Sums, products, means and extremes of floating-point numbers and integers.
 
     Sums and products of integers keep the dtype and wrap around; means are rounded toward zero.
-    ``accumulator_len`` is Burn's hint for kernels that reduce in parts; it is ignored here.
+    The mean of no integers raises ``UsageError``. ``accumulator_len`` is Burn's hint for kernels
+    that reduce in parts; it is ignored here.
     """
 
     family = "Numeric"
@@ -90,11 +91,11 @@ class NumericReduction(KernelFamily):
         return self._prod(input, axis=axis, dtype=input.dtype, keepdims=True)
 
     def mean(self, input: Array, *, out: TensorSpec) -> Array:
-        """Return the mean of all elements; NaN if there are none."""
+        """Return the mean of all elements; that of no floating-point numbers is NaN."""
         return _vector(self._mean(input, None))
 
     def mean_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
-        """Return the means along an axis; NaN if it is empty."""
+        """Return the means along an axis; those of no floating-point numbers are NaN."""
         return self._mean(input, axis)
 
     def _mean(self, tensor: Array, axis: int | None) -> Array:

@@ -26,8 +26,7 @@ WORKSPACE_BYTES: Final = 8 * 2**20
 class ModuleKernels(KernelFamily):
     """Kernels of one subject of neural-network modules.
 
-    ``workspace_bytes`` may be larger on a device that prefers few large launches. Subclasses for
-    another array module override the methods ``_scatter…`` and ``_to_device`` with faster ones.
+    ``workspace_bytes`` may be larger on a device that prefers few large launches.
     """
 
     family = "Module"

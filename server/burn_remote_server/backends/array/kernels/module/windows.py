@@ -122,8 +122,9 @@ class Windows(tuple[Axis, ...]):
     ) -> Windows:
         """Return the windows over an input of ``sizes``.
 
-        Raises ``ShapeMismatch`` for a stride, dilation or kernel below 1, for negative padding, and
-        for a kernel that does not fit into the padded input.
+        Raises ``ShapeMismatch`` for a stride, dilation or kernel below 1, for negative padding, for
+        any of these above ``MAX_ELEMENTS``, and for a kernel that does not fit into the padded
+        input.
         """
         check_positive(operation, "kernel_size", kernel)
         check_positive(operation, "stride", stride)
