@@ -208,6 +208,45 @@ CASES |= {
         lambda x: x.masked_select(x > 100), drawn(p, 3, 4)
     ),
 }
+CASES |= {
+    "matrix_exp": lambda p: with_gradients(torch.matrix_exp, square(p)),
+    "matrix_exp of large and small matrices": lambda p: torch.matrix_exp(
+        drawn(p, 3, 4, 4) * torch.tensor([1e-3, 0.3, -6.0]).to(p).reshape(3, 1, 1)
+    ),
+    "lu of wide matrices": lambda p: tuple(linalg.lu(drawn(p, 2, 3, 5))),
+    "lu of tall matrices": lambda p: tuple(linalg.lu(drawn(p, 2, 5, 3))),
+    "lu_factor": lambda p: tuple(linalg.lu_factor(drawn(p, 3, 4, 4))),
+    "lu_factor of a singular matrix": lambda p: tuple(linalg.lu_factor_ex(drawn(p, 4, 4) * 0)),
+    "lu_factor complex": lambda p: tuple(linalg.lu_factor(square(p, dtype=COMPLEX))),
+    "gradients of lu_factor": lambda p: with_gradients(
+        lambda x: linalg.lu_solve(*linalg.lu_factor(x), drawn(p, 4, 2)), square(p)
+    ),
+    "lu_solve from the right": lambda p: linalg.lu_solve(
+        *linalg.lu_factor(square(p)), drawn(p, 2, 4), left=False
+    ).contiguous(),
+    "lu_solve adjoint": lambda p: linalg.lu_solve(
+        *linalg.lu_factor(square(p, dtype=COMPLEX)), drawn(p, 4, 2, dtype=COMPLEX), adjoint=True
+    ).contiguous(),
+    "gcd": lambda p: torch.gcd(torch.tensor([12, -18, 0, 2**40]).to(p), counted(p, 4) * 6),
+    "lcm": lambda p: torch.lcm(torch.tensor([12, -18, 0, 5]).to(p), counted(p, 4)),
+    "gcd of bytes": lambda p: torch.gcd(
+        torch.tensor([255, 12], dtype=torch.uint8).to(p),
+        torch.tensor([85, 0], dtype=torch.uint8).to(p),
+    ),
+}
+CASES |= {
+    "frexp": lambda p: torch.frexp(
+        torch.tensor(
+            [0.0, -0.0, 1.0, -0.5, 3.7, 1e300, 5e-324, -2e-310, math.inf, math.nan, 2.0**1023],
+            dtype=torch.float64,
+        ).to(p)
+    ),
+    "frexp of halves": lambda p: torch.frexp(torch.tensor([6e-8, 65504.0, -0.3]).half().to(p)),
+    "searchsorted in rows": lambda p: torch.searchsorted(
+        drawn(p, 3, 5).sort().values, drawn(p, 3, 2, seed=1), right=True
+    ),
+    "histogram": lambda p: torch.histogram(drawn(p, 50), 5, range=(-1.0, 1.5), density=True),
+}
 REPEATED = [[1.0, 2.0, 2.0, 3.0], [3.0, 1.0, 3.0, 1.0], [1.0, 1.0, 1.0, 1.0], [4.0, 3.0, 2.0, 1.0]]
 CASES |= {
     "mode": lambda p: with_gradients(torch.mode, torch.tensor(REPEATED).to(p)),
@@ -255,10 +294,11 @@ def test_an_operation_is_refused_as_on_the_cpu(device: Any, name: str) -> None:
             REFUSED[name](place)
 
 
-def test_factors_of_another_library_are_refused(device: Any) -> None:
+def test_factors_of_the_cpu_solve_on_the_device(device: Any) -> None:
     factors, pivots = linalg.lu_factor(square("cpu"))
-    with pytest.raises(NotImplementedError, match="did not make"):
-        linalg.lu_solve(factors.to(device), pivots.to(device), drawn(device, 4, 2))
+    right = drawn("cpu", 4, 2)
+    found = linalg.lu_solve(factors.to(device), pivots.to(device), right.to(device))
+    torch.testing.assert_close(found.cpu(), linalg.lu_solve(factors, pivots, right))
 
 
 COPIED: dict[str, Make] = {

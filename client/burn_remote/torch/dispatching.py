@@ -25,6 +25,7 @@ from burn_remote.torch.aten import (  # noqa: F401 - these fill the table
     creation,
     elementwise,
     embeddings,
+    factorizations,
     indexing,
     layers,
     losses,

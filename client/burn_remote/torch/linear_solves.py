@@ -1,9 +1,9 @@
 """Solutions of linear equations, determinants, and the factors that PyTorch saves for gradients.
 
 PyTorch's gradients of these operations reuse the factorization that the forward pass returned, by
-``linalg_lu_solve``. Burn devices have no LU factorization. So the forward pass returns the matrix
-itself in place of its factors, with pivots of ``int64``. PyTorch's own pivots are ``int32``, so
-``linalg_lu_solve`` recognizes such a matrix and solves with it.
+``linalg_lu_solve``. A server solves with a matrix, not with its LU factors. So the forward pass
+returns the matrix itself in place of its factors, with pivots of ``int64``. The pivots of factors
+are ``int32``, so ``linalg_lu_solve`` recognizes such a matrix and solves with it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 import burn_remote as br
+from burn_remote.torch.aten.factorizations import matrix_of_factors
 from burn_remote.torch.burn_tensor import BurnTensor, value_of, wrap, wrap_strided
-from burn_remote.torch.errors import UnsupportedOperation
 from burn_remote.torch.result_strides import strides_of_results
 from burn_remote.torch.value_conversion import Handler
 
@@ -53,15 +53,16 @@ def _kept_of_determinant(x: BurnTensor) -> tuple[Tensor, Tensor]:
 
 def _lu_solve(args: Any, kwargs: dict[str, Any]) -> Any:
     factors, pivots, right = map(value_of, args)
+    strides = None
     if pivots.dtype is not br.int64:
-        raise UnsupportedOperation(
-            "aten::linalg_lu_solve is not available on burn devices for factors that they did not "
-            "make; use torch.linalg.solve with the matrix"
-        )
+        strides = strides_of_results(torch.ops.aten.linalg_lu_solve.default, args, kwargs)
+        factors = matrix_of_factors(factors, pivots)
     if kwargs.get("adjoint", False):
         conjugate = br.conj(factors) if factors.dtype.is_complex else factors
         factors = br.matrix_transpose(conjugate)
-    return wrap(_solved(factors, right, kwargs.get("left", True)), args[0]._place)
+    result = _solved(factors, right, kwargs.get("left", True))
+    place = args[0]._place
+    return wrap(result, place) if strides is None else wrap_strided(result, strides, place)
 
 
 def _solve(args: Any, kwargs: dict[str, Any]) -> Any:

@@ -19,7 +19,7 @@ __all__ = ["is_row_major", "strides_of_results"]
 # Operators whose results are not contiguous even if all their arguments are.
 _NOT_ROW_MAJOR: Final = frozenset({
     "_cholesky_solve_helper", "_fft_c2c", "_fft_c2r", "_fft_r2c", "linalg_cholesky_ex",
-    "linalg_inv_ex", "linalg_qr",
+    "linalg_inv_ex", "linalg_lu", "linalg_lu_factor_ex", "linalg_qr", "lu_unpack",
 })  # fmt: skip
 
 

@@ -505,6 +505,26 @@ def right_shift(x: Tensor, y: Any) -> Tensor:
     return br.bitwise_right_shift(x, y)
 
 
+@aten("frexp.Tensor")
+def frexp(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mantissas from 0.5 to 1 with the sign of ``x``, and exponents of 2 (int32)."""
+    exponents = br.zeros(x.shape, dtype=br.int32, device=x.device)
+    is_number = br.logical_and(br.isfinite(x), br.not_equal(x, 0))
+    size = br.where(is_number, br.abs(converted_to(x, br.float64)), 0.5)
+    # Products with powers of 2 are exact. In the end, sizes are from 0.5 to 2.
+    for shift in (1023, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1):
+        power = 2.0**shift
+        is_large, is_small = size >= power, size < 1 / power
+        size = br.where(is_large, size / power, br.where(is_small, size * power, size))
+        exponents = br.where(
+            is_large, exponents + shift, br.where(is_small, exponents - shift, exponents)
+        )
+    is_large = size >= 1
+    size = br.where(is_large, size / 2, size)
+    exponents = br.where(is_large, exponents + 1, exponents)
+    return br.where(is_number, br.copysign(converted_to(size, x.dtype), x), x), exponents
+
+
 @aten("hardshrink_backward", "softshrink_backward")
 def shrink_backward(grad: Tensor, x: Tensor, lambd: float) -> Tensor:
     return br.mask_fill(grad, br.abs(x) <= lambd, 0)

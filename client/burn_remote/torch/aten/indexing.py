@@ -266,12 +266,23 @@ def searchsorted(
     side: str | None = None,
     sorter: Any = None,
 ) -> Tensor:
-    if sorted_sequence.ndim != 1 or sorter is not None:
-        raise UsageError("searchsorted on a burn device takes one sorted sequence and no sorter")
+    if sorter is not None:
+        sorted_sequence = br.gather(sorted_sequence, sorted_sequence.ndim - 1, sorter)
     place: Any = "right" if right or side == "right" else "left"
+    if sorted_sequence.ndim != 1:
+        # Every element is compared with every one of its sequence.
+        rows, wanted = br.expand_dims(sorted_sequence, -2), br.expand_dims(x, -1)
+        before = rows <= wanted if place == "right" else rows < wanted
+        counts = br.sum(converted_to(before, br.int64), axis=-1)
+        return converted_to(counts, br.int32) if out_int32 else counts
     found = br.searchsorted(sorted_sequence, _with_axes(x), side=place)
     found = br.reshape(found, x.shape)
     return converted_to(found, br.int32 if out_int32 else br.int64)
+
+
+@aten("searchsorted.Scalar")
+def searchsorted_number(sorted_sequence: Tensor, x: Any, **options: Any) -> Tensor:
+    return searchsorted(sorted_sequence, filled_like(sorted_sequence, x), **options)
 
 
 @aten("bincount")
@@ -313,6 +324,49 @@ def histc(x: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
     places = br.where(inside, (x - low) * bins / (high - low), filled_like(x, 0.0))
     places = br.minimum(converted_to(places, br.int64), bins - 1)
     return br.update_along(counts, 0, places, converted_to(inside, x.dtype), update="add")
+
+
+@aten("histogram.bins_tensor")
+def histogram(
+    x: Tensor, bins: Tensor, *, weight: Tensor | None = None, density: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Count elements, or add up their weights, between sorted edges; the last edge is inside."""
+    x = br.flatten(x)
+    count = bins.shape[0] - 1
+    inside = br.logical_and(x >= bins[0], x <= bins[count])
+    places = converted_to(br.searchsorted(bins, x, side="right"), br.int64) - 1
+    places = br.clip(places, 0, count - 1)
+    amounts = converted_to(inside, x.dtype)
+    if weight is not None:
+        amounts = br.where(inside, br.flatten(weight), 0.0)
+    zeros = br.zeros((count,), dtype=x.dtype, device=x.device)
+    found = br.update_along(zeros, 0, places, amounts, update="add") if x.size else zeros
+    if density:
+        found = found / (br.sum(found) * (bins[1:] - bins[:-1]))
+    return found, bins
+
+
+@aten("histogram.bin_ct")
+def histogram_of_range(
+    x: Tensor,
+    bins: int = 100,
+    *,
+    range: Any = None,
+    weight: Tensor | None = None,
+    density: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Count elements in bins of equal width, by default from the smallest to the largest."""
+    if range is not None:
+        low, high = (filled_like(x, float(one)) for one in range)
+    elif x.size:
+        low, high = br.min(x), br.max(x)
+    else:
+        low, high = filled_like(x, 0.0), filled_like(x, 1.0)
+    same = br.equal(low, high)
+    low, high = br.where(same, low - 0.5, low), br.where(same, high + 0.5, high)
+    steps = br.arange(bins + 1, dtype=x.dtype, device=x.device) / bins
+    edges = low * (1 - steps) + high * steps
+    return histogram(x, edges, weight=weight, density=density)
 
 
 @aten("repeat_interleave.Tensor")
