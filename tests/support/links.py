@@ -83,9 +83,11 @@ class Exchange:
         link, far = pair
         frames = [b"%d" % number * (number % 40) for number in range(3000)]
         frames += [pattern(300_000), b""]
-        sending = in_thread(link.send_together, frames)
+        taken = [*frames]
+        sending = in_thread(link.send_together, taken)
         assert [far.receive() for _ in frames] == frames
         sending.result(PATIENCE_SECONDS)
+        assert taken == []
         link.close()
         with pytest.raises(ConnectionLost):
             link.send_together(frames)

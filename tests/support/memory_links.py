@@ -188,9 +188,10 @@ class MemoryLink(_End):
         # A copy: the payload's memory may change once this returns.
         self.send(b"".join((head, payload)))
 
-    def send_together(self, frames: Sequence[bytes]) -> None:
+    def send_together(self, frames: list[bytes]) -> None:
         for frame in frames:
             self.send(frame)
+        del frames[:]
 
     def receive(self, timeout_seconds: float | None = None) -> bytes | None:
         with self._changed:

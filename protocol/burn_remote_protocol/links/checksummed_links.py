@@ -25,7 +25,7 @@ again.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 from xxhash import xxh3_64, xxh3_64_digest, xxh64, xxh64_digest
@@ -187,9 +187,10 @@ class CheckedLink:
         with self._sending:
             self._link.send_parts(self._checks.seal_parts(head, payload), payload)
 
-    def send_together(self, frames: Sequence[bytes]) -> None:
+    def send_together(self, frames: list[bytes]) -> None:
         with self._sending:
             self._link.send_together([self._checks.seal(frame) for frame in frames])
+            del frames[:]
 
     def receive(self, timeout_seconds: float | None = None) -> bytes | memoryview | None:
         """Return the next frame, as ``BlockingLink.receive``. Raises ``GarbledBytes``."""

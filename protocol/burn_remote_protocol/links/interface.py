@@ -109,8 +109,12 @@ class BlockingLink(Protocol):
         """
         ...
 
-    def send_together(self, frames: Sequence[bytes]) -> None:
-        """Send several frames like ``send``, with few system calls. Raises ``ConnectionLost``."""
+    def send_together(self, frames: list[bytes]) -> None:
+        """Send several frames like ``send``, with few system calls. Raises ``ConnectionLost``.
+
+        Removes them from the list at the moment from which they are sent even if the call is
+        interrupted. So after Ctrl-C or a ``MemoryError``, the list has those that are not sent.
+        """
         ...
 
     def receive(self, timeout_seconds: float | None = None) -> bytes | memoryview | None:

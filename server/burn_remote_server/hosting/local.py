@@ -194,10 +194,11 @@ class LocalLink:
         """Execute a frame that is given in two parts."""
         self.send(head + payload)
 
-    def send_together(self, frames: Iterable[bytes]) -> None:
-        """Execute several frames."""
-        for frame in frames:
-            self.send(frame)
+    def send_together(self, frames: list[bytes]) -> None:
+        """Execute several frames; remove each from the list."""
+        while frames:
+            self.send(frames[0])
+            del frames[0]
 
     def receive(self, timeout_seconds: float | None = None) -> bytes | None:
         """Return the next frame from the engine, or ``None`` after the timeout."""

@@ -63,7 +63,7 @@ def connected() -> Iterator[Connected]:
 
 def test_frames_sent_together_arrive_one_by_one_in_order(connected: Connected) -> None:
     frames = [b"%d" % number for number in range(1000)]
-    connected.connection.send(frames)
+    connected.connection.send([*frames])
     assert [connected.end.requests.message() for _ in frames] == frames
     assert connected.connection.traffic.frames_sent == 1000
     assert connected.connection.traffic.bytes_sent == sum(map(len, frames))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -26,12 +25,13 @@ class Connection:
     def end(self, error: BurnRemoteError) -> None:
         self.error = error
 
-    def send(self, frames: Sequence[bytes]) -> None:
+    def send(self, frames: list[bytes]) -> None:
         if self.bug is not None:
             raise self.bug
         if self.error is not None:
             raise self.error
         self.sent.append(len(frames))
+        frames.clear()
 
 
 class NeverFlushing:

@@ -31,13 +31,16 @@ def outgoing() -> Outgoing:
     made = Outgoing(Burn021())
     for tensor in (1, 2):
         made.upload(tensor, DATA)
-    made.take()
+    made.take().clear()
     return made
 
 
 def taken(outgoing: Outgoing) -> list[Any]:
     """Return the tasks that the queue sends now, in order."""
-    return [task for frame in outgoing.take() for task in decode_tasks(frame)]
+    frames = outgoing.take()
+    tasks = [task for frame in frames for task in decode_tasks(frame)]
+    frames.clear()
+    return tasks
 
 
 def statuses(operation: Any) -> list[str]:
@@ -76,7 +79,7 @@ def test_a_tensor_whose_last_use_was_sent_is_dropped_by_a_separate_task(
     outgoing: Outgoing,
 ) -> None:
     outgoing.operation(ADD, [1, 2, 3])
-    outgoing.take()
+    outgoing.take().clear()
     outgoing.drop(1)
     (drop,) = taken(outgoing)
     assert (drop.signature.row.name, drop.tensors) == ("Drop", (1,))
@@ -104,7 +107,7 @@ def test_a_tensor_that_the_server_never_had_is_not_dropped(outgoing: Outgoing) -
 def test_everything_is_freed_at_the_end(outgoing: Outgoing) -> None:
     outgoing.operation(ADD, [1, 2, 3])
     outgoing.drop(1)
-    outgoing.take()
+    outgoing.take().clear()
     freed = [task.tensors for frame in outgoing.take_drops() for task in decode_tasks(frame)]  # type: ignore[union-attr]
     assert sorted(freed) == [(2,), (3,)]
     assert outgoing.take_drops() == []
@@ -135,3 +138,52 @@ def test_more_than_a_server_takes_in_one_message_is_refused(outgoing: Outgoing) 
     with pytest.raises(UsageError, match="67,108,864"):
         outgoing.upload(8, TensorData(bytes(size), (size // 4,), F32))
     assert all(len(frame) <= size for frame in outgoing.take())
+
+
+def fill(outgoing: Outgoing) -> None:
+    """Queue operations, a request and drops of both kinds."""
+    outgoing.operation(ADD, [1, 2, 3])
+    outgoing.operation(ADD, [3, 3, 4])
+    outgoing.add_request(lambda request: Read(request, 4, SPEC))
+    for tensor in (3, 4, 1, 3):
+        outgoing.drop(tensor)
+    outgoing.upload(5, DATA)
+    outgoing.drop(5)
+
+
+def test_a_queue_without_memory_loses_neither_tasks_nor_drops(outgoing: Outgoing) -> None:
+    allocations = pytest.importorskip("_testcapi")
+    expected = Outgoing(Burn021())
+    for tensor in (1, 2):
+        expected.upload(tensor, DATA)
+    expected.take().clear()
+    is_over, failing = False, 1
+    while not is_over:
+        for queue in (expected, outgoing):
+            queue.upload(1, DATA)
+            queue.take().clear()
+            fill(queue)
+        allocations.set_nomemory(failing, failing + 1)
+        try:
+            outgoing.take()
+            is_over = True
+        except MemoryError:
+            pass
+        finally:
+            allocations.remove_mem_hooks()
+        assert [*outgoing.take()] == [*expected.take()], failing
+        outgoing.take().clear()
+        expected.take().clear()
+        assert (outgoing._live, [*outgoing._dropped]) == (expected._live, [])
+        failing += 1
+    assert failing > 10
+
+
+def test_frames_that_the_link_did_not_take_precede_the_next(outgoing: Outgoing) -> None:
+    outgoing.operation(ADD, [1, 2, 3])
+    (first,) = [*outgoing.take()]
+    outgoing.task(Seed(5))
+    assert len(outgoing) == 2
+    frames = outgoing.take()
+    assert frames[0] == first
+    assert [task for frame in frames[1:] for task in decode_tasks(frame)] == [Seed(5)]

@@ -73,16 +73,21 @@ class BurnConnection:
         if self._watcher is not None:
             self._watcher.start()
 
-    def send(self, frames: Sequence[bytes]) -> None:
-        """Send frames in order, in few system calls. Raises the error that ended the session."""
+    def send(self, frames: list[bytes]) -> None:
+        """Send frames in order, in few system calls. Raises the error that ended the session.
+
+        The link removes the frames from the list when it takes them: see
+        ``BlockingLink.send_together``.
+        """
         self.raise_error()
-        self.traffic.frames_sent += len(frames)
-        self.traffic.bytes_sent += sum(map(len, frames))
+        count, size = len(frames), sum(map(len, frames))
         try:
             self._requests.send_together(frames)
         except ConnectionLost as error:
             self._break(self._requests, error)
             self.raise_error()
+        self.traffic.frames_sent += count
+        self.traffic.bytes_sent += size
 
     def raise_error(self) -> None:
         """Raise the error that ended the session, if it has ended."""

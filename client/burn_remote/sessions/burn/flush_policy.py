@@ -45,9 +45,15 @@ class FlushPolicy:
         """Send the queue now; the caller holds the lock. Raises the session's final error."""
         self._undropped_bytes = 0
         self._flusher.disarm()
-        frames = self._outgoing.take()
-        if frames:
-            self._connection.send(frames)
+        try:
+            frames = self._outgoing.take()
+            if frames:
+                self._connection.send(frames)
+        except BaseException:
+            # Ctrl-C or a lack of memory: what the link did not take is sent with the next tasks.
+            if self._connection.error is None:
+                self.send_soon()
+            raise
 
     def send_soon(self) -> None:
         """Schedule a send within a millisecond. Lock-free, because ``__del__`` calls it."""

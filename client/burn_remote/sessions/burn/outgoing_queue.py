@@ -7,7 +7,6 @@ marked as such, as Burn's own client does, which saves a frame for the drop.
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -29,34 +28,36 @@ TEMPLATES_KEPT: Final = 4096
 
 
 class _Invocation:
-    """A queued operation; ``last`` has the positions of the tensors that it is the last to use."""
+    """A queued operation. ``write`` takes the places of the tensors that it is the last to use."""
 
-    __slots__ = ("last", "position", "template", "tensors")
+    __slots__ = ("position", "template", "tensors")
 
     def __init__(self, template: OperationTemplate, tensors: Sequence[int], position: int) -> None:
         self.template = template
         self.tensors = tensors
         self.position = position
-        self.last: tuple[int, ...] = ()
 
-    def write(self, pack: Callable[[int], bytes], release: BurnRelease) -> bytes:
+    def write(
+        self, last: tuple[int, ...], pack: Callable[[int], bytes], release: BurnRelease
+    ) -> bytes:
         tail = release.end_of_operation(self.position)
-        return self.template.write(self.tensors, self.last, tail, pack)
+        return self.template.write(self.tensors, last, tail, pack)
 
 
 class _QueuedRequest:
-    """A queued read or expose; ``last`` is not empty if its tensor is dropped after it."""
+    """A queued read or expose. ``write`` takes a place if its tensor is dropped after it."""
 
-    __slots__ = ("last", "request", "task")
+    __slots__ = ("request", "task")
 
     def __init__(self, task: Read | Expose, request: int) -> None:
         self.task = task
         self.request = request
-        self.last: tuple[int, ...] = ()
 
-    def write(self, pack: Callable[[int], bytes], release: BurnRelease) -> bytes:
+    def write(
+        self, last: tuple[int, ...], pack: Callable[[int], bytes], release: BurnRelease
+    ) -> bytes:
         tasks: list[Task] = [self.task]
-        if self.last:
+        if last:
             tasks.append(Drop((self.task.tensor,)))
         return release.encode_task(tasks, self.request)
 
@@ -70,8 +71,11 @@ class Outgoing:
         self.bool_store: DType = BOOL
         self._pack: Final = reusable_pack()
         self._position = 0
-        self._dropped: Final[deque[int]] = deque()
+        # A list, because deleting a slice of one is atomic.
+        self._dropped: Final[list[int]] = []
         self._waiting: list[_Invocation | _QueuedRequest | bytes] = []
+        # Frames that were encoded, and that the link has not taken yet.
+        self._leaving: Final[list[bytes]] = []
         # For each tensor that a queued task uses: its last use.
         self._last_uses: dict[int, tuple[_Invocation | _QueuedRequest, int]] = {}
         # By identity: the program's cache of signatures returns the same object for the same call.
@@ -80,7 +84,7 @@ class Outgoing:
         self._live: set[int] = set()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._leaving)
 
     def operation(self, signature: Signature, tensors: Sequence[int]) -> None:
         """Add an operation: the ids of its inputs, then those of its outputs."""
@@ -142,32 +146,47 @@ class Outgoing:
         return len(self._dropped)
 
     def take(self) -> list[bytes]:
-        """Remove and return all queued frames, drops last."""
-        drops = []
+        """Return all queued frames, drops last. The caller removes from the list what it sends.
+
+        If this raises, such as ``MemoryError``, the queue is unchanged.
+        """
         live, last_uses = self._live, self._last_uses
-        while self._dropped:
-            tensor = self._dropped.popleft()
-            if tensor not in live:
-                continue
-            live.discard(tensor)
-            use = last_uses.pop(tensor, None)
-            if use is None:
-                drops.append(tensor)
-            else:
-                use[0].last += (use[1],)
-        pack = self._pack
-        frames = [
-            entry if type(entry) is bytes else entry.write(pack, self._release)  # type: ignore[union-attr]
+        count = len(self._dropped)  # other threads append
+        gone = {tensor for tensor in self._dropped[:count] if tensor in live}
+        drops = []
+        last: dict[_Invocation | _QueuedRequest, tuple[int, ...]] = {}
+        for tensor in dict.fromkeys(self._dropped[:count]):
+            if tensor in gone:
+                use = last_uses.get(tensor)
+                if use is None:
+                    drops.append(tensor)
+                else:
+                    last[use[0]] = (*last.get(use[0], ()), use[1])
+        pack, release, position = self._pack, self._release, self._position
+        messages = [
+            entry if type(entry) is bytes else entry.write(last.get(entry, ()), pack, release)  # type: ignore[union-attr, arg-type]
             for entry in self._waiting
         ]
-        frames += [self._drop_frame(tensor) for tensor in drops]
-        self._waiting.clear()
-        last_uses.clear()
-        return self._release.frames(frames)
+        for tensor in drops:
+            messages.append(release.encode_drop(tensor, release.request(position)))
+            position += 1
+        frames = release.frames(messages)
+        leaving, dropped, sent = self._leaving, self._dropped, slice(count)
+        waiting: list[_Invocation | _QueuedRequest | bytes] = []
+        uses: dict[int, tuple[_Invocation | _QueuedRequest, int]] = {}
+        # The first of these statements may raise ``MemoryError``, and CPython runs no signal
+        # handler between them, because they call nothing.
+        leaving += frames
+        self._position = position
+        self._waiting = waiting
+        self._last_uses = uses
+        del dropped[sent]
+        live -= gone
+        return leaving
 
     def take_drops(self) -> list[bytes]:
         """Return the frames that free all remaining tensors, at the end of the session."""
-        messages = [self._drop_frame(tensor) for tensor in self._live]
+        messages = [self._release.encode_drop(tensor, self.next_request()) for tensor in self._live]
         self._live.clear()
         return self._release.frames(messages)
 
@@ -179,9 +198,6 @@ class Outgoing:
         position = self._position
         self._position = position + 1
         return position
-
-    def _drop_frame(self, tensor: int) -> bytes:
-        return self._release.encode_drop(tensor, self.next_request())
 
     def _prepare(self, signature: Signature) -> tuple[OperationTemplate, Signature]:
         if len(self._templates) >= TEMPLATES_KEPT:

@@ -18,7 +18,7 @@ import contextlib
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from websockets.client import ClientProtocol
@@ -145,8 +145,8 @@ class BlockingWebSocket:
     def send_parts(self, head: bytes, payload: memoryview) -> None:
         self._send(self._writer.send, head, payload)
 
-    def send_together(self, frames: Sequence[bytes]) -> None:
-        """Send several frames like ``send``, with few system calls."""
+    def send_together(self, frames: list[bytes]) -> None:
+        """Send several frames like ``send``, with few system calls; take them from the list."""
         self._send(self._writer.send_together, frames)
 
     def _send(self, send: Callable[..., None], *arguments: Any) -> None:

@@ -13,7 +13,7 @@ import collections
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from burn_remote_protocol.links.websocket.frames import (
@@ -125,9 +125,24 @@ class FrameWriter:
         else:
             self._flush()
 
-    def send_together(self, frames: Sequence[bytes]) -> None:
-        """Send several messages like ``send``, with few system calls. Hold ``lock``."""
-        self._send(messages_buffers, frames, self._keys, self._fragment_bytes)
+    def send_together(self, frames: list[bytes]) -> None:
+        """Send several messages like ``send``, with few system calls. Hold ``lock``.
+
+        Removes them from the list when the queue has them.
+        """
+        try:
+            if self._unsent:
+                self._flush()
+            made = messages_buffers(frames, self._keys, self._fragment_bytes)
+            unsent = self._unsent
+            # CPython runs no signal handler between these, because they call nothing.
+            unsent += made
+            del frames[:]
+            self._flush()
+        except BaseException:
+            for buffer in self._unsent:
+                buffer.detach()
+            raise
 
     def _send(self, buffers: Callable[..., list[OutgoingBuffer]], *arguments: Any) -> None:
         try:
