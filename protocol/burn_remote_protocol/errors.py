@@ -53,6 +53,7 @@ __all__ = [
     "IndexOutOfRange",
     "LimitExceeded",
     "OperationFailed",
+    "OperationLost",
     "OutOfMemory",
     "ProtocolViolation",
     "QuotaExceeded",

@@ -24,7 +24,7 @@ TensorId = NewType("TensorId", int)
 RequestId = NewType("RequestId", int)
 # Set by the sender of chunks: a tensor id in an upload, a request id in a reply (u64).
 PayloadId = NewType("PayloadId", int)
-# Drawn by the server in the native dialect, by the client in Burn's dialect (u64).
+# Drawn by the client in the dialect of Burn 0.21, by the server in the others (u64).
 SessionId = NewType("SessionId", int)
 # Drawn by the client. Whoever knows it may fetch the tensor. At least 16 bytes of it are random, so
 # nobody can guess it.

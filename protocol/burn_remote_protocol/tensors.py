@@ -29,7 +29,7 @@ MAX_RANK = 32
 
 _INTEGER = frozenset({int})
 
-# Keeps the byte count of 16-byte items within a signed 64-bit integer. No machine holds more.
+# Keeps the byte count of 16-byte items within 64 bits. No machine holds more.
 MAX_ELEMENTS = 2**59
 
 

@@ -219,7 +219,8 @@ def is_chunk(frame: bytes | memoryview) -> bool:
 def decode_frame(frame: bytes | memoryview) -> Any:
     """Decode a frame into its message, ``Batch`` or ``Chunk``.
 
-    Raises ``ProtocolViolation`` for anything else. Allocates no more than the frame's own size.
+    Raises ``ProtocolViolation`` for anything else. The memory that this takes is proportional to
+    the frame's length, whatever lengths the frame claims for its lists.
     """
     if not frame:
         raise ProtocolViolation("an empty frame")

@@ -371,9 +371,10 @@ def dropped_later(tasks: Sequence[Any], place: int) -> Set[Any]:
 
 
 def dropped_next(tasks: Sequence[Any], place: int) -> tuple[Any, ...]:
-    """Return the tensors that a batch drops right after task ``place``; definitions are skipped.
+    """Return the tensors that a batch drops right after task ``place``.
 
-    ``tasks`` are unpacked but not decoded. Never raises: a malformed task drops nothing.
+    One definition may be in between. ``tasks`` are unpacked but not decoded. Never raises: a
+    malformed task drops nothing.
     """
     for task in tasks[place + 1 : place + 3]:
         if type(task) is tuple and len(task) == 2 and task[0] == _DROP:
