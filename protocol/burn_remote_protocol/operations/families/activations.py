@@ -22,7 +22,7 @@ RELU_BACKWARD: Final = Row(
     "ReluBackward",
     BINARY,
     alike(FLOATS),
-    estimates.elementwise(6, 9),
+    estimates.elementwise(6, 1),
     SINCE_BURN_0_22,
 )
 LEAKY_RELU: Final = Row(
