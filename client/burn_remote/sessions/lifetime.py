@@ -48,9 +48,11 @@ BATCH_BYTES: Final = 64 * 1024
 
 # Dropped tensors are freed within a batch once this many are pending, or once the operations since
 # the first of them have produced this many bytes. Otherwise a chain of operations on large tensors
-# would hold many more of them on the server than the program does.
+# would hold many more of them on the server than the program does. Memory that is freed soon is
+# also still in the processor's cache when the next result takes it: a compiled training step
+# 784-128-10, which replaces 400 KB of weights, takes 0.88 of the time that it takes with 4 MiB.
 DROP_TENSORS: Final = 64
-DROP_BYTES: Final = 4 * 1024 * 1024
+DROP_BYTES: Final = 512 * 1024
 
 
 # How long the end of the process waits for the work of all its sessions, to learn of failures. A

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from burn_remote.sessions.burn.burn_releases import Burn021
-from burn_remote.sessions.burn.flush_policy import FlushPolicy
+from burn_remote.sessions.burn.flush_policy import UNSENT_BYTES, FlushPolicy
 from burn_remote.sessions.burn.outgoing_queue import Outgoing
-from burn_remote.sessions.lifetime import BATCH_TASKS, DROP_BYTES
+from burn_remote.sessions.lifetime import BATCH_TASKS
 from burn_remote_protocol.errors import BurnRemoteError, ConnectionLost, SessionLost
 from burn_remote_protocol.messages import Seed
 
@@ -111,7 +111,7 @@ def test_tasks_with_large_outputs_are_sent_at_once(
     policy: FlushPolicy, outgoing: Outgoing, connection: Connection
 ) -> None:
     for _ in range(4):
-        add(policy, outgoing, DROP_BYTES // 2)
+        add(policy, outgoing, UNSENT_BYTES // 2)
     assert connection.sent == [2, 2]
 
 

@@ -11,9 +11,13 @@ from typing import Final
 
 from burn_remote.sessions.burn.burn_connection import BurnConnection
 from burn_remote.sessions.burn.outgoing_queue import Outgoing
-from burn_remote.sessions.lifetime import BATCH_TASKS, DROP_BYTES, Flushable, Flusher, flush_or_end
+from burn_remote.sessions.lifetime import BATCH_TASKS, Flushable, Flusher, flush_or_end
 
-__all__ = ["FlushPolicy"]
+__all__ = ["UNSENT_BYTES", "FlushPolicy"]
+
+# The queue is sent once its operations have produced this many bytes, so that the server soon frees
+# the tensors that the queue drops. A smaller value would send more frames.
+UNSENT_BYTES: Final = 4 * 1024 * 1024
 
 
 class FlushPolicy:
@@ -36,7 +40,7 @@ class FlushPolicy:
     def added(self, made_bytes: int = 0) -> None:
         """Account for a queued task with outputs of ``made_bytes``. The caller holds the lock."""
         self._undropped_bytes += made_bytes
-        if len(self._outgoing) >= BATCH_TASKS or self._undropped_bytes >= DROP_BYTES:
+        if len(self._outgoing) >= BATCH_TASKS or self._undropped_bytes >= UNSENT_BYTES:
             self.send_now()
         else:
             self.send_soon()

@@ -67,6 +67,10 @@ LONGEST_PAUSE: Final = 5_000_000
 # The balance after a pause.
 NEXT_BALANCE: Final = 5_000
 
+# The results of a sequence take at most this many bytes, because the server frees none of them
+# before the whole sequence has been sent.
+MAX_SEGMENT_BYTES: Final = 4 * 1024 * 1024
+
 # How many of the last drops are remembered, to learn which results of a sequence the program has
 # dropped. A sequence has at most 64 operations, but the program drops other tensors between them.
 REMEMBERED_DROPS: Final = 512
@@ -224,7 +228,7 @@ class AutomaticGraphSession(NativeSession):
         if segment and (
             (signature is segment[0][0] and len(segment) >= LOOP_STEPS)
             or len(segment) >= MAX_STEPS
-            or self._segment_bytes >= DROP_BYTES
+            or self._segment_bytes >= MAX_SEGMENT_BYTES
             or first != self._segment_end
         ):
             self._end_segment()
@@ -240,9 +244,9 @@ class AutomaticGraphSession(NativeSession):
         """Add an operation to the present sequence, unless its results are large."""
         numbered = self._numbered.get(id(signature))
         size = numbered[3] if numbered else sum(spec.nbytes for spec in signature.outputs)
-        if self._segment_bytes + size > DROP_BYTES:
+        if self._segment_bytes + size > MAX_SEGMENT_BYTES:
             self._end_segment()
-        if size < DROP_BYTES:
+        if size < MAX_SEGMENT_BYTES:
             # A plain tuple: making an ``Issued`` takes ten times as long.
             self._segment.append((signature, inputs, first))
             self._segment_end = first + signature.output_count
