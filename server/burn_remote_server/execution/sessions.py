@@ -54,9 +54,9 @@ DECODED_SIZE: Final = 16
 CHUNK_BYTES_PER_COST: Final = 8
 # While no other session works, and the program often waits for replies, batches of up to this many
 # times the usual limit run on the event loop. That saves two switches between threads, of about
-# 40 µs each, and the competition of both threads for the interpreter's lock. It is below 10,
+# 40 µs each, and the competition of both threads for the interpreter's lock. It is below 20,
 # because the event loop must not run LAPACK's iterations, which may never end (``ITERATED_COST``).
-ALONE_FACTOR: Final = 8
+ALONE_FACTOR: Final = 12
 # A program often waits for replies if it has executed at most this many operations since the last
 # reply to a read or a sync. A training step of a small network has 60. A program that runs ahead is
 # faster with two threads: one receives while the other computes.
