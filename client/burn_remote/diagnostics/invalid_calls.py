@@ -146,10 +146,15 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 def no_tensor(name: str, value: object) -> str:
     """Return the error message for a value passed where a tensor is required."""
     seen = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
-    return (
-        f"{name} is of type {seen}, not a tensor; "
-        "burn_remote.tensor(data, device=…) makes a tensor of it"
-    )
+    way = "; burn_remote.tensor(data, device=…) makes a tensor of it" if _is_data(value) else ""
+    return f"{name} is of type {seen}, not a tensor{way}"
+
+
+def _is_data(value: object) -> bool:
+    """Return whether ``burn_remote.tensor`` may make a tensor of a value."""
+    if isinstance(value, list | tuple | int | float | complex | np.generic):
+        return True
+    return any(hasattr(type(value), name) for name in ("__array__", "__dlpack__"))
 
 
 def _name_function(error: BaseException, function: Callable[..., Any]) -> None:

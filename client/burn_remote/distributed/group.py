@@ -13,7 +13,7 @@ from burn_remote.arguments.numbers import real_number
 from burn_remote.autodiff.grad_mode import is_recording
 from burn_remote.autodiff.nodes import TrackedHandle, plain
 from burn_remote.diagnostics.foreign_names import group_attribute_advice
-from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.diagnostics.invalid_calls import explained, no_tensor
 from burn_remote.distributed.collective_engine import Bucket, Engine, Reduction
 from burn_remote.distributed.moves_engine import MovesEngine
 from burn_remote.distributed.reduce_operations import ReduceOperation, checked_operation
@@ -513,10 +513,7 @@ def _checked_members(devices: Any) -> tuple[Device, ...]:
 
 def _check_tensor(name: str, what: str, x: Any) -> None:
     if not is_tensor(x):
-        raise ArgumentMismatch(
-            f"{name}: {what} is of type {type(x).__name__}, not a tensor; "
-            "burn_remote.tensor(data, device=…) makes a tensor of it"
-        )
+        raise ArgumentMismatch(no_tensor(f"{name}: {what}", x))
 
 
 def untracked(name: str, x: Tensor) -> Tensor:

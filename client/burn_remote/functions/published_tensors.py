@@ -39,7 +39,7 @@ def publish(device: Device, name: str, tensor: Tensor) -> None:
     check_has_names(device)
     if not is_tensor(tensor):
         raise UsageError(
-            f"publish takes a tensor, not a {type(tensor).__name__}; write "
+            f"publish takes a tensor, not an object of type {type(tensor).__name__}; write "
             f"device.publish({name!r}, burn_remote.tensor(data, device=device))"
         )
     if tensor.device != device:

@@ -72,8 +72,8 @@ def leaf_of(leaf: Any, program: NumberProgram, of_tensor: Callable[[Any], Result
     if isinstance(leaf, _CONSTANTS):
         return leaf
     raise UsageError(
-        f"a compiled function returns a {type(leaf).__name__}; it may return tensors, "
-        "numbers, strings, and tuples, lists, dictionaries and data classes of them"
+        f"a compiled function returns an object of type {type(leaf).__name__}; it may return "
+        "tensors, numbers, strings, and tuples, lists, dictionaries and data classes of them"
     )
 
 

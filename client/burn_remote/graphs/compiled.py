@@ -27,7 +27,7 @@ from burn_remote.graphs.guards import guards_of
 from burn_remote.graphs.recorded_call import RecordedCall, record_call, run_updating, untracked
 from burn_remote.graphs.structures import is_compared_by_identity, take_apart
 from burn_remote.graphs.tracked_call import NotRecorded, TrackedFunction, record_tracked
-from burn_remote.runner.interface import RunnerClient, TensorHandle
+from burn_remote.runner.interface import RunnerClient, TensorHandle, distinction
 from burn_remote.runner.issuing import recording
 from burn_remote.runner.stack import RunnerStack
 from burn_remote_protocol.errors import ArgumentMismatch, DeviceMismatch
@@ -322,10 +322,11 @@ def _forget_with(static: Any, compiled: CompiledFunction[Any, Any], key: Hashabl
 def _common(handles: Sequence[TensorHandle]) -> RunnerClient:
     sessions = {id(handle.client.session) for handle in handles}
     if len(sessions) > 1:
-        devices = ", ".join(dict.fromkeys(str(handle.client.device) for handle in handles))
+        devices = {id(handle.client.session): handle.client.device for handle in handles}.values()
+        names = ", ".join(dict.fromkeys(map(str, devices)))
         raise DeviceMismatch(
-            f"the arguments of a compiled function are on different devices ({devices}); "
-            "move them to one device with x.to(device)"
+            f"the arguments of a compiled function are on different devices: {names}"
+            f"{distinction(*devices)}; move them to one device with x.to(device)"
         )
     return next(handle.client for handle in handles if not isinstance(handle.client, RunnerStack))
 

@@ -81,7 +81,7 @@ def take_apart(
 def _static(value: Any, statics: list[Any]) -> Hashable:
     if isinstance(value, tuple | list | dict):
         raise ArgumentMismatch(
-            f"an argument of a compiled function is a {type(value).__name__}; pass tensors, "
+            f"an argument of a compiled function is of type {type(value).__name__}; pass tensors, "
             "numbers, and tuples, lists, dictionaries and data classes of them"
         )
     if isinstance(value, np.ndarray):

@@ -16,6 +16,7 @@ from burn_remote.arguments.containers import mapped, named_leaves
 from burn_remote.arguments.traced_numbers import calculated
 from burn_remote.autodiff.grad_mode import enable_grad
 from burn_remote.autodiff.nodes import TrackedHandle, plain, tracked
+from burn_remote.diagnostics.invalid_calls import no_tensor
 from burn_remote.functions.creation import tensor, zeros_like
 from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.tensor_value import is_tensor, read
@@ -36,6 +37,13 @@ __all__ = ["Optimizer"]
 # Entries of a group of parameters: the list of them, and the learning rate.
 PARAMS: Final = "params"
 RATE: Final = "lr"
+
+# What errors of ``update`` and of ``load_state_dict`` advise.
+_STATE: Final = (
+    "optimizer.init(params) makes a state, and optimizer.update(params, grads, state) returns the "
+    "next one"
+)
+_STATE_DICT: Final = "pass what optimizer.state_dict() returned"
 
 # Options that are numbers, with the least value and an upper bound, which is excluded.
 _BOUNDS: Final = {
@@ -265,7 +273,8 @@ class Optimizer:
         groups or parameters, and ``ShapeMismatch`` for an array whose shape differs from its
         parameter's. On an error, nothing changes.
         """
-        groups, states = _entry(state_dict, "param_groups"), _entry(state_dict, "state")
+        groups = _entry(state_dict, "param_groups", _STATE_DICT)
+        states = _entry(state_dict, "state", _STATE_DICT)
         seen = [len(group[PARAMS]) for group in groups]
         own = [len(group[PARAMS]) for group in self.param_groups]
         if seen != own:
@@ -477,10 +486,7 @@ def _named(params: Any) -> dict[str, Tensor]:
 def _check_parameter(name: str, parameter: Any) -> None:
     where = f"the parameter {name}" if name else "the parameter"
     if not is_tensor(parameter):
-        raise ArgumentMismatch(
-            f"{where} is of type {type(parameter).__name__}, not a tensor; "
-            "burn_remote.tensor(data, device=…) makes a tensor of it"
-        )
+        raise ArgumentMismatch(no_tensor(where, parameter))
     if not parameter.dtype.is_floating:
         raise DTypeMismatch(
             f"{where} is {parameter.handle.spec}, and only floating-point tensors have gradients; "
@@ -561,13 +567,10 @@ def _taking(values: Sequence[Any]) -> Callable[[Any], Any]:
     return lambda _: next(following)
 
 
-def _entry(state: Mapping[str, Any], name: str) -> Any:
+def _entry(state: Mapping[str, Any], name: str, way: str = _STATE) -> Any:
     if not isinstance(state, Mapping) or name not in state:
         seen = f"it is of type {type(state).__name__}"
         if isinstance(state, Mapping):
             seen = f"it has {', '.join(map(repr, state))}" if state else "it is empty"
-        raise ArgumentMismatch(
-            f"the state has no entry {name!r} ({seen}); optimizer.init(params) makes a state, and "
-            "optimizer.update(params, grads, state) returns the next one"
-        )
+        raise ArgumentMismatch(f"the state has no entry {name!r} ({seen}); {way}")
     return state[name]

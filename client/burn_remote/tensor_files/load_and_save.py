@@ -126,8 +126,8 @@ def save(
         )
     if suffix == NPY and isinstance(value, Mapping | list | tuple):
         raise ArgumentMismatch(
-            f"a {NPY} file has one tensor, not a {type(value).__name__}; write a name with "
-            f"{SAFETENSORS} to save several"
+            f"a {NPY} file has one tensor, but the value is of type {type(value).__name__}; write "
+            f"a name with {SAFETENSORS} to save several"
         )
     _SAVERS[suffix](path, value, progress=progress, **options)
 

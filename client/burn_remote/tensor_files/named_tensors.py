@@ -75,7 +75,7 @@ def writable(name: str, leaf: Any) -> Any:
     if isinstance(leaf, bool | int | float | np.generic):
         return np.asarray(leaf)
     raise ArgumentMismatch(
-        f"{name} is a {type(leaf).__name__}; leaves are tensors, arrays and numbers"
+        f"{name} is of type {type(leaf).__name__}; leaves are tensors, arrays and numbers"
     )
 
 
@@ -138,7 +138,7 @@ def check_like(one: StoredTensor, model: Any) -> None:
             )
     elif not isinstance(model, bool | int | float):
         raise ArgumentMismatch(
-            f"{one.name} in like= is a {type(model).__name__}; leaves are tensors and numbers"
+            f"{one.name} in like= is of type {type(model).__name__}; leaves are tensors and numbers"
         )
     elif one.spec.shape:
         raise InvalidCheckpoint(

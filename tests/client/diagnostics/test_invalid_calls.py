@@ -185,6 +185,23 @@ def test_the_argument_that_is_not_a_tensor_is_named(text: str) -> None:
     refused(NO_TENSORS[text], br.ArgumentMismatch, text)
 
 
+@pytest.mark.parametrize(
+    ("value", "is_data"),
+    [
+        ([1.0], True),
+        (2.0, True),
+        (np.ones(2), True),
+        ({"a": 1}, False),
+        ("a", False),
+        (None, False),
+    ],
+)
+def test_only_for_data_an_error_advises_to_make_a_tensor(value: Any, is_data: bool) -> None:
+    with pytest.raises(br.ArgumentMismatch, match="is of type") as caught:
+        br.concat([value])
+    assert ("makes a tensor of it" in str(caught.value)) == is_data
+
+
 def test_other_errors_are_not_changed() -> None:
     refused(lambda: f(2, 3).sum(axis=2), br.ShapeMismatch, "axis 2")
     refused(lambda: f(2) & f(2), br.DTypeMismatch, "float32")

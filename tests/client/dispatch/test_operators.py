@@ -97,6 +97,9 @@ REFUSING: dict[str, Callable[[br.Device, br.Tensor], object]] = {
     "full": lambda device, given: br.full((2,), given.reshape(()), device=device),
     "publish": lambda device, given: device.publish("name", given),
     "compile": lambda device, given: br.compile(lambda x: given)(br.ones((1,), device=device)),
+    "a compiled function": lambda device, given: br.compile(lambda x, y: x + y)(
+        br.ones((1,), device=device), given
+    ),
 }
 
 

@@ -505,7 +505,7 @@ def test_a_changed_argument_is_refused(x: br.Tensor) -> None:
      lambda y: np.ones(2), lambda y: defaultdict(list, a=y), lambda y: y.device],
 )  # fmt: skip
 def test_a_result_that_later_calls_could_not_make_again_is_refused(made: Any, x: br.Tensor) -> None:
-    with pytest.raises(br.UsageError, match="a compiled function returns a"):
+    with pytest.raises(br.UsageError, match="a compiled function returns an object of type"):
         br.compile(lambda x: made(x * 2))(x)
 
 
@@ -560,7 +560,7 @@ def test_equal_arguments_of_other_types_are_told_apart(pairs: Any, x: br.Tensor)
 
 @pytest.mark.parametrize("value", [defaultdict(list), type("Numbers", (list,), {})(), {1}, set()])
 def test_other_containers_are_refused(value: Any, x: br.Tensor) -> None:
-    with pytest.raises(br.ArgumentMismatch, match="an argument of a compiled function is a"):
+    with pytest.raises(br.ArgumentMismatch, match=r"of a compiled function is (of type|an unhash)"):
         br.compile(lambda x, value: x)(x, value)
 
 

@@ -320,7 +320,7 @@ REFUSED: dict[str, tuple[type[Exception], Callable[[], object]]] = {
     "groups of .1. parameters, but the optimizer has groups of .2.": (
         br.ArgumentMismatch, lambda: optim.SGD([f(1), f(2)]).load_state_dict(
             optim.SGD([f(1)]).state_dict())),
-    "the state has no entry 'param_groups' .it is empty.": (
+    "the state has no entry 'param_groups' .it is empty.; pass what optimizer.state_dict": (
         br.ArgumentMismatch, lambda: optim.SGD([W]).load_state_dict({})),
     "state of the parameter 0 has no 'exp_avg'; it has 'step'": (
         br.ArgumentMismatch, lambda: optim.Adam([W]).load_state_dict(

@@ -305,7 +305,7 @@ REFUSED: dict[str, tuple[type[Exception], Callable[[], object]]] = {
         br.ArgumentMismatch, lambda: run({"a": {"v": f(2)}}, {"a": {}})),
     "gradient of the parameter 0 is of type float, not a tensor": (
         br.ArgumentMismatch, lambda: run([f(2)], [1.0])),
-    "the parameter w is of type ndarray, not a tensor": (
+    "the parameter w is of type numpy.ndarray, not a tensor": (
         br.ArgumentMismatch, lambda: optim.SGD().init({"w": np.ones(2)})),
     "the state has no entry 'exp_avg_scale'.*optimizer.init": (
         br.ArgumentMismatch, lambda: optim.Adam().update([f(2)], [f(2)], {"step": 0})),

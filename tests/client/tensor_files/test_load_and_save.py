@@ -131,7 +131,7 @@ def test_a_failed_save_leaves_the_former_file(local: br.Device, tmp_path: Path) 
         (
             lambda p, x: br.save(p / "x.npy", {"a": x}),
             br.ArgumentMismatch,
-            "one tensor, not a dict",
+            "one tensor, but the value is of type dict",
         ),
         (lambda p, x: br.load(p / "x.npy", nested=True), br.ArgumentMismatch, "nested can only"),
         (lambda p, x: br.save(p / "x.npz", {"a": x}, metadata={}), br.ArgumentMismatch, "metadata"),

@@ -358,7 +358,7 @@ def test_what_cannot_be_saved_is_refused(local: br.Device, tmp_path: Path) -> No
         br.save_safetensors(file, {"a": {"b": x}, "a.b": x})
     with pytest.raises(br.ArgumentMismatch, match="a tensor needs a name"):
         br.save_safetensors(file, x)
-    with pytest.raises(br.ArgumentMismatch, match="t is a str; leaves are tensors"):
+    with pytest.raises(br.ArgumentMismatch, match="t is of type str; leaves are tensors"):
         br.save_safetensors(file, {"t": "text"})
     with pytest.raises(br.DTypeMismatch, match="q: NumPy has no dtype for"):
         br.save_safetensors(file, {"q": x.quantize(br.quant_scheme())})
