@@ -23,6 +23,7 @@ from burn_remote_server.dialects.burn_0_22.frame_programs import FrameProgram, F
 from burn_remote_server.dialects.burn_0_22.local_groups import SessionCollectives
 from burn_remote_server.dialects.burn_0_22.local_transfers import LocalClient
 from burn_remote_server.dialects.burn_0_22.outbox import LOCAL, Burn22Outbox
+from burn_remote_server.execution.costs import TASK_COST
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.registered_graphs import RegisteredGraphs
@@ -87,7 +88,9 @@ class Burn22Runner(TaskRunner):
         """Estimate the cost of a task other than an operation; return ``None`` if it is unknown."""
         if type(task) is KnownFrame:
             program = self._programs.program(task)
-            return super().estimate(task.messages()) if program is None else program.cost()
+            if program is None:
+                return super().estimate(task.messages())
+            return program.cost() - TASK_COST  # ``estimate`` adds it for the frame as a whole
         if isinstance(task, RunGraph):
             return self.graphs.estimate(task)
         # The first such task of a session searches for the client's process.

@@ -21,7 +21,6 @@ from burn_remote_server.backends.interface import Backend
 from burn_remote_server.dialects.burn_0_21.task_runner import Unreadable
 from burn_remote_server.dialects.burn_0_22 import frame_programs
 from burn_remote_server.dialects.burn_0_22.task_runner import Burn22Runner
-from burn_remote_server.execution.costs import TASK_COST
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.fusion.cpu import elementwise_fuser
 from burn_remote_server.fusion.runtime_selection import with_fusion
@@ -195,7 +194,7 @@ def test_a_repeated_frame_has_a_known_cost_and_a_new_one_has_none(running: Runni
     alone = running.runner.estimate([*frame.messages()])
     assert cost is not None
     assert alone is not None
-    assert cost == alone + TASK_COST
+    assert cost == alone
 
 
 def test_a_program_that_is_known_is_not_searched_again(
