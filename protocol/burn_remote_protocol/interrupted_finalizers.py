@@ -12,8 +12,8 @@ hook. So uninterrupted finalizers cost nothing.
 
 If another finalizer runs directly after the first one, the interrupt is raised at its first
 instruction, when nothing of it has run. So the hook repeats such a finalizer too, even if it is not
-marked. Examples are other libraries' ``__del__`` methods and callbacks of weak references, such as
-those of the standard library's ``WeakSet``.
+marked. Examples are other libraries' ``__del__`` methods, ``gc.callbacks``, and callbacks of weak
+references, such as those of the standard library's ``WeakSet``.
 
 A second Ctrl-C at the first instruction of the hook itself is still lost.
 """
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import ctypes
 import dis
+import gc
 import sys
 import threading
 import weakref
@@ -138,6 +139,8 @@ def _interrupted_finalizer(unraisable: sys.UnraisableHookArgs) -> Callable[[], o
     called: Any = unraisable.object
     if trace.tb_next is not None or trace.tb_lasti > _first_offset(code):
         return None
+    if any(called is callback for callback in gc.callbacks) and isinstance(called, FunctionType):
+        return partial(called, *[frame.f_locals[name] for name in code.co_varnames[:2]])
     if isinstance(called, FunctionType) and called.__code__ is code and code.co_argcount:
         argument = frame.f_locals[code.co_varnames[0]]
         is_finalizer = code.co_name == "__del__"

@@ -159,6 +159,25 @@ def test_an_interrupt_during_a_collection_of_garbage_reaches_the_program() -> No
     assert len(calls) == 2
 
 
+def test_a_callback_of_the_garbage_collector_gets_every_call() -> None:
+    phases: list[str] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        phases.append(phase)
+
+    made: Any = Freed([KeyboardInterrupt()], [])
+    made.itself = made
+    made.calls = Calls()
+    del made
+    gc.callbacks.append(note)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            gc.collect()
+    finally:
+        gc.callbacks.remove(note)
+    assert phases == ["start", "stop"]
+
+
 def test_a_function_is_called_once_when_its_object_is_freed() -> None:
     class Owner:
         __hash__ = None  # type: ignore[assignment]
