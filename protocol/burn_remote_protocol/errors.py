@@ -409,6 +409,8 @@ def error_to_wire(error: BurnRemoteError) -> list[Any]:
 
 def error_from_wire(wire: Any) -> BurnRemoteError:
     """Decode the result of ``error_to_wire``. Raises ``ProtocolViolation`` for any other value."""
+    if type(wire) is not tuple and type(wire) is not list:  # others can be unpacked too
+        raise ProtocolViolation(f"expected an encoded error, not {shown(wire)}")
     try:
         code, reason, operation, shapes, tensor, *rest = wire
     except (TypeError, ValueError):

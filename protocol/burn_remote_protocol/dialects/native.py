@@ -235,6 +235,8 @@ def decode_frame(frame: bytes | memoryview) -> Any:
     if decode is None:
         raise ProtocolViolation(f"unknown kind of frame {kind}; this side speaks {VERSIONS}")
     wire = unpack_lists(_body(frame))
+    if type(wire) is not list:
+        raise ProtocolViolation(f"the body of frame kind {kind} is an array")
     try:
         return decode(*wire)
     except BurnRemoteError:
@@ -249,16 +251,33 @@ def _body(frame: bytes | memoryview) -> bytes | memoryview:
 
 
 def _decode_batch(frame: bytes | memoryview) -> Batch:
-    wire = unpack_frozen(_body(frame))
+    body = _body(frame)
+    wire = unpack_frozen(body)
     try:
         received, tasks = wire
     except (TypeError, ValueError):
         raise ProtocolViolation(f"malformed batch: {shown(wire)}") from None
-    if type(tasks) is not tuple:
+    # A map is unpacked to a tuple, too.
+    if type(tasks) is not tuple or not _has_array_of_tasks(body):
         raise ProtocolViolation(f"a batch holds a list of tasks, not {shown(tasks)}")
     if type(received) is not int or received < 0:
         count(received)  # raises
     return Batch(received, tasks)
+
+
+# The lengths of MessagePack's integers by their first byte; others take one byte.
+_INTEGER_BYTES: Final = {0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9}
+
+
+def _has_array_of_tasks(body: bytes | memoryview) -> bool:
+    """Whether the second element of a pair with a small header is an array.
+
+    ``body`` is complete MessagePack.
+    """
+    if body[0] != 0x92:
+        return False
+    first = body[1 + _INTEGER_BYTES.get(body[1], 1)]
+    return first >> 4 == 0x9 or first in (0xDC, 0xDD)
 
 
 def decode_batch_in_steps(frame: bytes | memoryview) -> Generator[None, None, Batch]:

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 from burn_remote_protocol.collectives import DIGEST_BYTES, LINK_ID_BYTES, MAX_MEMBERS
 from burn_remote_protocol.dialects.native_values import (
+    array,
     count,
     exactly,
     memory_handle,
@@ -94,7 +95,7 @@ def _secret(value: Any) -> bytes:
 def _resume_from_wire(wire: Any) -> Resume | None:
     if wire is None:
         return None
-    session, secret, received = wire
+    session, secret, received = array(wire)
     return Resume(count(session), _secret(secret), count(received))
 
 
@@ -106,7 +107,7 @@ def _token(value: Any) -> str:
 
 
 def _hello_from_wire(versions: Any, token: Any, resume: Any, client: Any, settings: Any) -> Hello:
-    if not 1 <= len(versions) <= 64:
+    if not 1 <= len(array(versions)) <= 64:
         raise ProtocolViolation("Hello names between 1 and 64 versions")
     if not isinstance(settings, dict):
         raise ProtocolViolation("Hello's settings are a map")
@@ -123,6 +124,8 @@ def _welcome_from_wire(
     version: Any, session: Any, secret: Any, lease: Any, device: Any, limits: Any, *rest: Any
 ) -> Welcome:
     peer_address, received = rest
+    if not isinstance(device, dict):
+        raise ProtocolViolation("what a server says of its device is a map")
     return Welcome(
         count(version), count(session), _secret(secret), seconds(lease), dict(device),
         {text(name): count(limit) for name, limit in limits.items()},
@@ -160,7 +163,8 @@ def _elements(wire: Any) -> bytes:
 
 
 def _names(wire: Any) -> Names:
-    return tuple((published_name(name), spec_from_wire(spec)) for name, spec in wire)
+    pairs = [array(pair) for pair in array(wire)]
+    return tuple((published_name(name), spec_from_wire(spec)) for name, spec in pairs)
 
 
 def _reply_value(wire: Any) -> int | None:
@@ -184,7 +188,7 @@ def _failed_from_wire(tensors: Any, error: Any) -> Failed:
     failure = error_from_wire(error)
     if not isinstance(failure, OperationFailed):
         raise ProtocolViolation(f"an operation cannot fail with {failure.code!r}")
-    return Failed(tuple(count(tensor) for tensor in tensors), failure)
+    return Failed(tuple(count(tensor) for tensor in array(tensors)), failure)
 
 
 def _fetch_tag(*tag: Any) -> bytes:

@@ -19,6 +19,7 @@ from burn_remote_protocol.collectives import (
 )
 from burn_remote_protocol.dialects.bounded_unpacking import MAX_LIST_LENGTH
 from burn_remote_protocol.dialects.native_values import (
+    array,
     count,
     exactly,
     published_name,
@@ -138,7 +139,7 @@ def _ids(tensors: Any) -> tuple[int, ...]:
     if type(tensors) is tuple and tensors and _INTEGER.issuperset(map(type, tensors)):
         count(min(tensors))  # MessagePack has no integer above ``MAX_ID``
         return tensors
-    return tuple(count(tensor) for tensor in tensors)
+    return tuple(count(tensor) for tensor in array(tensors))
 
 
 def _read_from_wire(request: Any, tensor: Any, spec: Any) -> Read:
@@ -161,16 +162,19 @@ def _graph_number(value: Any) -> int:
 def _graph_from_wire(
     number: Any, input_count: Any, steps: Any, outputs: Any, numbers: Any
 ) -> DefineGraph:
-    if not 0 < len(steps) <= MAX_GRAPH_STEPS:
+    if not 0 < len(array(steps)) <= MAX_GRAPH_STEPS:
         raise ProtocolViolation(
             f"a graph of {len(steps):,} steps; it has at least 1 and at most {MAX_GRAPH_STEPS:,}"
         )
     return DefineGraph(
         _graph_number(number),
         count(input_count, MAX_LIST_LENGTH),
-        tuple(tuple(count(one) for one in step) for step in steps),
-        tuple(count(slot) for slot in outputs),
-        tuple((count(step), count(field), count(place)) for step, field, place in numbers),
+        tuple(tuple(count(one) for one in array(step)) for step in steps),
+        tuple(count(slot) for slot in array(outputs)),
+        tuple(
+            (count(step), count(field), count(place))
+            for step, field, place in map(array, array(numbers))
+        ),
     )
 
 
@@ -187,7 +191,7 @@ def _group_from_wire(
         spec = GroupSpec(
             exactly(GROUP_SECRET_BYTES, "the secret of a group", secret),
             count(rank),
-            tuple(text(address) for address in addresses),
+            tuple(text(address) for address in array(addresses)),
             seconds(bound),
             seconds(issue),
             EngineKind(count(engine)),
@@ -209,7 +213,7 @@ def _collective_from_wire(
 ) -> Collective:
     call = CollectiveCall(
         CollectiveKind(count(kind)),
-        tuple(spec_from_wire(spec) for spec in specs),
+        tuple(spec_from_wire(spec) for spec in array(specs)),
         Reduction(count(reduction)),
         count(root),
     )
@@ -222,7 +226,7 @@ def _digest(value: Any) -> bytes:
 
 
 def _content_from_wire(digest: Any, first: Any, specs: Any) -> KeepContent:
-    if not specs:
+    if not array(specs):
         raise ProtocolViolation("a content has at least one tensor")
     return KeepContent(_digest(digest), count(first), tuple(spec_from_wire(one) for one in specs))
 
@@ -342,7 +346,7 @@ def decode_task(wire: Any) -> Task:
     Raises ``ProtocolViolation`` for a malformed task.
     """
     try:
-        return _DECODE_TASK[wire[0]](*wire[1:])
+        return _DECODE_TASK[array(wire)[0]](*wire[1:])
     except BurnRemoteError:
         raise
     except (KeyError, TypeError, ValueError, IndexError):

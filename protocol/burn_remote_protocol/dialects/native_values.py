@@ -11,6 +11,7 @@ from burn_remote_protocol.kept_tensors import is_published_name
 from burn_remote_protocol.tensors import TensorSpec, checked_shape
 
 __all__ = [
+    "array",
     "count",
     "exactly",
     "memory_handle",
@@ -33,7 +34,16 @@ def spec_to_wire(spec: TensorSpec) -> list[Any]:
     return [list(spec.shape), spec.dtype.wire]
 
 
+def array(wire: Any) -> Any:
+    """Return an array unchanged. Maps, texts and bytes can be iterated too."""
+    if type(wire) is not tuple and type(wire) is not list:
+        raise ProtocolViolation(f"expected an array, not {shown(wire)}")
+    return wire
+
+
 def spec_from_wire(wire: Any) -> TensorSpec:
+    if type(wire) is not tuple and type(wire) is not list:
+        raise ProtocolViolation(f"expected a shape and a dtype, not {shown(wire)}")
     dims, dtype = wire
     return TensorSpec(checked_shape(dims), DType.from_wire(dtype))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from typing import Any
 
 import msgpack
@@ -50,6 +51,7 @@ from burn_remote_protocol.messages import (
     Welcome,
 )
 from burn_remote_protocol.tensors import TensorSpec
+from support.other_types import without_one_array
 
 NIL, TRUE = "c0", "c3"
 TRANSFER, NONCE, PROOF = b"t" * 32, b"n" * 32, b"p" * 32
@@ -106,6 +108,35 @@ def test_a_message_has_the_bytes_of_the_specification(message: Any, written: str
     frame = bytes.fromhex(written)
     assert native.encode_frame(message) == frame
     assert native.decode_frame(frame) == message
+
+
+@pytest.mark.parametrize(("message", "written"), BYTES, ids=lambda each: type(each).__name__)
+def test_a_map_a_text_or_bytes_in_the_place_of_an_array_is_refused(
+    message: Any, written: str
+) -> None:
+    frame = native.encode_frame(message)
+    for other in without_one_array(frame[1:]):
+        with pytest.raises(ProtocolViolation):
+            native.decode_frame(frame[:1] + msgpack.packb(other))
+
+
+@pytest.mark.parametrize("tasks", [{"a": 5}, {-7: 5}, {}, "a", b"a", None, 1])
+def test_a_batch_whose_tasks_are_not_an_array_is_refused(tasks: Any) -> None:
+    for received in (0, 200, 70_000, 2**40):
+        for body in ([received, tasks], {received: tasks}, {received: tasks, 1: 2}):
+            frame = b"\x02" + msgpack.packb(body)
+            with pytest.raises(ProtocolViolation):
+                native.decode_frame(frame)
+            with pytest.raises(ProtocolViolation):
+                deque(native.decode_batch_in_steps(frame), maxlen=0)
+
+
+@pytest.mark.parametrize("received", [0, 127, 200, 70_000, 2**40])
+@pytest.mark.parametrize("count", [0, 1, 20, 70])
+def test_a_batch_may_have_any_header_of_an_array(received: int, count: int) -> None:
+    tasks = ((-7, 5),) * count
+    batch = native.decode_frame(b"\x02" + msgpack.packb([received, tasks]))
+    assert batch == (received, tasks)
 
 
 def test_every_message_has_a_kind_of_its_own_and_can_be_read() -> None:

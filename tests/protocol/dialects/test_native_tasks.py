@@ -61,6 +61,7 @@ from burn_remote_protocol.messages import (
 )
 from burn_remote_protocol.operations.encoding import decode_operation
 from burn_remote_protocol.tensors import TensorData, TensorSpec
+from support.other_types import without_one_array
 from support.recorded import golden
 
 SPEC = TensorSpec((2, 3), F32)
@@ -133,6 +134,13 @@ def test_a_task_has_the_bytes_of_the_specification(task: Any, written: str) -> N
     encoded = bytes.fromhex(written)
     assert encode_task(task) == encoded
     assert decode_task(unpack_frozen(encoded)) == task
+
+
+@pytest.mark.parametrize(("task", "written"), BYTES, ids=lambda each: type(each).__name__)
+def test_a_map_a_text_or_bytes_in_the_place_of_an_array_is_refused(task: Any, written: str) -> None:
+    for other in without_one_array(encode_task(task)):
+        with pytest.raises(ProtocolViolation):
+            decode_task(unpack_frozen(msgpack.packb(other)))
 
 
 @pytest.mark.parametrize("line", golden("OperationIr")[::97], ids=lambda line: line.name)
