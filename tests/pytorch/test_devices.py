@@ -50,6 +50,20 @@ def test_a_random_state_repeats_the_numbers_drawn_after_it(device: Any) -> None:
     assert torch.rand(3, device=device).tolist() == first
 
 
+def test_a_program_waits_for_the_accelerator_and_times_itself(device: Any) -> None:
+    from torch.utils.benchmark import Timer
+
+    torch.accelerator.synchronize()
+    torch.accelerator.synchronize(device)
+    for place in ("cpu", device):
+        x = torch.ones(3, device=place)
+        assert Timer("x.sin()", globals={"x": x}).timeit(2).number_per_run == 2
+
+
+def test_a_cache_of_memory_can_be_emptied(device: Any) -> None:
+    assert torch.get_device_module(device).empty_cache() is None
+
+
 def test_a_state_of_another_device_is_refused(device: Any) -> None:
     with pytest.raises(br.UsageError, match="8 bytes on the CPU"):
         torch.burn.set_rng_state(torch.get_rng_state(), device)

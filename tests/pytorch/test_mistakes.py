@@ -151,6 +151,7 @@ MISTAKES: dict[str, Callable[[Any], Any]] = {
     "flip": lambda p: r(3).to(p).flip(1),
     "roll": lambda p: r(3).to(p).roll((1, 2), (0,)),
     "repeat": lambda p: r(3, 2).to(p).repeat(2),
+    "repeat_interleave by floats": lambda p: r(3).to(p).repeat_interleave(r(3).to(p)),
     "repeat_interleave": lambda p: r(3).to(p).repeat_interleave(L(1, 2).to(p)),
     "where dtype": lambda p: torch.where(r(2).to(p), 1.0, 0.0),
     "and float": lambda p: r(2).to(p) & r(2).to(p),

@@ -168,8 +168,17 @@ class _Module(ModuleType):
         device_registry.wire_device(device).seed(seed)
         self._seeds[device_registry.index_of(device)] = seed
 
+    def empty_cache(self) -> None:
+        """Do nothing: a server frees the memory of a tensor that is dropped."""
+
     def get_amp_supported_dtype(self) -> list[Any]:
         return [torch.bfloat16, torch.float16]
+
+
+def _synchronize(index: int) -> None:
+    """Wait for a device, for ``torch.accelerator.synchronize``."""
+    if device_registry.device_count():
+        device_registry.wire_device(torch.device(device_registry.BACKEND, index)).sync()
 
 
 _libraries: list[Any] = []
@@ -193,6 +202,9 @@ def register() -> None:
         device_guard=DeviceGuard(),
     )
     keep_errors_of_hooks()
+    # PyTorch's own function raises for all backends in Python. torch.utils.benchmark calls it, also
+    # for programs on the CPU.
+    torch._C._accelerator_synchronizeDevice = _synchronize
     library = torch.library.Library("aten", "IMPL")
     for func in factories():
         library.impl(func.name().removeprefix("aten::"), _factory(func), "PrivateUse1")

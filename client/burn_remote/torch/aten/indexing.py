@@ -372,6 +372,8 @@ def histogram_of_range(
 @aten("repeat_interleave.Tensor")
 def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Tensor:
     """Return each position ``repeats`` times. Without ``output_size``, waits for the sum."""
+    if repeats.dtype not in (br.int32, br.int64):
+        raise UsageError(f"repeats has to be Long or Int tensor, not of {repeats.dtype}")
     count = int(br.sum(repeats)) if output_size is None else output_size
     ends = br.cumulative_sum(converted_to(repeats, br.int64), axis=0)
     places = br.arange(count, dtype=br.int64, device=repeats.device)
