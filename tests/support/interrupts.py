@@ -130,6 +130,11 @@ class InterruptAfterCall(InterruptAt):
         return frame.f_lasti in _places_after_checks(frame.f_code)
 
 
+def _is_behind_await(instruction: dis.Instruction) -> bool:
+    """Whether a ``RESUME`` runs no signal handlers: at ``yield from`` and ``await``."""
+    return instruction.opname == "RESUME" and (instruction.arg or 0) >= 2
+
+
 @functools.cache
 def _places_after_checks(code: CodeType) -> frozenset[int]:
     """Return the offsets of the instructions that follow one that runs signal handlers."""
@@ -137,7 +142,7 @@ def _places_after_checks(code: CodeType) -> frozenset[int]:
     after_calls = {
         after.offset
         for before, after in itertools.pairwise(instructions)
-        if before.opname.startswith(CHECKING)
+        if before.opname.startswith(CHECKING) and not _is_behind_await(before)
     }
     # The instruction after a jump in the code is not the next one to be executed.
     after_jumps = {jump.argval for jump in instructions if jump.opname == CHECKING_JUMP}
