@@ -115,6 +115,31 @@ def test_an_interrupt_during_a_local_operation_fails_only_that_operation(
         assert keep.tolist() == [1] * 4
 
 
+@pytest.mark.usefixtures("unattended")
+def test_ctrl_c_while_a_local_device_delivers_replies_loses_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(NativeSession, "flush_waiting", lambda session: None)
+    with br.LocalDevice(automatic_graphs=False) as device:
+        x = br.ones((4,), device=device)
+        large = br.ones((200_000,), device=device)  # its elements are chunks
+        device.sync()
+        link = device.session._connection._link
+        delivering = (type(link)._deliver, type(link).receive, type(link._outbox).move_to)
+        codes = frozenset(one.__code__ for one in delivering)
+        place, is_over = 0, False
+        while not is_over:
+            pending, many = (x + place).read(), (large * place).read()
+            interrupt = InterruptAfterCall(place, codes)
+            with interrupt.watching():
+                pending.result(PATIENCE_SECONDS)
+                many.result(PATIENCE_SECONDS)
+            assert pending.result(PATIENCE_SECONDS).tolist() == [1 + place] * 4, interrupt.place
+            assert many.result(PATIENCE_SECONDS).sum() == place * 200_000, interrupt.place
+            place, is_over = place + 1, not interrupt.has_come
+        assert place > 10
+
+
 @pytest.mark.parametrize("dialect", ["native", "burn-0.21"])
 def test_an_interrupted_upload_leaves_nothing_on_the_server(
     dialect: str, first_server: RunningServer, monkeypatch: pytest.MonkeyPatch

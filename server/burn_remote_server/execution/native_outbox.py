@@ -126,6 +126,37 @@ class NativeOutbox:
             self.window.append(frame, size)
         return frame
 
+    def move_to(self, arrived: deque[bytes]) -> None:
+        """Move all frames to a queue, each as a whole.
+
+        A frame that leaves one queue is in the other one, also after a ``KeyboardInterrupt``:
+        CPython runs no signal handler when a function in Python returns, and between statements
+        that call nothing.
+        """
+        frames, downloads, window = self._frames, self._downloads, self.window
+        while frames or downloads:
+            if frames:
+                first = frames[0]
+                whole = (first if isinstance(first, bytes) else first[0] + first[1],)
+                window.append(first, len(whole[0]))
+                arrived += whole
+                del frames[0]
+                continue
+            download = downloads[0]
+            start = download.sent
+            end = min(start + CHUNK_BYTES, len(download.data))
+            data = download.data[start:end]
+            head = chunk_head(download.payload, start, data if self._has_checksums else None)
+            whole = (head + data,)
+            taken = self._taken_bytes + len(data)
+            is_last = end == len(download.data)
+            window.append((head, data), len(data))
+            arrived += whole
+            self._taken_bytes = taken
+            download.sent = end
+            if is_last:
+                del downloads[0]
+
     def replay(self) -> None:
         """Send the unacknowledged frames again, before all others."""
         self._again = deque(self.window.frames())
