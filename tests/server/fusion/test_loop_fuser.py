@@ -11,7 +11,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from burn_remote_protocol.dtypes import BOOL, F32, F64, I64, DType
+from burn_remote_protocol.dtypes import BOOL, F32, F64, I8, I32, I64, U8, U32, U64, DType
 from burn_remote_protocol.errors import OutOfMemory
 from burn_remote_protocol.messages import Define, DefineGraph
 from burn_remote_protocol.operations.row import Signature
@@ -290,6 +290,22 @@ def test_numbers_that_change_never_compile_a_loop_again() -> None:
         counts.add(compiler.counts.compiled)
     assert names(session.interpreter.numbered[GRAPH]) == ["loop"]
     assert len(counts) == 1
+
+
+@pytest.mark.parametrize(("first", "second"), [(I64, U64), (U64, I64), (I8, U8), (U32, I32)])
+def test_graphs_share_no_loop_whose_dtypes_differ(first: DType, second: DType) -> None:
+    plans = []
+    for dtype in (first, second):
+        spec, mask = TensorSpec((6, 5), dtype), TensorSpec((6, 5), BOOL)
+        signatures = [
+            signature("Bool.IntoInt", mask, out=spec),
+            signature("Numeric.Sub", spec, spec),
+            signature("Numeric.Max", spec),
+        ]
+        arrays = [numbers((6, 5)) > 9, numbers((6, 5)) < 9]
+        steps = ((0, 0), (0, 1), (1, 2, 3), (2, 4))
+        plans.append(check(signatures, steps, (4, 5), arrays))
+    assert [names(plan) for plan in plans] == [["loop"], ["loop"]]
 
 
 def test_a_process_keeps_a_bounded_number_of_compiled_loops() -> None:

@@ -35,12 +35,11 @@ _NAME: Final = b"fused"
 class CompiledUfunc:
     """A ufunc with one loop, and the memory to which it refers, which must live as long."""
 
-    def __init__(self, kernels: Kernels, dtypes: Sequence[np.dtype[Any]], operands: int) -> None:
-        """``dtypes`` are the dtypes of the operands and results."""
+    def __init__(self, kernels: Kernels, numbers: bytes, operands: int) -> None:
+        """``numbers`` are those of the dtypes of the operands and results."""
         function: Any
         (function,) = kernels.functions
         address = ctypes.cast(function, ctypes.c_void_p).value
-        numbers = bytes(dtype.num for dtype in dtypes)
         self._memory = (
             kernels,
             (ctypes.c_void_p * 1)(address),
@@ -54,7 +53,7 @@ class CompiledUfunc:
             ctypes.addressof(types),
             1,
             operands,
-            len(dtypes) - operands,
+            len(numbers) - operands,
             _NO_IDENTITY,
             _NAME,
             b"",
@@ -62,8 +61,9 @@ class CompiledUfunc:
         )
 
 
-# By their sources. Graphs with equal runs of operations share a ufunc.
-_ufuncs: Final[WeakValueDictionary[str, CompiledUfunc]] = WeakValueDictionary()
+# By their sources and dtypes. Graphs with equal runs of operations share a ufunc. LLVM's types do
+# not tell signed from unsigned integers, so runs of different dtypes may have the same source.
+_ufuncs: Final[WeakValueDictionary[tuple[str, bytes], CompiledUfunc]] = WeakValueDictionary()
 
 
 def compiled_ufunc(
@@ -73,11 +73,12 @@ def compiled_ufunc(
     dtypes: Sequence[np.dtype[Any]],
     operands: int,
 ) -> tuple[CompiledUfunc | None, bool]:
-    """Return the ufunc of a source if it is compiled, and whether this result is final.
+    """Return the ufunc of a source and dtypes if it is compiled, and whether this result is final.
 
     ``name`` is the name of its loop; ``dtypes`` are the dtypes of the operands and results.
     """
-    known = _ufuncs.get(source)
+    numbers = bytes(dtype.num for dtype in dtypes)
+    known = _ufuncs.get((source, numbers))
     if known is not None:
         return known, True
     if len(_ufuncs) >= MAX_UFUNCS:
@@ -85,7 +86,7 @@ def compiled_ufunc(
     kernels = compiler.found(source, (name,))
     if kernels is None:
         return None, compiler.is_final(source)
-    made = _ufuncs[source] = CompiledUfunc(kernels, dtypes, operands)
+    made = _ufuncs[source, numbers] = CompiledUfunc(kernels, numbers, operands)
     return made, True
 
 
