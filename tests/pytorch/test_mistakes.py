@@ -212,6 +212,10 @@ MISTAKES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+if torch.__version__ < "2.15":  # whose tensors without elements do not check these
+    del MISTAKES["addmm bias big"], MISTAKES["conv_transpose pad"]
+
+
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_refused_as_on_the_cpu(device: Any, name: str) -> None:
     # Calls that are like earlier ones are issued another way: see test_plans.py.
