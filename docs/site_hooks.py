@@ -16,8 +16,8 @@ import numpy as np
 
 import burn_remote as br
 from burn_remote.diagnostics import foreign_names
-from burn_remote_protocol.operations.releases import Vocabulary
 from burn_remote_protocol.operations.table import TABLE
+from burn_remote_protocol.operations.vocabularies import Vocabulary
 
 __all__ = ["on_page_markdown"]
 

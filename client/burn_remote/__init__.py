@@ -86,7 +86,6 @@ from burn_remote.functions.creation import (
     zeros,
     zeros_like,
 )
-from burn_remote.functions.curves import interp, polyfit, polyval
 from burn_remote.functions.custom_operations import custom
 from burn_remote.functions.default_device import default_device, set_default_device
 from burn_remote.functions.device_class import Device
@@ -150,6 +149,7 @@ from burn_remote.functions.gathering import (
     take_along_axis,
     update_along,
 )
+from burn_remote.functions.interpolation_and_polynomials import interp, polyfit, polyval
 from burn_remote.functions.joining import (
     array_split,
     column_stack,

@@ -33,7 +33,6 @@ from burn_remote.functions.activations import (
 )
 from burn_remote.functions.elementwise import tanh
 from burn_remote.functions.padding import pad
-from burn_remote.nn.blocks import fold, pixel_shuffle, pixel_unshuffle, unfold
 from burn_remote.nn.convolution import (
     conv1d,
     conv2d,
@@ -93,7 +92,8 @@ from burn_remote.nn.pooling import (
     max_pool2d,
     max_pool2d_with_indices,
 )
-from burn_remote.nn.sampling import grid_sample, interpolate, irfft, rfft
+from burn_remote.nn.resampling import grid_sample, interpolate, irfft, rfft
+from burn_remote.nn.window_rearrangement import fold, pixel_shuffle, pixel_unshuffle, unfold
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor

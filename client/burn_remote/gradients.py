@@ -20,7 +20,7 @@ from burn_remote.dispatch.operators import Operator
 from burn_remote.functions.padding import pad
 from burn_remote.nn.convolution import Sizes, per_axis
 from burn_remote.nn.pooling import Windows
-from burn_remote.nn.sampling import MODES
+from burn_remote.nn.resampling import MODES
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import (
     activations,
@@ -29,7 +29,7 @@ from burn_remote_protocol.operations.families import (
     pooling_rows,
     sampling,
 )
-from burn_remote_protocol.operations.rules.convolution_rules import window_count
+from burn_remote_protocol.operations.shape_rules.convolution_rules import window_count
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor

@@ -24,9 +24,9 @@ from burn_remote.runner.interface import OwningHandle
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.session_runner import SessionRunner
 from burn_remote.sessions.burn.burn_connection import BurnConnection
-from burn_remote.sessions.burn.burn_releases import Burn021, Burn022
 from burn_remote.sessions.burn.burn_response_router import BurnResponseRouter
 from burn_remote.sessions.burn.burn_session import BurnSession
+from burn_remote.sessions.burn.burn_version_differences import Burn021, Burn022
 from burn_remote.sessions.burn.flush_policy import FlushPolicy
 from burn_remote.sessions.burn.outgoing_queue import Outgoing
 from burn_remote.sessions.lifetime import Flusher

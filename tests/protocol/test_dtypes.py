@@ -27,7 +27,7 @@ from burn_remote_protocol.dtypes import (
     QuantScheme,
 )
 from burn_remote_protocol.errors import ProtocolViolation, Unsupported
-from burn_remote_protocol.operations.releases import Vocabulary
+from burn_remote_protocol.operations.vocabularies import Vocabulary
 from burn_remote_protocol.operations.wire_values import dtype_to_wire
 from support.recorded import golden, schema
 

@@ -17,7 +17,7 @@ from support.servers import RunningServer, server
 torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group oracle")
 brt = pytest.importorskip("burn_remote.torch")
 device_registry = pytest.importorskip("burn_remote.torch.device_registry")
-engine_errors = pytest.importorskip("burn_remote.torch.engine_errors")
+engine_errors = pytest.importorskip("burn_remote.torch.backward_hook_errors")
 functional: Any = torch.nn.functional
 pytestmark = pytest.mark.torch
 

@@ -13,7 +13,7 @@ from support.session_tasks import Tasks
 
 torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group oracle")
 brt = pytest.importorskip("burn_remote.torch")
-plans = pytest.importorskip("burn_remote.torch.plans")
+plans = pytest.importorskip("burn_remote.torch.call_plans")
 functional: Any = torch.nn.functional
 pytestmark = pytest.mark.torch
 

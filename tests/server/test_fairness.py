@@ -14,7 +14,7 @@ from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.messages import Hello, Read, Sync, Upload
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import open_backends
-from burn_remote_server.dialects.native.attachments import Attachments
+from burn_remote_server.dialects.native.session_attachments import Attachments
 from burn_remote_server.dialects.native.session_handler import serve_session
 from burn_remote_server.execution.sessions import DECODED_SIZE, FRAME_COST, TURN_COST
 from burn_remote_server.hosting.host import Host

@@ -32,7 +32,7 @@ from burn_remote_server.backends.interface import Backend, Deliver
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.dialects.burn_0_21.two_socket_sessions import BurnSessions
-from burn_remote_server.dialects.native.attachments import Attachments
+from burn_remote_server.dialects.native.session_attachments import Attachments
 from burn_remote_server.dialects.native.session_handler import serve_session
 from burn_remote_server.hosting import host as host_module
 from burn_remote_server.hosting.host import Host

@@ -5,9 +5,9 @@ from __future__ import annotations
 from burn_remote_protocol.errors import Unsupported
 from burn_remote_protocol.operations.encoding import decode_operation
 from burn_remote_protocol.operations.families.session import CUSTOM, DROP, IMPOSSIBLE, INIT
-from burn_remote_protocol.operations.releases import Vocabulary
 from burn_remote_protocol.operations.row import Row, Signature
 from burn_remote_protocol.operations.table import TABLE
+from burn_remote_protocol.operations.vocabularies import Vocabulary
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.custom import CustomOperations, custom_operation
 from support.recorded import golden

@@ -15,7 +15,7 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import LOW_PRECISION, array_dtype
 from burn_remote_server.backends.array.core.precision import in_float32
 from burn_remote_server.backends.array.kernels.kernel_families import module_families
-from burn_remote_server.backends.array.kernels.module.module_kernels import ModuleKernels
+from burn_remote_server.backends.array.kernels.networks.module_kernels import ModuleKernels
 from support.kernels import BACKEND_NAME, new_session, received, sent
 
 __all__ = ["BFLOAT16", "Array", "call_kernel", "normal", "run", "spec_of"]

@@ -27,7 +27,7 @@ from burn_remote_protocol.messages import (
     Welcome,
 )
 from burn_remote_protocol.session_states import Role, SessionEnd
-from burn_remote_server.dialects.native.attachments import Attachments
+from burn_remote_server.dialects.native.session_attachments import Attachments
 from burn_remote_server.dialects.native.session_handler import serve_session
 from burn_remote_server.hosting.host import Device
 from support.memory_links import CAPACITY_BYTES, AsyncMemoryLink, async_memory_pair

@@ -25,8 +25,8 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.default_device import open_default_with
 from burn_remote.functions.device_class import Device
 from burn_remote.runner.stack import CLOSE_SECONDS, RunnerStack
-from burn_remote.sessions.burn.burn_releases import Burn022
 from burn_remote.sessions.burn.burn_session import BurnSession
+from burn_remote.sessions.burn.burn_version_differences import Burn022
 from burn_remote.sessions.burn.server_facts import FRAGMENT_BYTES
 from burn_remote.sessions.native.automatic_graph_session import AutomaticGraphSession
 from burn_remote.sessions.native.native_connection import SpeaksBurn

@@ -18,12 +18,12 @@ from burn_remote.autodiff.nodes import Leaf, TrackedHandle, plain
 from burn_remote.autodiff.tracking import track
 from burn_remote.autodiff.uniform_gradients import Uniform
 from burn_remote.diagnostics.invalid_calls import explained
-from burn_remote.distributed.batches import SplitBatch, split_batch
+from burn_remote.distributed.batch_splitting import SplitBatch, split_batch
 from burn_remote.distributed.collective_engine import Bucket
 from burn_remote.distributed.gradient_buckets import GradientExchange, bucket_plans
 from burn_remote.distributed.group import Group, end_open_reductions
 from burn_remote.distributed.reduce_operations import ReduceOperation
-from burn_remote.distributed.updates import (
+from burn_remote.distributed.replicated_updates import (
     ReplicatedUpdate,
     ShardedUpdate,
     Update,

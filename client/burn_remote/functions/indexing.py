@@ -28,7 +28,7 @@ from burn_remote.functions.tensor_value import is_tensor
 from burn_remote_protocol.dtypes import I64
 from burn_remote_protocol.errors import BurnRemoteError, ShapeMismatch
 from burn_remote_protocol.operations.families import base
-from burn_remote_protocol.operations.rules.checks import broadcast_shapes
+from burn_remote_protocol.operations.shape_rules.checks import broadcast_shapes
 from burn_remote_protocol.tensors import Shape, TensorSpec
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from burn_remote.functions.tensor_value import is_tensor
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base
-from burn_remote_protocol.operations.rules.checks import broadcast_shapes
+from burn_remote_protocol.operations.shape_rules.checks import broadcast_shapes
 from burn_remote_protocol.tensors import MAX_ELEMENTS, Slice
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from burn_remote.gradient_rules import (
     convolution_rules,
     elementwise_rules,
     float_rules,
+    index_update_rules,
     layer_rules,
     matrix_rules,
     numeric_rules,
@@ -14,7 +15,6 @@ from burn_remote.gradient_rules import (
     sampling_rules,
     search_rules,
     session_rules,
-    update_rules,
 )
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "convolution_rules",
     "elementwise_rules",
     "float_rules",
+    "index_update_rules",
     "layer_rules",
     "matrix_rules",
     "numeric_rules",
@@ -31,5 +32,4 @@ __all__ = [
     "sampling_rules",
     "search_rules",
     "session_rules",
-    "update_rules",
 ]

@@ -19,7 +19,7 @@ from burn_remote.functions.manipulation import broadcast_to, matrix_transpose
 from burn_remote.functions.selection import mask_fill
 from burn_remote.functions.statistics import max, mean, sum
 from burn_remote_protocol.operations.families import convolution_rows, layers
-from burn_remote_protocol.operations.rules.convolution_rules import window_count
+from burn_remote_protocol.operations.shape_rules.convolution_rules import window_count
 
 if TYPE_CHECKING:
     from burn_remote.autodiff.rule_table import PastCall

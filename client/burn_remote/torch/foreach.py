@@ -14,7 +14,7 @@ from torch.autograd.graph import increment_version
 import burn_remote as br
 from burn_remote.torch.aten.table import TABLE, overload
 from burn_remote.torch.burn_tensor import BurnTensor, check_cast, upload, value_of, wrap, write
-from burn_remote.torch.plans import Plan, Planner, common_client
+from burn_remote.torch.call_plans import Plan, Planner, common_client
 from burn_remote.torch.result_strides import strides_of_results
 from burn_remote.torch.value_conversion import Handler, name_of, wrapped_strided
 

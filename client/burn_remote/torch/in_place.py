@@ -22,8 +22,8 @@ from burn_remote.torch.burn_tensor import (
     without_repetition,
     write,
 )
+from burn_remote.torch.call_plans import Planner
 from burn_remote.torch.decompositions import decomposed, refusal
-from burn_remote.torch.plans import Planner
 from burn_remote.torch.result_strides import strides_of_results
 from burn_remote.torch.value_conversion import Handler, Values, name_of
 

@@ -25,9 +25,9 @@ from burn_remote.sessions.source_locations import pass_over
 from burn_remote.torch import device_registry
 from burn_remote.torch.aten.table import TABLE
 from burn_remote.torch.autocasting import register_autocast
+from burn_remote.torch.backward_hook_errors import DeviceGuard, keep_errors_of_hooks
 from burn_remote.torch.burn_tensor import BurnTensor, set_dispatcher
 from burn_remote.torch.dispatching import HANDLERS, resolve
-from burn_remote.torch.engine_errors import DeviceGuard, keep_errors_of_hooks
 from burn_remote.torch.errors import as_runtime_error
 from burn_remote.torch.loading import load_to_devices
 from burn_remote.torch.modules import keep_identity

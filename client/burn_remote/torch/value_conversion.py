@@ -11,8 +11,8 @@ from torch.utils import _pytree as pytree
 import burn_remote as br
 from burn_remote.torch.argument_checks import checked
 from burn_remote.torch.burn_tensor import BurnTensor, upload, value_of, wrap, wrap_as, wrap_strided
+from burn_remote.torch.call_plans import Planner
 from burn_remote.torch.device_registry import index_of, wire_device
-from burn_remote.torch.plans import Planner
 from burn_remote.torch.result_strides import is_row_major, strides_of_results
 
 __all__ = ["Handler", "Values", "functional", "laid_out", "name_of", "wrapped_strided"]

@@ -42,8 +42,8 @@ from burn_remote_protocol.operations.encoding import (
     encode_operation,
     encode_tensor_data,
 )
-from burn_remote_protocol.operations.releases import Vocabulary, check_dtype
 from burn_remote_protocol.operations.row import Operation
+from burn_remote_protocol.operations.vocabularies import Vocabulary, check_dtype
 from burn_remote_protocol.operations.wire_values import (
     decode_tensor,
     is_unsigned,

@@ -17,8 +17,8 @@ import msgpack
 from burn_remote_protocol.dialects.bounded_unpacking import unpack_frozen
 from burn_remote_protocol.errors import ProtocolViolation
 from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
-from burn_remote_protocol.operations.releases import Vocabulary
 from burn_remote_protocol.operations.row import Operation, Signature
+from burn_remote_protocol.operations.vocabularies import Vocabulary
 
 __all__ = [
     "BEFORE_ID",

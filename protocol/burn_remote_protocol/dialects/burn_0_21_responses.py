@@ -20,7 +20,7 @@ from burn_remote_protocol.errors import (
     shown,
 )
 from burn_remote_protocol.operations.encoding import decode_tensor_data
-from burn_remote_protocol.operations.releases import Vocabulary
+from burn_remote_protocol.operations.vocabularies import Vocabulary
 from burn_remote_protocol.operations.wire_values import (
     dtype_to_wire,
     is_unsigned,

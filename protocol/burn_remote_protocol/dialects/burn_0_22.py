@@ -44,8 +44,8 @@ from burn_remote_protocol.operations.encoding import (
     decode_tensor_data,
 )
 from burn_remote_protocol.operations.families.session import ALL_REDUCE
-from burn_remote_protocol.operations.releases import Vocabulary, check_dtype
 from burn_remote_protocol.operations.row import Operation
+from burn_remote_protocol.operations.vocabularies import Vocabulary, check_dtype
 from burn_remote_protocol.operations.wire_values import (
     ARRAYS,
     MAX_UNSIGNED,

@@ -16,7 +16,7 @@ from burn_remote_protocol.dialects.burn_0_21_responses import BurnReply, data_pi
 from burn_remote_protocol.dialects.burn_0_22 import VERSION
 from burn_remote_protocol.dtypes import BOOL, F32, I32, DType
 from burn_remote_protocol.errors import BurnRemoteError
-from burn_remote_protocol.operations.releases import Vocabulary
+from burn_remote_protocol.operations.vocabularies import Vocabulary
 from burn_remote_protocol.operations.wire_values import is_unsigned, sequence, unexpected, variant
 from burn_remote_protocol.tensors import TensorData
 

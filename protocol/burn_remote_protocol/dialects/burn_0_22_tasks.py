@@ -26,7 +26,7 @@ from burn_remote_protocol.messages import (
     Upload,
 )
 from burn_remote_protocol.operations.encoding import encode_tensor_data
-from burn_remote_protocol.operations.releases import Vocabulary
+from burn_remote_protocol.operations.vocabularies import Vocabulary
 from burn_remote_protocol.operations.wire_values import dtype_to_wire
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 

@@ -15,9 +15,9 @@ from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation, Unsupp
 from burn_remote_protocol.operations.field_codecs import FieldCodec
 from burn_remote_protocol.operations.fields import Field
 from burn_remote_protocol.operations.inference import check_declared
-from burn_remote_protocol.operations.releases import EVERYWHERE, Vocabulary, check_dtype
 from burn_remote_protocol.operations.row import Operation, Row, Signature
 from burn_remote_protocol.operations.table import KINDS, ROWS
+from burn_remote_protocol.operations.vocabularies import EVERYWHERE, Vocabulary, check_dtype
 from burn_remote_protocol.operations.wire_values import (
     ARRAYS,
     decode_tensor_data,

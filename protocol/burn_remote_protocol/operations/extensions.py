@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import Unsupported
-from burn_remote_protocol.operations.releases import Vocabulary
 from burn_remote_protocol.operations.row import Row, Signature
-from burn_remote_protocol.operations.rules.checks import COMPLEX
+from burn_remote_protocol.operations.shape_rules.checks import COMPLEX
 from burn_remote_protocol.operations.table import KINDS, TABLE
+from burn_remote_protocol.operations.vocabularies import Vocabulary
 
 __all__ = [
     "ANNOUNCED",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation, Unsupported
-from burn_remote_protocol.operations.releases import Vocabulary
+from burn_remote_protocol.operations.vocabularies import Vocabulary
 from burn_remote_protocol.operations.wire_values import (
     ARRAYS,
     decode_tensor,

@@ -33,7 +33,7 @@ from burn_remote_protocol.operations.parameter_codecs import (
     StringCodec,
     UnsignedCodec,
 )
-from burn_remote_protocol.operations.releases import EVERYWHERE, Lifetime, Vocabulary
+from burn_remote_protocol.operations.vocabularies import EVERYWHERE, Lifetime, Vocabulary
 from burn_remote_protocol.tensors import MAX_RANK, TensorStatus
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from burn_remote_protocol.dtypes import DType, QuantScheme
 from burn_remote_protocol.errors import LimitExceeded, Unsupported
 from burn_remote_protocol.operations.field_codecs import FieldCodec
-from burn_remote_protocol.operations.releases import Vocabulary
+from burn_remote_protocol.operations.vocabularies import Vocabulary
 from burn_remote_protocol.operations.wire_values import (
     decode_scalar,
     decode_slice,

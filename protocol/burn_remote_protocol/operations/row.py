@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.operations.fields import Field, Role
-from burn_remote_protocol.operations.releases import EVERYWHERE, Lifetime
+from burn_remote_protocol.operations.vocabularies import EVERYWHERE, Lifetime
 from burn_remote_protocol.operations.wire_values import Scalar, TensorUse
 from burn_remote_protocol.tensors import TensorSpec
 

@@ -20,7 +20,7 @@ from burn_remote_protocol.operations.fields import (
     tensor_out,
     usize,
 )
-from burn_remote_protocol.operations.releases import Vocabulary
+from burn_remote_protocol.operations.vocabularies import Vocabulary
 
 __all__ = [
     "BINARY",

@@ -25,14 +25,8 @@ from burn_remote_protocol.operations.families import (
     search_rows,
     session,
 )
-from burn_remote_protocol.operations.releases import (
-    EVERYWHERE,
-    EXTENSION,
-    SINCE_BURN_0_22,
-    Lifetime,
-)
 from burn_remote_protocol.operations.row import Row, Signature
-from burn_remote_protocol.operations.rules.checks import (
+from burn_remote_protocol.operations.shape_rules.checks import (
     ANY,
     BOOLS,
     COMPLEX,
@@ -40,6 +34,12 @@ from burn_remote_protocol.operations.rules.checks import (
     INTEGERS,
     QUANTIZED,
     Categories,
+)
+from burn_remote_protocol.operations.vocabularies import (
+    EVERYWHERE,
+    EXTENSION,
+    SINCE_BURN_0_22,
+    Lifetime,
 )
 from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec

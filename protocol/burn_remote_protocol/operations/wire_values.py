@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from burn_remote_protocol import quantized_storage as quantization
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import ProtocolViolation, shown
-from burn_remote_protocol.operations.releases import Vocabulary, check_dtype
+from burn_remote_protocol.operations.vocabularies import Vocabulary, check_dtype
 from burn_remote_protocol.tensors import (
     Slice,
     TensorData,

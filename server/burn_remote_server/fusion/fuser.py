@@ -2,7 +2,7 @@
 
 A stream of operations is offered to several fusers, one operation after the other, until each of
 them is closed, that is, accepts no more. The fuser with the best score then builds an optimization,
-which replaces the run of operations that the fuser accepted (``search``).
+which replaces the run of operations that the fuser accepted (``optimization_search``).
 """
 
 from __future__ import annotations

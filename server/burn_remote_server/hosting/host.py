@@ -53,8 +53,8 @@ from burn_remote_server.tensors.slots import InFlight
 from burn_remote_server.transfers.burn_peer_fetches import is_expected
 from burn_remote_server.transfers.download_scheduler import DownloadScheduler
 from burn_remote_server.transfers.downloads import ignore_progress
+from burn_remote_server.transfers.event_loop_queues import BatchedCalls, Deadlines
 from burn_remote_server.transfers.local_fetches import LocalFetches, source_ended
-from burn_remote_server.transfers.loop_scheduling import BatchedCalls, Deadlines
 from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
 from burn_remote_server.transfers.peer_fetches import Peers
 

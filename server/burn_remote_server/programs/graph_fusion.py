@@ -8,7 +8,7 @@ from burn_remote_protocol.messages import DefineGraph
 from burn_remote_server.backends.interface import Backend, BackendSession, ElementwiseCall
 from burn_remote_server.fusion.fuser import StreamOperation
 from burn_remote_server.fusion.fusing_backend import FusionBackend
-from burn_remote_server.fusion.search import Block, optimized
+from burn_remote_server.fusion.optimization_search import Block, optimized
 from burn_remote_server.programs.plans import Plan
 
 __all__ = ["fused_steps"]

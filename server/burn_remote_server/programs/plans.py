@@ -31,7 +31,7 @@ from burn_remote_server.backends.interface import (
     array_shape,
 )
 from burn_remote_server.fusion.fuser import OperationFuser, StreamOperation
-from burn_remote_server.fusion.search import begins_run
+from burn_remote_server.fusion.optimization_search import begins_run
 from burn_remote_server.programs.measured_costs import MeasuredCost, is_measurable
 from burn_remote_server.telemetry.logs import get_logger
 from burn_remote_server.tensors.allocations import memory_bytes

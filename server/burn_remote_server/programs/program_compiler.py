@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from burn_remote_protocol.tensors import Shape, TensorSpec
 from burn_remote_server.backends.interface import BackendSession, ElementwiseCall, Run
 from burn_remote_server.fusion.fuser import DirectCall
-from burn_remote_server.fusion.search import Block
+from burn_remote_server.fusion.optimization_search import Block
 from burn_remote_server.programs.graph_definitions import FREED_BYTES, Step
 from burn_remote_server.programs.instructions import (
     CHECK,

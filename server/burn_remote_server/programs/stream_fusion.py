@@ -20,8 +20,8 @@ from burn_remote_server.backends.interface import BackendSession, Run
 from burn_remote_server.fusion.counts import FusionCounts
 from burn_remote_server.fusion.fuser import OverwrittenInputs, StreamOperation
 from burn_remote_server.fusion.fusing_backend import FusionBackend
+from burn_remote_server.fusion.optimization_search import Block, optimized
 from burn_remote_server.fusion.plan_store import ExecutionPlanStore
-from burn_remote_server.fusion.search import Block, optimized
 from burn_remote_server.programs.measured_costs import processor_nanoseconds
 from burn_remote_server.programs.plans import Plan
 from burn_remote_server.tensors.ownership import held_once

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from burn_remote_protocol.errors import TransferFailed
 from burn_remote_server.telemetry.logs import get_logger
 from burn_remote_server.tensors.slots import InFlight
-from burn_remote_server.transfers.loop_scheduling import BatchedCalls, CallQueue
+from burn_remote_server.transfers.event_loop_queues import BatchedCalls, CallQueue
 
 __all__ = ["RUNNING_AT_ONCE", "DownloadScheduler"]
 

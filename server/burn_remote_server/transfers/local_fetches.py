@@ -17,7 +17,7 @@ from burn_remote_protocol.errors import TransferFailed
 from burn_remote_protocol.ids import exposing_session
 from burn_remote_server.tensors.exposed_tensors import Exposed, Key, Transfers
 from burn_remote_server.tensors.slots import InFlight
-from burn_remote_server.transfers.loop_scheduling import BatchedCalls, Deadlines
+from burn_remote_server.transfers.event_loop_queues import BatchedCalls, Deadlines
 
 __all__ = ["LocalFetches", "source_ended"]
 

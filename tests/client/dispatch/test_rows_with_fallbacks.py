@@ -11,8 +11,8 @@ import pytest
 import burn_remote as br
 import burn_remote.functional as F
 from burn_remote.dispatch.rows_with_fallbacks import CHOICES
-from burn_remote_protocol.operations.releases import Vocabulary
 from burn_remote_protocol.operations.row import Row
+from burn_remote_protocol.operations.vocabularies import Vocabulary
 from support.runners import RecordingDevice
 
 RANDOM: Final = np.random.default_rng(5)

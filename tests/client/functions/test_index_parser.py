@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import array_shapes, basic_indices
 
 import burn_remote as br
 from burn_remote.functions.index_parser import selection_of
-from burn_remote_protocol.operations.rules.movement_rules import slice_ranges
+from burn_remote_protocol.operations.shape_rules.movement_rules import slice_ranges
 from support.runners import RecordingDevice
 
 

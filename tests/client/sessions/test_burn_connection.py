@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from burn_remote.sessions.burn.burn_connection import BurnConnection
-from burn_remote.sessions.burn.burn_releases import Burn021
+from burn_remote.sessions.burn.burn_version_differences import Burn021
 from burn_remote_protocol.dialects.burn_0_21 import encode_close
 from burn_remote_protocol.errors import (
     BurnRemoteError,

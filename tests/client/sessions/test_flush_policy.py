@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from burn_remote.sessions.burn.burn_releases import Burn021
+from burn_remote.sessions.burn.burn_version_differences import Burn021
 from burn_remote.sessions.burn.flush_policy import UNSENT_BYTES, FlushPolicy
 from burn_remote.sessions.burn.outgoing_queue import Outgoing
 from burn_remote.sessions.lifetime import BATCH_TASKS

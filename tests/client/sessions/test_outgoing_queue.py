@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from burn_remote.sessions.burn.burn_releases import Burn021
+from burn_remote.sessions.burn.burn_version_differences import Burn021
 from burn_remote.sessions.burn.outgoing_queue import Outgoing
 from burn_remote_protocol.dialects.burn_0_21 import decode_tasks
 from burn_remote_protocol.dtypes import BOOL, BOOL_U8, BOOL_U32, F32

@@ -34,9 +34,9 @@ from burn_remote_protocol.messages import (
     Upload,
 )
 from burn_remote_protocol.operations.families import numeric
-from burn_remote_protocol.operations.releases import Vocabulary
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.operations.table import sign
+from burn_remote_protocol.operations.vocabularies import Vocabulary
 from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 from support.recorded import DATA

@@ -12,8 +12,8 @@ import pytest
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation, Unsupported
 from burn_remote_protocol.operations import encoding
 from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
-from burn_remote_protocol.operations.releases import Vocabulary
 from burn_remote_protocol.operations.table import KINDS, TABLE
+from burn_remote_protocol.operations.vocabularies import Vocabulary
 from support.recorded import Golden, golden
 
 OPERATIONS = golden("OperationIr")

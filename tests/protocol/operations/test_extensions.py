@@ -15,9 +15,9 @@ from burn_remote_protocol.operations.extensions import (
     is_announced,
 )
 from burn_remote_protocol.operations.families import floats, matrix_rows, numeric
-from burn_remote_protocol.operations.releases import EXTENSION
 from burn_remote_protocol.operations.row import Row, Signature
 from burn_remote_protocol.operations.table import KINDS, TABLE, sign
+from burn_remote_protocol.operations.vocabularies import EXTENSION
 from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from support.specs import f32

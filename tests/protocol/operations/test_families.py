@@ -25,9 +25,9 @@ from burn_remote_protocol.operations.families import (
     session,
 )
 from burn_remote_protocol.operations.fields import Role
-from burn_remote_protocol.operations.releases import Vocabulary
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.table import ROWS
+from burn_remote_protocol.operations.vocabularies import Vocabulary
 from support.recorded import Golden, golden, recorded_operations, recordings, schema
 from support.specs import f32, flags, i32, i64, made
 

@@ -12,9 +12,9 @@ from burn_remote_protocol.errors import DTypeMismatch
 from burn_remote_protocol.operations import field_codecs, parameter_codecs
 from burn_remote_protocol.operations.families import base, bools, floats, numeric, session
 from burn_remote_protocol.operations.fields import Field, Role
-from burn_remote_protocol.operations.releases import Vocabulary
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.table import KINDS, TABLE, kind_of, sign
+from burn_remote_protocol.operations.vocabularies import Vocabulary
 from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorSpec, TensorStatus
 from support.recorded import schema

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from burn_remote_protocol.dtypes import I32, I64
-from burn_remote_protocol.operations.releases import SINCE_BURN_0_22
 from burn_remote_protocol.operations.table import TABLE
+from burn_remote_protocol.operations.vocabularies import SINCE_BURN_0_22
 from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import TensorSpec
 from support.kernels import BFLOAT16, compute

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from burn_remote_protocol.dtypes import C64, C128, DType
-from burn_remote_protocol.operations.releases import EXTENSION
-from burn_remote_protocol.operations.rules.checks import COMPLEX
+from burn_remote_protocol.operations.shape_rules.checks import COMPLEX
 from burn_remote_protocol.operations.table import KINDS, TABLE
+from burn_remote_protocol.operations.vocabularies import EXTENSION
 from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import Slice, TensorSpec
 from support.kernels import compute

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from burn_remote_server.backends.cupy.column_kernels import are_columns_fitting, column_passes
-from burn_remote_server.backends.cupy.expressions import Expression
+from burn_remote_server.backends.cupy.cuda_expressions import Expression
 from burn_remote_server.backends.cupy.row_kernels import are_fitting, row_grid, row_threads
 from burn_remote_server.fusion.cuda.column_source import column_epilogue_source
 from burn_remote_server.fusion.cuda.kernel_source import KernelStep

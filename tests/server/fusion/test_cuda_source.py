@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from burn_remote_protocol.dtypes import BOOL, F16, F32, F64, I32, DType
 from burn_remote_protocol.operations.table import TABLE
 from burn_remote_protocol.tensors import Shape, TensorSpec
-from burn_remote_server.backends.cupy.expressions import _ROWS, expression_of
+from burn_remote_server.backends.cupy.cuda_expressions import _ROWS, expression_of
 from burn_remote_server.fusion.cuda.kernel_source import (
     KernelStep,
     kernel_source,

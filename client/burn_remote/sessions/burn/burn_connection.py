@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from burn_remote.sessions.burn.burn_releases import BurnRelease, DialRoute
+from burn_remote.sessions.burn.burn_version_differences import BurnRelease, DialRoute
 from burn_remote.sessions.receiver import Receiver
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.errors import (

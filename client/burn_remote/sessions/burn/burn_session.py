@@ -17,8 +17,8 @@ from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.operation_graph import CodePosition, Graph
 from burn_remote.runner.pending import Pending, completed
 from burn_remote.sessions.burn.burn_connection import BurnConnection, DialRoute
-from burn_remote.sessions.burn.burn_releases import Burn021, BurnRelease
 from burn_remote.sessions.burn.burn_response_router import BurnResponseRouter
+from burn_remote.sessions.burn.burn_version_differences import Burn021, BurnRelease
 from burn_remote.sessions.burn.flush_policy import FlushPolicy
 from burn_remote.sessions.burn.outgoing_queue import Outgoing
 from burn_remote.sessions.burn.server_facts import facts, find_bool_store
@@ -42,8 +42,8 @@ from burn_remote_protocol.messages import (
     Seed,
     Sync,
 )
-from burn_remote_protocol.operations.releases import check_dtype
 from burn_remote_protocol.operations.row import Row, Signature
+from burn_remote_protocol.operations.vocabularies import check_dtype
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["BurnSession"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from burn_remote.arguments.arrays import array_from, data_from
-from burn_remote.sessions.burn.burn_releases import BurnRelease
+from burn_remote.sessions.burn.burn_version_differences import BurnRelease
 from burn_remote_protocol.dialects.burn_0_21_recognition import OperationTemplate
 from burn_remote_protocol.dialects.reusable_packer import reusable_pack
 from burn_remote_protocol.dtypes import BOOL, DType

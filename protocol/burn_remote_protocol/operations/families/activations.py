@@ -6,12 +6,16 @@ from typing import Final
 
 from burn_remote_protocol.operations import estimates
 from burn_remote_protocol.operations.fields import scalar, tensor_in, tensor_out
-from burn_remote_protocol.operations.releases import SINCE_BURN_0_22
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.checks import FLOATS
-from burn_remote_protocol.operations.rules.elementwise_rules import alike, broadcast_to_first, same
-from burn_remote_protocol.operations.rules.reduction_rules import along_nonempty_axis
+from burn_remote_protocol.operations.shape_rules.checks import FLOATS
+from burn_remote_protocol.operations.shape_rules.elementwise_rules import (
+    alike,
+    broadcast_to_first,
+    same,
+)
+from burn_remote_protocol.operations.shape_rules.reduction_rules import along_nonempty_axis
 from burn_remote_protocol.operations.shared_fields import BINARY, DIM, SCALAR, UNARY
+from burn_remote_protocol.operations.vocabularies import SINCE_BURN_0_22
 
 RELU: Final = Row(
     "Activation", "Relu", UNARY, same(FLOATS), estimates.elementwise(4, 8), SINCE_BURN_0_22

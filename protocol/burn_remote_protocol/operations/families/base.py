@@ -15,10 +15,9 @@ from burn_remote_protocol.operations.fields import (
     usize,
     usize_list,
 )
-from burn_remote_protocol.operations.releases import SINCE_BURN_0_22
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.checks import ANY, QUANTIZED
-from burn_remote_protocol.operations.rules.elementwise_rules import (
+from burn_remote_protocol.operations.shape_rules.checks import ANY, QUANTIZED
+from burn_remote_protocol.operations.shape_rules.elementwise_rules import (
     cast,
     compare,
     compare_scalar,
@@ -26,7 +25,7 @@ from burn_remote_protocol.operations.rules.elementwise_rules import (
     mask_fill,
     mask_where,
 )
-from burn_remote_protocol.operations.rules.indexing_rules import (
+from burn_remote_protocol.operations.shape_rules.indexing_rules import (
     gather,
     gather_nd,
     scatter,
@@ -34,7 +33,7 @@ from burn_remote_protocol.operations.rules.indexing_rules import (
     select,
     select_assign,
 )
-from burn_remote_protocol.operations.rules.movement_rules import (
+from burn_remote_protocol.operations.shape_rules.movement_rules import (
     cat,
     expand,
     flip,
@@ -46,7 +45,7 @@ from burn_remote_protocol.operations.rules.movement_rules import (
     swap_dims,
     unfold,
 )
-from burn_remote_protocol.operations.rules.reduction_rules import any_of_all, any_of_axis
+from burn_remote_protocol.operations.shape_rules.reduction_rules import any_of_all, any_of_axis
 from burn_remote_protocol.operations.shared_fields import (
     BINARY,
     CREATION,
@@ -55,6 +54,7 @@ from burn_remote_protocol.operations.shared_fields import (
     UNARY,
     UPDATES,
 )
+from burn_remote_protocol.operations.vocabularies import SINCE_BURN_0_22
 
 RESHAPE: Final = Row("Base", "Reshape", UNARY, reshape, estimates.per_element(2, converts=False))
 SWAP_DIMS: Final = Row(

@@ -10,16 +10,16 @@ from typing import Final
 
 from burn_remote_protocol.operations import estimates
 from burn_remote_protocol.operations.fields import tensor_in, tensor_out
-from burn_remote_protocol.operations.releases import EXTENSION
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.checks import COMPLEX
-from burn_remote_protocol.operations.rules.complex_rules import (
+from burn_remote_protocol.operations.shape_rules.checks import COMPLEX
+from burn_remote_protocol.operations.shape_rules.complex_rules import (
     combined,
     into_complex,
     part,
 )
-from burn_remote_protocol.operations.rules.elementwise_rules import same
+from burn_remote_protocol.operations.shape_rules.elementwise_rules import same
 from burn_remote_protocol.operations.shared_fields import UNARY
+from burn_remote_protocol.operations.vocabularies import EXTENSION
 
 FROM_PARTS: Final = Row(
     "Complex",

@@ -16,9 +16,8 @@ from burn_remote_protocol.operations.fields import (
     usize,
     usize_array,
 )
-from burn_remote_protocol.operations.releases import SINCE_BURN_0_22
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.convolution_rules import (
+from burn_remote_protocol.operations.shape_rules.convolution_rules import (
     bias_backward,
     convolution,
     deformable,
@@ -28,6 +27,7 @@ from burn_remote_protocol.operations.rules.convolution_rules import (
     weight_backward,
     x_backward,
 )
+from burn_remote_protocol.operations.vocabularies import SINCE_BURN_0_22
 
 Fields = tuple[Field, ...]
 

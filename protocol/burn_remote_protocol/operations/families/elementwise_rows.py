@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from burn_remote_protocol.operations import estimates
-from burn_remote_protocol.operations.releases import EXTENSION
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.checks import FLOATS
-from burn_remote_protocol.operations.rules.elementwise_rules import broadcast, same
+from burn_remote_protocol.operations.shape_rules.checks import FLOATS
+from burn_remote_protocol.operations.shape_rules.elementwise_rules import broadcast, same
 from burn_remote_protocol.operations.shared_fields import BINARY, SCALAR, UNARY
+from burn_remote_protocol.operations.vocabularies import EXTENSION
 
 _FAMILY: Final = "Elementwise"
 

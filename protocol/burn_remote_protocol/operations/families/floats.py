@@ -15,19 +15,18 @@ from burn_remote_protocol.operations.fields import (
     tensor_out,
     usize,
 )
-from burn_remote_protocol.operations.releases import SINCE_BURN_0_22
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.checks import FLOATS, INEXACT
-from burn_remote_protocol.operations.rules.elementwise_rules import (
+from burn_remote_protocol.operations.shape_rules.checks import FLOATS, INEXACT
+from burn_remote_protocol.operations.shape_rules.elementwise_rules import (
     broadcast,
     compare_scalar,
     created,
     into_int,
     same,
 )
-from burn_remote_protocol.operations.rules.linear_rules import cross, matmul
-from burn_remote_protocol.operations.rules.pooling_rules import grid_sample
-from burn_remote_protocol.operations.rules.signal_rules import dequantize, quantize
+from burn_remote_protocol.operations.shape_rules.linear_rules import cross, matmul
+from burn_remote_protocol.operations.shape_rules.pooling_rules import grid_sample
+from burn_remote_protocol.operations.shape_rules.signal_rules import dequantize, quantize
 from burn_remote_protocol.operations.shared_fields import (
     BINARY,
     INTERPOLATE_MODES,
@@ -36,6 +35,7 @@ from burn_remote_protocol.operations.shared_fields import (
     SCALAR,
     UNARY,
 )
+from burn_remote_protocol.operations.vocabularies import SINCE_BURN_0_22
 
 EXP: Final = Row("Float", "Exp", UNARY, same(INEXACT), estimates.elementwise(10))
 LOG: Final = Row("Float", "Log", UNARY, same(INEXACT), estimates.elementwise(10))

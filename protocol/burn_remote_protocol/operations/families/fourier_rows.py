@@ -12,13 +12,13 @@ from burn_remote_protocol.operations.fields import (
     tensor_out,
     usize_list,
 )
-from burn_remote_protocol.operations.releases import EXTENSION
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.fourier_rules import (
+from burn_remote_protocol.operations.shape_rules.fourier_rules import (
     inverse_real_transform,
     real_transform,
     transform,
 )
+from burn_remote_protocol.operations.vocabularies import EXTENSION
 
 # Which of a transform and its inverse is divided by the number of samples: the inverse, both (by
 # its square root), or the transform.

@@ -6,9 +6,13 @@ from typing import Final
 
 from burn_remote_protocol.operations import estimates
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.checks import INTEGERS
-from burn_remote_protocol.operations.rules.elementwise_rules import broadcast, into_float, same
-from burn_remote_protocol.operations.rules.linear_rules import matmul
+from burn_remote_protocol.operations.shape_rules.checks import INTEGERS
+from burn_remote_protocol.operations.shape_rules.elementwise_rules import (
+    broadcast,
+    into_float,
+    same,
+)
+from burn_remote_protocol.operations.shape_rules.linear_rules import matmul
 from burn_remote_protocol.operations.shared_fields import BINARY, SCALAR, UNARY
 
 INTO_FLOAT: Final = Row("Int", "IntoFloat", UNARY, into_float(INTEGERS), estimates.conversion(3))

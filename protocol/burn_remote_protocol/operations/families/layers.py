@@ -16,10 +16,9 @@ from burn_remote_protocol.operations.fields import (
     usize,
     usize_array,
 )
-from burn_remote_protocol.operations.releases import SINCE_BURN_0_22
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.convolution_rules import unfolded
-from burn_remote_protocol.operations.rules.linear_rules import (
+from burn_remote_protocol.operations.shape_rules.convolution_rules import unfolded
+from burn_remote_protocol.operations.shape_rules.linear_rules import (
     attention,
     batch_norm,
     embedding,
@@ -30,7 +29,8 @@ from burn_remote_protocol.operations.rules.linear_rules import (
     linear_weight_backward,
     linear_x_backward,
 )
-from burn_remote_protocol.operations.rules.signal_rules import ctc_loss, ctc_loss_backward
+from burn_remote_protocol.operations.shape_rules.signal_rules import ctc_loss, ctc_loss_backward
+from burn_remote_protocol.operations.vocabularies import SINCE_BURN_0_22
 
 EMBEDDING: Final = Row(
     "Module",

@@ -9,9 +9,8 @@ from typing import Final
 
 from burn_remote_protocol.operations import estimates
 from burn_remote_protocol.operations.fields import boolean, tensor_in, tensor_out
-from burn_remote_protocol.operations.releases import EXTENSION
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.matrix_rules import (
+from burn_remote_protocol.operations.shape_rules.matrix_rules import (
     determinant,
     eigenvalues,
     eigenvalues_symmetric,
@@ -25,6 +24,7 @@ from burn_remote_protocol.operations.rules.matrix_rules import (
     square_to_square,
 )
 from burn_remote_protocol.operations.shared_fields import BINARY, UNARY
+from burn_remote_protocol.operations.vocabularies import EXTENSION
 
 _FAMILY: Final = "LinearAlgebra"
 

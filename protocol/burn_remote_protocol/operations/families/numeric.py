@@ -15,10 +15,9 @@ from burn_remote_protocol.operations.fields import (
     usize,
     usize_list,
 )
-from burn_remote_protocol.operations.releases import SINCE_BURN_0_22
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.checks import ARITHMETIC, INTEGERS, NUMBERS
-from burn_remote_protocol.operations.rules.elementwise_rules import (
+from burn_remote_protocol.operations.shape_rules.checks import ARITHMETIC, INTEGERS, NUMBERS
+from burn_remote_protocol.operations.shape_rules.elementwise_rules import (
     broadcast,
     compare,
     compare_scalar,
@@ -26,8 +25,8 @@ from burn_remote_protocol.operations.rules.elementwise_rules import (
     power,
     same,
 )
-from burn_remote_protocol.operations.rules.movement_rules import padded
-from burn_remote_protocol.operations.rules.reduction_rules import (
+from burn_remote_protocol.operations.shape_rules.movement_rules import padded
+from burn_remote_protocol.operations.shape_rules.reduction_rules import (
     along_axis,
     arg_reduce_axis,
     arg_top,
@@ -50,6 +49,7 @@ from burn_remote_protocol.operations.shared_fields import (
     SCALAR,
     UNARY,
 )
+from burn_remote_protocol.operations.vocabularies import SINCE_BURN_0_22
 
 ADD: Final = Row("Numeric", "Add", BINARY, broadcast(ARITHMETIC), estimates.elementwise(2))
 ADD_SCALAR: Final = Row(

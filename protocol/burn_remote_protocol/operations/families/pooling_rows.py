@@ -15,9 +15,8 @@ from burn_remote_protocol.operations.fields import (
     usize,
     usize_array,
 )
-from burn_remote_protocol.operations.releases import SINCE_BURN_0_22
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.pooling_rules import (
+from burn_remote_protocol.operations.shape_rules.pooling_rules import (
     adaptive,
     adaptive_backward,
     pool,
@@ -25,6 +24,7 @@ from burn_remote_protocol.operations.rules.pooling_rules import (
     pool_with_indices,
     pool_with_indices_backward,
 )
+from burn_remote_protocol.operations.vocabularies import SINCE_BURN_0_22
 
 X: Final = tensor_in("x")
 GRAD: Final = tensor_in("grad")

@@ -12,11 +12,14 @@ from burn_remote_protocol.operations.fields import (
     usize,
     usize_array,
 )
-from burn_remote_protocol.operations.releases import Lifetime, Vocabulary
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.pooling_rules import interpolate, interpolate_backward
-from burn_remote_protocol.operations.rules.signal_rules import irfft, rfft
+from burn_remote_protocol.operations.shape_rules.pooling_rules import (
+    interpolate,
+    interpolate_backward,
+)
+from burn_remote_protocol.operations.shape_rules.signal_rules import irfft, rfft
 from burn_remote_protocol.operations.shared_fields import INTERPOLATE_OPTIONS
+from burn_remote_protocol.operations.vocabularies import Lifetime, Vocabulary
 
 INTERPOLATE: Final = Row(
     "Module",

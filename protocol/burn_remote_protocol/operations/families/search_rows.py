@@ -6,14 +6,14 @@ from typing import Final
 
 from burn_remote_protocol.operations import estimates
 from burn_remote_protocol.operations.fields import boolean, tensor_in, tensor_out, usize
-from burn_remote_protocol.operations.releases import EXTENSION
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.search_rules import (
+from burn_remote_protocol.operations.shape_rules.search_rules import (
     nonzero,
     search_sorted,
     unique,
     unique_order,
 )
+from burn_remote_protocol.operations.vocabularies import EXTENSION
 
 NONZERO: Final = Row(
     "Search",

@@ -15,15 +15,15 @@ from burn_remote_protocol.operations.fields import (
     tensors_in,
     tensors_out,
 )
-from burn_remote_protocol.operations.releases import Vocabulary
 from burn_remote_protocol.operations.row import Row
-from burn_remote_protocol.operations.rules.checks import ANY, NUMBERS
-from burn_remote_protocol.operations.rules.elementwise_rules import (
+from burn_remote_protocol.operations.shape_rules.checks import ANY, NUMBERS
+from burn_remote_protocol.operations.shape_rules.elementwise_rules import (
     as_declared,
     created,
     freed,
     same,
 )
+from burn_remote_protocol.operations.vocabularies import Vocabulary
 
 INIT: Final = Row("Init", "Init", (tensor_out("out"),), created(ANY), estimates.NOTHING)
 DROP: Final = Row("Drop", "Drop", (tensor_in("tensor"),), freed, estimates.NOTHING)

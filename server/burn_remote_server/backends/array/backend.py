@@ -12,7 +12,7 @@ from burn_remote_protocol.dtypes import BOOL_U32, FLEX32, DType, DTypeUsage
 from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.array.array_session import ArraySession, kernel_table
-from burn_remote_server.backends.array.combining import combiner, reducer
+from burn_remote_server.backends.array.collective_arithmetic import combiner, reducer
 from burn_remote_server.backends.array.core.array_dtypes import wire_dtype
 from burn_remote_server.backends.array.kernels.kernel_families import (
     random_families,

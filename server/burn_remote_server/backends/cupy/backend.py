@@ -37,7 +37,7 @@ from burn_remote_server.backends.cupy.device import Gpu, Shared
 from burn_remote_server.backends.cupy.element_launches import launched
 from burn_remote_server.backends.cupy.host_copies import BLOCK_BYTES, Reads, Upload, host_array
 from burn_remote_server.backends.cupy.kernel_families import cuda_families
-from burn_remote_server.backends.cupy.lending import Lender, borrow, domain
+from burn_remote_server.backends.cupy.memory_lending import Lender, borrow, domain
 from burn_remote_server.backends.cupy.products import round_to_tf32
 from burn_remote_server.backends.cupy.random_numbers import CudaRandomStream
 from burn_remote_server.backends.interface import (

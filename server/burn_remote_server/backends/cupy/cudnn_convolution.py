@@ -20,7 +20,7 @@ from burn_remote_protocol.tensors import Shape
 from burn_remote_server.backends.array.core.array_dtypes import BFLOAT16
 from burn_remote_server.backends.cupy.cudnn_graphs import Graphs
 from burn_remote_server.backends.cupy.cudnn_package import PACKAGE, lacks_memory, why_unusable
-from burn_remote_server.backends.cupy.cudnn_tasks import Direction, Task, task_of
+from burn_remote_server.backends.cupy.cudnn_selection import Direction, Task, task_of
 from burn_remote_server.telemetry.logs import get_logger
 
 __all__ = ["Cudnn", "PlannedConvolution", "open_cudnn"]

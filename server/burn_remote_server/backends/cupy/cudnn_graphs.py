@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from burn_remote_server.backends.cupy.cudnn_tasks import Task
+from burn_remote_server.backends.cupy.cudnn_selection import Task
 
 __all__ = ["MAX_GRAPHS", "Graphs"]
 

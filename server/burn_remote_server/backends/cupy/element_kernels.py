@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.tensors import Shape
-from burn_remote_server.backends.cupy.expressions import C_TYPES, Expression
+from burn_remote_server.backends.cupy.cuda_expressions import C_TYPES, Expression
 from burn_remote_server.backends.cupy.row_kernels import EXTREMES
 
 __all__ = ["ELEMENT_FUNCTION", "Placement", "element_source", "placement"]

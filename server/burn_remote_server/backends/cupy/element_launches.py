@@ -13,12 +13,12 @@ import numpy as np
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import Shape
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
+from burn_remote_server.backends.cupy.cuda_expressions import expression_of
 from burn_remote_server.backends.cupy.element_kernels import (
     ELEMENT_FUNCTION,
     element_source,
     placement,
 )
-from burn_remote_server.backends.cupy.expressions import expression_of
 from burn_remote_server.backends.cupy.launches import (
     PreparedLaunch,
     kept_function,

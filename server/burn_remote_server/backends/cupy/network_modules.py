@@ -14,31 +14,31 @@ import cupy
 import numpy as np
 
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.array.kernels.module.attention import Attention
-from burn_remote_server.backends.array.kernels.module.average_pooling import AveragePooling
-from burn_remote_server.backends.array.kernels.module.checks import (
+from burn_remote_server.backends.array.kernels.networks.attention import Attention
+from burn_remote_server.backends.array.kernels.networks.average_pooling import AveragePooling
+from burn_remote_server.backends.array.kernels.networks.checks import (
     check_range,
     check_rank,
     check_shape,
 )
-from burn_remote_server.backends.array.kernels.module.convolution_kernels import (
+from burn_remote_server.backends.array.kernels.networks.convolution_kernels import (
     Convolution,
     TransposedConvolution,
 )
-from burn_remote_server.backends.array.kernels.module.correlation import (
+from burn_remote_server.backends.array.kernels.networks.correlation import (
     AXES,
     Block,
     Correlation,
     Layer,
     WindowColumns,
 )
-from burn_remote_server.backends.array.kernels.module.deformable_convolution import (
+from burn_remote_server.backends.array.kernels.networks.deformable_convolution import (
     DeformableConvolution,
 )
-from burn_remote_server.backends.array.kernels.module.max_pooling import MaxPooling
-from burn_remote_server.backends.array.kernels.module.module_kernels import Array, ModuleKernels
-from burn_remote_server.backends.array.kernels.module.unfolding import Unfolding
-from burn_remote_server.backends.array.kernels.module.windows import Axis, Windows
+from burn_remote_server.backends.array.kernels.networks.max_pooling import MaxPooling
+from burn_remote_server.backends.array.kernels.networks.module_kernels import Array, ModuleKernels
+from burn_remote_server.backends.array.kernels.networks.unfolding import Unfolding
+from burn_remote_server.backends.array.kernels.networks.windows import Axis, Windows
 from burn_remote_server.backends.cupy.array_module import CUPY
 from burn_remote_server.backends.cupy.windows import has_kernels, launch
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import cupy
 import numpy as np
 
-from burn_remote_server.backends.array.kernels.module.windows import Windows
+from burn_remote_server.backends.array.kernels.networks.windows import Windows
 
 __all__ = ["has_kernels", "launch"]
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.dialects.burn_0_21 import Close, decode_init, decode_tasks
-from burn_remote_protocol.dialects.burn_0_21_prediction import OperationPredictor
+from burn_remote_protocol.dialects.burn_0_21_operation_prediction import OperationPredictor
 from burn_remote_protocol.dialects.burn_0_21_responses import decode_data_request, encode_data
 from burn_remote_protocol.errors import (
     BurnRemoteError,

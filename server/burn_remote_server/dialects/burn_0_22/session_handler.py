@@ -43,7 +43,7 @@ from burn_remote_server.dialects.burn_0_21.socket_handlers import (
     send_replies,
 )
 from burn_remote_server.dialects.burn_0_21.two_socket_sessions import BurnSession
-from burn_remote_server.dialects.burn_0_22.client_process import process_at
+from burn_remote_server.dialects.burn_0_22.client_process_search import process_at
 from burn_remote_server.dialects.burn_0_22.frame_batch import (
     MAX_UNKNOWN_MESSAGES,
     SHORT_FRAME_BYTES,

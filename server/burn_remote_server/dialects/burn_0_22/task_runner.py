@@ -19,10 +19,10 @@ from burn_remote_protocol.dialects.burn_0_22_recognition import KnownFrame
 from burn_remote_protocol.errors import OperationFailed, TransferFailed, UsageError
 from burn_remote_protocol.messages import Expose, Fetch
 from burn_remote_server.dialects.burn_0_21.task_runner import TaskRunner
-from burn_remote_server.dialects.burn_0_22.frame_programs import FrameProgram, FramePrograms, Make
 from burn_remote_server.dialects.burn_0_22.local_groups import SessionCollectives
 from burn_remote_server.dialects.burn_0_22.local_transfers import LocalClient
 from burn_remote_server.dialects.burn_0_22.outbox import LOCAL, Burn22Outbox
+from burn_remote_server.dialects.burn_0_22.repeated_frames import FrameProgram, FramePrograms, Make
 from burn_remote_server.execution.costs import TASK_COST
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.interpreter import Interpreter

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from burn_remote_protocol.dialects.burn_0_22 import is_burn_frame
 from burn_remote_protocol.errors import BurnRemoteError
 from burn_remote_protocol.links.interface import AsyncLink
-from burn_remote_server.dialects.native.attachments import Attachments
 from burn_remote_server.dialects.native.handshake import receive_first, refuse
 from burn_remote_server.dialects.native.peer_handler import serve_peer
+from burn_remote_server.dialects.native.session_attachments import Attachments
 from burn_remote_server.dialects.native.session_handler import serve_session
 from burn_remote_server.dialects.websocket_route import Route
 from burn_remote_server.hosting.host import Device

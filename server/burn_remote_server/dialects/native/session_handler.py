@@ -38,7 +38,6 @@ from burn_remote_protocol.messages import (
 from burn_remote_protocol.operations.extensions import ANNOUNCED, EXTENSIONS_FIELD
 from burn_remote_server.access.admission import Grant
 from burn_remote_server.access.quota import OverheadAccount
-from burn_remote_server.dialects.native.attachments import Attachment, Attachments
 from burn_remote_server.dialects.native.frame_writer import FrameWriter
 from burn_remote_server.dialects.native.handshake import (
     name_of,
@@ -47,6 +46,7 @@ from burn_remote_server.dialects.native.handshake import (
     refuse,
     send_closing,
 )
+from burn_remote_server.dialects.native.session_attachments import Attachment, Attachments
 from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES
 from burn_remote_server.execution.native_outbox import NativeOutbox
 from burn_remote_server.execution.sessions import FRAME_COST, MAX_WAITING_REPLIES, TURN_COST

@@ -16,7 +16,7 @@ from burn_remote_server.backends.cupy.column_kernels import (
     column_passes,
     column_width,
 )
-from burn_remote_server.backends.cupy.expressions import Expression
+from burn_remote_server.backends.cupy.cuda_expressions import Expression
 from burn_remote_server.backends.cupy.sums import sum_columns
 from burn_remote_server.fusion.cuda.column_source import column_epilogue_source
 from burn_remote_server.fusion.cuda.elementwise_fuser import is_expression

@@ -9,7 +9,7 @@ import numpy as np
 
 from burn_remote_protocol.tensors import Shape
 from burn_remote_server.backends.cupy.column_kernels import column_source
-from burn_remote_server.backends.cupy.expressions import C_TYPES
+from burn_remote_server.backends.cupy.cuda_expressions import C_TYPES
 from burn_remote_server.backends.cupy.row_kernels import EXTREMES
 from burn_remote_server.fusion.cuda.kernel_source import (
     KernelStep,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from burn_remote_protocol.tensors import Shape
-from burn_remote_server.backends.cupy.expressions import expression_of
+from burn_remote_server.backends.cupy.cuda_expressions import expression_of
 from burn_remote_server.fusion.cuda.kernel_source import FUNCTION, KernelStep, kernel_source
 from burn_remote_server.fusion.cuda.optimization import CudaFuser, CudaOptimization, Inputs
 from burn_remote_server.fusion.fuser import FuserProperties, StreamOperation

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from burn_remote_protocol.tensors import Shape
-from burn_remote_server.backends.cupy.expressions import C_TYPES, Expression
+from burn_remote_server.backends.cupy.cuda_expressions import C_TYPES, Expression
 from burn_remote_server.backends.cupy.row_kernels import EXTREMES
 
 __all__ = [

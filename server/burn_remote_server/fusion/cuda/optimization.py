@@ -16,7 +16,7 @@ import numpy as np
 
 from burn_remote_protocol.tensors import Shape
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
-from burn_remote_server.backends.cupy.expressions import expression_of
+from burn_remote_server.backends.cupy.cuda_expressions import expression_of
 from burn_remote_server.backends.cupy.launches import PreparedLaunch, number_structure
 from burn_remote_server.fusion.background_compiler import BackgroundCompiler
 from burn_remote_server.fusion.cuda.kernel_source import KernelStep

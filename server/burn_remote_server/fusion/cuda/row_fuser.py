@@ -13,7 +13,7 @@ import numpy as np
 
 from burn_remote_protocol.tensors import Shape
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
-from burn_remote_server.backends.cupy.expressions import Expression
+from burn_remote_server.backends.cupy.cuda_expressions import Expression
 from burn_remote_server.backends.cupy.row_kernels import are_fitting, row_grid
 from burn_remote_server.fusion.cuda.elementwise_fuser import is_expression
 from burn_remote_server.fusion.cuda.kernel_source import FUNCTION, KernelStep

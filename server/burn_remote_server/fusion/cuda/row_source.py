@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from burn_remote_protocol.tensors import Shape
-from burn_remote_server.backends.cupy.expressions import C_TYPES
+from burn_remote_server.backends.cupy.cuda_expressions import C_TYPES
 from burn_remote_server.backends.cupy.row_kernels import EXTREMES, ROW_FUNCTIONS, row_threads
 from burn_remote_server.fusion.cuda.kernel_source import (
     FUNCTION,

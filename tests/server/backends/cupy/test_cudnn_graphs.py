@@ -11,7 +11,7 @@ from burn_remote_protocol.dtypes import F16
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.cupy import cudnn_graphs
 from burn_remote_server.backends.cupy.cudnn_graphs import Graphs
-from burn_remote_server.backends.cupy.cudnn_tasks import Task, task_of
+from burn_remote_server.backends.cupy.cudnn_selection import Task, task_of
 from support.kernels import signature
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from burn_remote_protocol.dtypes import BOOL, F32
 from burn_remote_protocol.tensors import Shape, TensorSpec
+from burn_remote_server.backends.cupy.cuda_expressions import expression_of
 from burn_remote_server.backends.cupy.element_kernels import element_source, placement
-from burn_remote_server.backends.cupy.expressions import expression_of
 from support.kernels import signature
 
 

@@ -54,8 +54,8 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.array.array_session import ArraySession
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
-from burn_remote_server.dialects.native.attachments import Attachments
 from burn_remote_server.dialects.native.frame_writer import SENT_AT_ONCE
+from burn_remote_server.dialects.native.session_attachments import Attachments
 from burn_remote_server.dialects.native.session_handler import serve_session
 from burn_remote_server.execution.sessions import (
     FRAME_COST,

@@ -36,30 +36,30 @@ from burn_remote_server.backends.array.kernels.logic import (
     NumericComparison,
 )
 from burn_remote_server.backends.array.kernels.matrix_kernels import MatrixKernels
-from burn_remote_server.backends.array.kernels.module.adaptive_pooling import AdaptivePooling
-from burn_remote_server.backends.array.kernels.module.attention import Attention
-from burn_remote_server.backends.array.kernels.module.average_pooling import AveragePooling
-from burn_remote_server.backends.array.kernels.module.convolution_kernels import (
-    Convolution,
-    TransposedConvolution,
-)
-from burn_remote_server.backends.array.kernels.module.ctc import Ctc
-from burn_remote_server.backends.array.kernels.module.deformable_convolution import (
-    DeformableConvolution,
-)
-from burn_remote_server.backends.array.kernels.module.embedding import Embedding
-from burn_remote_server.backends.array.kernels.module.fourier import Fourier
-from burn_remote_server.backends.array.kernels.module.interpolation import Interpolation
-from burn_remote_server.backends.array.kernels.module.linear import Linear
-from burn_remote_server.backends.array.kernels.module.max_pooling import MaxPooling
-from burn_remote_server.backends.array.kernels.module.module_kernels import ModuleKernels
-from burn_remote_server.backends.array.kernels.module.normalization import Normalization
-from burn_remote_server.backends.array.kernels.module.unfolding import Unfolding
 from burn_remote_server.backends.array.kernels.movement import (
     BaseMovement,
     BaseSlicing,
     NumericPadding,
 )
+from burn_remote_server.backends.array.kernels.networks.adaptive_pooling import AdaptivePooling
+from burn_remote_server.backends.array.kernels.networks.attention import Attention
+from burn_remote_server.backends.array.kernels.networks.average_pooling import AveragePooling
+from burn_remote_server.backends.array.kernels.networks.convolution_kernels import (
+    Convolution,
+    TransposedConvolution,
+)
+from burn_remote_server.backends.array.kernels.networks.ctc import Ctc
+from burn_remote_server.backends.array.kernels.networks.deformable_convolution import (
+    DeformableConvolution,
+)
+from burn_remote_server.backends.array.kernels.networks.embedding import Embedding
+from burn_remote_server.backends.array.kernels.networks.fourier import Fourier
+from burn_remote_server.backends.array.kernels.networks.interpolation import Interpolation
+from burn_remote_server.backends.array.kernels.networks.linear import Linear
+from burn_remote_server.backends.array.kernels.networks.max_pooling import MaxPooling
+from burn_remote_server.backends.array.kernels.networks.module_kernels import ModuleKernels
+from burn_remote_server.backends.array.kernels.networks.normalization import Normalization
+from burn_remote_server.backends.array.kernels.networks.unfolding import Unfolding
 from burn_remote_server.backends.array.kernels.random_numbers import (
     FloatRandom,
     IntRandom,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from burn_remote_protocol.operations.rules.movement_rules import slice_ranges
+from burn_remote_protocol.operations.shape_rules.movement_rules import slice_ranges
 from burn_remote_protocol.tensors import Shape, Slice, TensorSpec
 from burn_remote_server.backends.array.core.kernel_forms import (
     Array,

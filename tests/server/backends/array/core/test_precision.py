@@ -24,9 +24,9 @@ import numpy as np
 import pytest
 
 from burn_remote_protocol.dtypes import BF16, F16, F32, F64, FLEX32, I64, DType
-from burn_remote_protocol.operations.releases import EXTENSION
 from burn_remote_protocol.operations.row import Row, Signature
 from burn_remote_protocol.operations.table import TABLE
+from burn_remote_protocol.operations.vocabularies import EXTENSION
 from burn_remote_protocol.operations.wire_values import Scalar, TensorUse
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.array_session import ArraySession

@@ -1,0 +1,352 @@
+"""Frames that a client repeats give the same results and failures as their messages one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+
+from burn_remote_protocol.dialects.burn_0_22 import decode_messages
+from burn_remote_protocol.dialects.burn_0_22_recognition import KnownFrame, MessageRecognizer
+from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.errors import OperationFailed, ProtocolViolation
+from burn_remote_protocol.messages import Fetch, ReplyValue, Upload
+from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.tensors import TensorData
+from burn_remote_server.backends import open_backends
+from burn_remote_server.backends.interface import Backend
+from burn_remote_server.dialects.burn_0_21.task_runner import Unreadable
+from burn_remote_server.dialects.burn_0_22 import repeated_frames
+from burn_remote_server.dialects.burn_0_22.task_runner import Burn22Runner
+from burn_remote_server.execution.engine import Engine
+from burn_remote_server.fusion.cpu import elementwise_fuser
+from burn_remote_server.fusion.runtime_selection import with_fusion
+from burn_remote_server.hosting.host import new_interpreter
+from burn_remote_server.programs.plans import Plan
+from burn_remote_server.settings.server_settings import Settings
+from burn_remote_server.tensors.exposed_tensors import Transfers
+from burn_remote_server.tensors.slots import InFlight
+from support.random_programs import forced_fusion
+
+S = [1]
+UNREADABLE = Unreadable(ProtocolViolation("no task at all"))
+
+
+class Answers:
+    """An outbox that records the replies, with elements as lists."""
+
+    def __init__(self) -> None:
+        self.values: dict[int, Any] = {}
+        self.failed_tensors: list[tuple[int, ...]] = []
+
+    def reply(self, request: int, value: ReplyValue) -> None:
+        if isinstance(value, TensorData):
+            self.values[request] = np.frombuffer(value.bytes, np.float32).tolist()
+        else:
+            self.values[request] = str(value)
+
+    def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
+        self.failed_tensors.append(tensors)
+
+    def fetch(self, task: Fetch, slot: InFlight) -> None:
+        raise AssertionError("nothing is fetched here")
+
+
+class Running:
+    """A runner and the recognizer of its repeated frames."""
+
+    def __init__(self, backend: Backend | None = None) -> None:
+        self.answers = Answers()
+        backend = backend or open_backends("numpy", 1)[0]
+        self.interpreter = new_interpreter(backend, Settings(), self.answers)
+        self.engine = Engine(self.interpreter, Transfers(), self.answers, transfer_domain="burn")
+        self.runner = Burn22Runner(
+            self.engine,
+            self.interpreter,
+            self.answers,  # type: ignore[arg-type]
+            None,  # type: ignore[arg-type]
+            None,  # type: ignore[arg-type]
+        )
+        self.recognizer = MessageRecognizer()
+        self.undivided = 0
+
+    def upload(self, tensor: int, *values: float) -> None:
+        data = np.asarray(values, np.float32).tobytes()
+        self.runner.run([Upload(tensor, TensorData(data, (len(values),), F32))])
+
+    def frame(self, *messages: Any) -> KnownFrame:
+        """Return a frame undivided, which the recognizer has then seen before."""
+        packed = msgpack.packb(messages)
+        for _ in range(3):
+            self.recognizer.decode(packed)
+        found = self.recognizer.recognize(packed)
+        assert found is not None
+        return found
+
+    def run(self, frames: list[bytes], *, undivided: bool) -> None:
+        for frame in frames:
+            known = self.recognizer.recognize(frame) if undivided else None
+            if known is None:
+                self.runner.run(self.recognizer.decode(frame))
+            else:
+                self.undivided += 1
+                self.runner.run([known])
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    started = Running()
+    started.upload(1, 1.5, 2.5)
+    yield started
+    started.engine.close()
+
+
+def tensor(number: int, status: str = "ReadOnly", size: int = 2) -> Any:
+    return [[number], [[size]], status, "F32"]
+
+
+def registered(operation: Any) -> Any:
+    return {"Task": {"RegisterOperation": [S, operation]}}
+
+
+def added(first: int, second: int, out: int, status: str = "ReadOnly", size: int = 2) -> Any:
+    uses = [tensor(first, size=size), tensor(second, status, size), tensor(out, "NotInit", size)]
+    return registered({"NumericFloat": ["F32", {"Add": uses}]})
+
+
+def dropped(number: int, size: int = 2) -> Any:
+    return registered({"Drop": tensor(number, "ReadWrite", size)})
+
+
+def read(request: int, number: int, status: str = "ReadOnly", size: int = 2) -> Any:
+    return {"Task": {"ReadTensor": [request, S, tensor(number, status, size)]}}
+
+
+def sync(request: int) -> Any:
+    return {"Task": {"SyncBackend": [request, S]}}
+
+
+def frames(steps: int, size: int = 2) -> list[bytes]:
+    """Return a program whose steps have seven messages, in frames of four.
+
+    Each fifth step fails: it adds a tensor that the session does not have.
+    """
+    messages: list[Any] = []
+    for step in range(steps):
+        start = 1000 + 10 * step
+        other = 999 if step % 5 == 4 else 1
+        messages += [
+            added(1, other, start, size=size),
+            added(start, 1, start + 1, size=size),
+            added(1, start + 1, start + 2, "ReadWrite", size),
+            read(2 * step, start + 2, "ReadWrite", size),
+            dropped(start, size),
+            dropped(start + 5, size),  # the session has no such tensor
+            sync(2 * step + 1),
+        ]
+    return [msgpack.packb(messages[place : place + 4]) for place in range(0, len(messages), 4)]
+
+
+def test_a_repeated_program_gives_the_replies_of_its_messages(running: Running) -> None:
+    one_by_one = Running()
+    one_by_one.upload(1, 1.5, 2.5)
+    program = frames(60)
+
+    running.run(program, undivided=True)
+    one_by_one.run(program, undivided=False)
+
+    assert running.undivided > 60
+    assert running.answers.values == one_by_one.answers.values
+    assert running.answers.values[0] == [6, 10]
+    assert "999" in running.answers.values[8]
+    assert running.answers.failed_tensors == one_by_one.answers.failed_tensors
+    assert {*running.interpreter.tensors.arrays} == {*one_by_one.interpreter.tensors.arrays}
+    assert running.interpreter.quota.tensors == one_by_one.interpreter.quota.tensors
+    assert running.interpreter.quota.bytes == one_by_one.interpreter.quota.bytes
+    assert running.interpreter.executed == one_by_one.interpreter.executed
+
+
+def test_operations_that_fusers_take_are_fused_across_frames() -> None:
+    with forced_fusion():
+        fused = Running(with_fusion(open_backends("numpy", 1)[0], compiles=False))
+        plain = Running()
+        for each in (fused, plain):
+            each.upload(1, *range(1000))
+        program = frames(40, 1000)
+        fused.run(program, undivided=True)
+    plain.run(program, undivided=False)
+
+    assert fused.undivided > 40
+    assert fused.interpreter.counts.operations_fused > 40
+    assert fused.answers.values == plain.answers.values
+
+
+def test_a_repeated_frame_has_a_known_cost_and_a_new_one_has_none(running: Running) -> None:
+    frame = running.frame(added(1, 1, 2), read(0, 2))
+
+    assert running.runner.estimate([frame]) is None
+    running.runner.run([frame])
+    cost = running.runner.estimate([frame])
+
+    alone = running.runner.estimate([*frame.messages()])
+    assert cost is not None
+    assert alone is not None
+    assert cost == alone
+
+
+def test_a_program_that_is_known_is_not_searched_again(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = running.frame(added(1, 1, 2), read(0, 2))
+    for _ in range(2):
+        running.runner.run([frame])
+    monkeypatch.setattr(running.interpreter, "known_plan", None)
+
+    running.runner.run([frame])
+
+    assert running.answers.values == {0: [3, 5]}
+
+
+def test_a_session_that_has_failed_answers_each_request_of_a_repeated_frame(
+    running: Running,
+) -> None:
+    frame = running.frame(added(1, 1, 2), read(0, 2), sync(1))
+    for _ in range(2):
+        running.runner.run([frame])
+
+    running.runner.run([UNREADABLE, frame])
+
+    assert "no task at all" in running.answers.values[0]
+    assert running.answers.values[1] == "None"  # ``failed`` carries the error of a sync
+    assert running.answers.failed_tensors == [()]
+
+
+def test_an_error_of_the_server_within_a_repeated_frame_answers_its_requests(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("out of order")
+
+    frame = running.frame(added(1, 1, 2), read(0, 2), sync(1))
+    for _ in range(2):
+        running.runner.run([frame])
+    monkeypatch.setattr(running.interpreter, "invoke_simple", broken)
+
+    running.runner.run([frame])
+
+    assert "out of order" in running.answers.values[0]
+    assert running.answers.failed_tensors == [()]
+
+
+def test_a_session_that_is_stopped_runs_no_more_of_a_repeated_frame(running: Running) -> None:
+    frame = running.frame(added(1, 1, 2), read(0, 2))
+    for _ in range(2):
+        running.runner.run([frame])
+    running.answers.values.clear()
+
+    running.engine.stop()
+    running.runner.run([frame])
+
+    assert running.answers.values == {}
+
+
+def test_a_lost_device_fails_repeated_frames(running: Running) -> None:
+    frame = running.frame(added(1, 1, 2), read(0, 2))
+    for _ in range(2):
+        running.runner.run([frame])
+
+    running.interpreter.lose("it fell off the bus")
+    running.runner.run([frame])
+
+    assert "it fell off the bus" in running.answers.values[0]
+
+
+def test_the_operation_that_does_not_return_is_named_within_a_repeated_frame(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = running.frame(dropped(3), added(1, 1, 2), read(0, 2))
+    for _ in range(2):
+        running.runner.run([frame])
+    seen: list[Any] = []
+
+    def observed(*_: Any) -> None:
+        seen.append(running.engine.lost_task("it has not returned"))
+
+    monkeypatch.setattr(running.interpreter, "invoke_simple", observed)
+    running.runner.run([frame])
+
+    assert [error.operation for error in seen] == ["Numeric.Add"]
+
+
+def test_a_session_keeps_a_bounded_number_of_programs(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeated_frames, "PROGRAMS_KEPT", 4)
+    for count in range(10):
+        frame = running.frame(added(1, 1, 2), *[sync(number) for number in range(count + 1)])
+        for _ in range(2):
+            running.runner.run([frame])
+
+    assert len(running.runner._programs._programs) <= 4
+
+
+def test_the_frames_of_the_programs_of_a_session_have_a_bounded_length(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeated_frames, "PROGRAM_FRAME_BYTES_KEPT", 2000)
+    for count in range(10):
+        frame = running.frame(added(1, 1, 2), *[sync(number) for number in range(count + 1)])
+        for _ in range(2):
+            running.runner.run([frame])
+
+    kept = running.runner._programs._programs
+    assert kept
+    assert sum(layout.length for layout in kept) <= 2000
+
+
+def test_undivided_frames_have_the_messages_of_their_bytes(running: Running) -> None:
+    packed = msgpack.packb([added(1, 1, 2), sync(9)])
+
+    assert running.frame(added(1, 1, 2), sync(9)).messages() == decode_messages(packed)
+
+
+def column_frame(running: Running) -> KnownFrame:
+    """Return a frame with an operation that fusers take only after a larger one."""
+    ids = [(1, "ReadOnly"), (1, "ReadOnly"), (2, "NotInit")]
+    uses = [[[number], [[2, 1]], status, "F32"] for number, status in ids]
+    add = registered({"NumericFloat": ["F32", {"Add": uses}]})
+    return running.frame(add, registered({"Drop": [[2], [[2, 1]], "ReadWrite", "F32"]}))
+
+
+@pytest.mark.parametrize("follows", [False, True], ids=["first", "after a fusible operation"])
+def test_an_operation_that_only_joins_others_divides_its_frame_only_after_them(
+    follows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elementwise_fuser, "BLOCKS_PAY", ((100_000, 1),))
+    running = Running(with_fusion(open_backends("numpy", 1)[0], compiles=False))
+    elements = np.ones(100_000, np.float32)
+    running.upload(3, *elements)
+    column = TensorData(elements[:2].tobytes(), (2, 1), F32)
+    running.runner.run([Upload(1, column)])
+    large = running.frame(added(3, 3, 4, size=100_000), dropped(4, size=100_000))
+    small = column_frame(running)
+    batch = [large, small] if follows else [small]
+    for _ in range(2):
+        running.runner.run(batch)
+    looked_up = []
+    known_plan = running.interpreter.known_plan
+
+    def spy(signature: Signature) -> Plan | None:
+        looked_up.append(signature.outputs[0].shape if signature.outputs else None)
+        return known_plan(signature)
+
+    monkeypatch.setattr(running.interpreter, "known_plan", spy)
+    running.runner.run(batch)
+
+    assert ((2, 1) in looked_up) == follows
+    assert ((100_000,) in looked_up) == follows
+    assert len(running.interpreter.tensors) == 2
+    running.engine.close()

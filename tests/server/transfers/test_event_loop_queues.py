@@ -1,0 +1,110 @@
+"""Work in bounded batches lets the event loop run other tasks in between."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from functools import partial
+
+import pytest
+
+from burn_remote_server.transfers.event_loop_queues import BatchedCalls, CallQueue, Deadlines
+
+
+async def test_a_queue_makes_a_bounded_number_of_calls_in_each_turn_of_the_loop() -> None:
+    loop = asyncio.get_running_loop()
+    made: list[int] = []
+    queue = CallQueue(loop, 10)
+    for number in range(35):
+        queue.add(partial(made.append, number))
+    seen = []
+    while len(made) < 35:
+        await asyncio.sleep(0)
+        seen.append(len(made))
+    assert made == [*range(35)]
+    assert max(after - before for before, after in zip([0, *seen], seen, strict=False)) <= 10
+
+
+async def test_a_call_that_raises_does_not_prevent_later_calls() -> None:
+    loop = asyncio.get_running_loop()
+    raised: list[object] = []
+    loop.set_exception_handler(lambda _, context: raised.append(context["exception"]))
+    made = asyncio.Event()
+    queue = CallQueue(loop, 10)
+
+    def broken() -> None:
+        raise ValueError("broken")
+
+    queue.add(broken)
+    queue.add(made.set)
+    async with asyncio.timeout(5):
+        await made.wait()
+    assert [type(error) for error in raised] == [ValueError]
+
+
+async def _counts_per_turn(made: list[int], count: int) -> list[int]:
+    """Return how many entries each turn of the loop adds until there are ``count``."""
+    seen = [len(made)]
+    async with asyncio.timeout(5):
+        while len(made) < count:
+            await asyncio.sleep(0)
+            seen.append(len(made))
+    return [after - before for before, after in itertools.pairwise(seen)]
+
+
+async def test_items_that_expire_at_one_moment_expire_in_several_turns() -> None:
+    expired: list[int] = []
+    deadlines = Deadlines(0.0, expired.append, per_iteration=10)
+    for number in range(35):
+        deadlines.add(number)
+    assert max(await _counts_per_turn(expired, 35)) <= 10
+    assert expired == [*range(35)]
+
+
+async def test_an_item_that_was_discarded_does_not_expire() -> None:
+    expired: list[int] = []
+    deadlines = Deadlines(0.0, expired.append)
+    deadlines.add(1)
+    deadlines.add(2)
+    deadlines.discard(1)
+    await _counts_per_turn(expired, 1)
+    assert expired == [2]
+
+
+async def test_an_item_that_is_added_after_all_have_expired_expires_too() -> None:
+    expired: list[int] = []
+    deadlines = Deadlines(0.0, expired.append)
+    for number in range(3):
+        deadlines.add(number)
+        await _counts_per_turn(expired, number + 1)
+    assert expired == [0, 1, 2]
+
+
+async def test_items_are_handled_in_slices_and_in_their_order() -> None:
+    handled: list[int] = []
+    batched = BatchedCalls(asyncio.get_running_loop(), 10)
+    batched.call(handled.append, range(35))
+    batched.call(handled.append, range(35, 55))
+    assert not handled
+    assert max(await _counts_per_turn(handled, 55)) <= 10
+    assert handled == [*range(55)]
+
+
+async def test_slices_that_are_finished_handle_the_rest_at_once() -> None:
+    handled: list[int] = []
+    batched = BatchedCalls(asyncio.get_running_loop(), 10)
+    batched.call(handled.append, range(35))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert 0 < len(handled) < 35
+    batched.finish()
+    assert handled == [*range(35)]
+
+
+def test_what_is_added_after_the_loop_has_closed_is_refused_each_time() -> None:
+    loop = asyncio.new_event_loop()
+    queue = CallQueue(loop, 10)
+    loop.close()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="closed"):
+            queue.add(list)
