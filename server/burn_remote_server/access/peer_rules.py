@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,8 +39,12 @@ METADATA: Final = tuple(
 # Addresses of one host name to dial, one after the other. Each gets a share of the timeout.
 MAX_DIALLED: Final = 4
 
-# NAT64 networks: the last 32 bits of an address are an IPv4 address (RFC 6052, RFC 8215).
-_NAT64: Final = tuple(ipaddress.IPv6Network(text) for text in ("64:ff9b::/96", "64:ff9b:1::/48"))
+# NAT64 networks. In the first one, the last 32 bits of an address are an IPv4 address (RFC 6052).
+# In the second one, a site chooses the position (RFC 8215).
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+_NAT64_OF_SITE: Final = ipaddress.IPv6Network("64:ff9b:1::/48")
+# The bytes of the IPv4 address after prefixes of 48, 56, 64 and 96 bits (RFC 6052, section 2.2).
+_NAT64_POSITIONS: Final = ((6, 7, 9, 10), (7, 9, 10, 11), (9, 10, 11, 12), (12, 13, 14, 15))
 
 _ALL_PORTS: Final = range(1, 65_536)
 _NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
@@ -86,7 +90,7 @@ class PeerRules:
 
     def allows(self, name: str, found: Ip, port: int | None = None) -> bool:
         """Whether connections to this host are allowed, at ``port`` or (``None``) at some port."""
-        found = embedded(found)
+        found = _unmapped(found)
         if is_forbidden(found):
             return False
         if not self._rules:
@@ -176,7 +180,7 @@ def token_of(target: Address) -> str | None:
 
 def _check_token_stays_private(target: Address, token: str | None, found: Ip) -> None:
     """Refuse to send a client's token over a network without TLS."""
-    if token is not None and not target.secure and not embedded(found).is_loopback:
+    if token is not None and not target.secure and not _unmapped(found).is_loopback:
         raise TransferFailed(
             f"this server does not send the token in {target} over a network without TLS; "
             "give the source a certificate and use its wss:// address"
@@ -184,29 +188,60 @@ def _check_token_stays_private(target: Address, token: str | None, found: Ip) ->
 
 
 def is_forbidden(address: Ip) -> bool:
-    """Whether an address is always forbidden: link-local, cloud metadata, or not unicast."""
-    address = embedded(address)
+    """Whether an address is always forbidden: link-local, cloud metadata, or not unicast.
+
+    An IPv6 address is also forbidden if it contains a forbidden IPv4 address.
+    """
+    address = _unmapped(address)
+    if isinstance(address, ipaddress.IPv4Address):
+        return _is_forbidden(address)
+    if address in _NAT64_OF_SITE:
+        # The position is not known, so zeros between the prefix and the address look like 0.0.0.0.
+        return any(found.is_link_local or _is_metadata(found) for found in _site_nat64(address))
+    found = _embedded(address)
+    return _is_forbidden(address) if found is None else _is_forbidden(found)
+
+
+def _is_forbidden(address: Ip) -> bool:
     return (
         address.is_link_local
         or address.is_multicast
         or address.is_unspecified
         or (address.is_reserved and not address.is_loopback)
-        or any(address in network for network in METADATA)
+        or _is_metadata(address)
     )
 
 
-def embedded(address: Ip) -> Ip:
-    """Return the IPv4 address embedded in an IPv6 address, or the address itself."""
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return address.ipv4_mapped
-        if address.sixtofour is not None:
-            return address.sixtofour
-        if address.teredo is not None:
-            return address.teredo[1]
-        if any(address in network for network in _NAT64):
-            return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+def _is_metadata(address: Ip) -> bool:
+    return any(address in network for network in METADATA)
+
+
+def _unmapped(address: Ip) -> Ip:
+    """Return the IPv4 address that an IPv4-mapped one stands for in a socket, else the address."""
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
     return address
+
+
+def _embedded(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """Return the IPv4 address to which a router would translate an IPv6 address.
+
+    The router, not this machine, sends to it: it may be forbidden, but it is never allowed in the
+    place of the IPv6 address. For example, ``64:ff9b::7f00:1`` is loopback of the router.
+    """
+    if address.sixtofour is not None:
+        return address.sixtofour
+    if address.teredo is not None:
+        return address.teredo[1]
+    if address in _NAT64:
+        return ipaddress.IPv4Address(address.packed[12:])
+    return None
+
+
+def _site_nat64(address: ipaddress.IPv6Address) -> Iterator[ipaddress.IPv4Address]:
+    """Yield the IPv4 addresses that an address of ``64:ff9b:1::/48`` may contain."""
+    for position in _NAT64_POSITIONS:
+        yield ipaddress.IPv4Address(bytes(address.packed[place] for place in position))
 
 
 def is_own_address(address: Ip) -> bool:

@@ -39,6 +39,9 @@ def elsewhere(_: object) -> bool:
         "::ffff:169.254.169.254",
         "64:ff9b::a9fe:a9fe",
         "64:ff9b:1::a9fe:a9fe",
+        "64:ff9b:1:a9fe:a9:fe00:a00:1",
+        "64:ff9b:1:a9:fe:a9fe:a00:1",
+        "64:ff9b:1:0:a9:fea9:fe00:1",
         "2001:0:4136:e378:8000:63bf:5601:5601",
         "::a9fe:a9fe",
         "2002:a9fe:a9fe::1",
@@ -54,6 +57,27 @@ def test_this_machine_is_allowed_without_being_named() -> None:
     assert rules.allows("localhost", ip("127.0.0.1"))
     assert rules.allows("localhost", ip("::1"))
     assert rules.allows("other", ip("::ffff:127.0.0.1"))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "64:ff9b::7f00:1",
+        "64:ff9b:1::7f00:1",
+        "2002:7f00:1::1",
+        "2001:0:4136:e378:8000:63bf:80ff:fffe",
+    ],
+)
+async def test_loopback_of_a_router_that_translates_addresses_is_not_this_machine(
+    address: str,
+) -> None:
+    assert not PeerRules(()).allows("localhost", ip(address))
+    assert not PeerRules(()).allows_address(f"[{address}]:51034")
+    assert not PeerRules(["127.0.0.0/8"]).allows("localhost", ip(address))
+    rules = PeerRules([address])
+    assert rules.allows("localhost", ip(address))
+    with pytest.raises(TransferFailed, match="over a network without TLS"):
+        await rules.resolve(f"ws://[{address}]:3000/token/abc")
 
 
 def test_another_machine_is_not_allowed_unless_named() -> None:
