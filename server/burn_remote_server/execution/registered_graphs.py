@@ -215,11 +215,13 @@ class RegisteredGraphs:
         if not isinstance(form, _Form):
             return False
         tensors = dict(bindings.tensors)
+        if len({*tensors.values()}) != len(bindings.tensors):
+            # One tensor of the session under two ids: an operation of the graph may replace or drop
+            # it before another one uses it, and the compiled form does not know.
+            return False
         plan, interface, scalars = form
         taken = [tensors[tensor] for tensor in interface.inputs]
         made = [tensors[tensor] for tensor in interface.outputs]
-        if {*taken} & {*made}:
-            return False
         dropped = [tensors[tensor] for tensor in interface.consumed]
         arguments: tuple[Any, ...] = (*taken, *made)
         if scalars:

@@ -150,3 +150,20 @@ def test_a_graph_that_only_drops_a_tensor_of_the_session_is_compiled(
         assert session.values(2, size=2) == [2, 4]
         assert 3 not in session.tensors.arrays
     assert session.interpreter.counts.graph_calls == 2
+
+
+def test_a_tensor_bound_twice_gives_the_same_results_in_every_call(
+    session: EngineSession, graphs: RegisteredGraphs
+) -> None:
+    add = {"Add": [tensor(0), tensor(1, "ReadWrite"), tensor(2, "NotInit")]}
+    copy = {"Add": [tensor(0), tensor(0), tensor(3, "NotInit")]}
+    operations = packed({"NumericFloat": ["F32", add]}, {"NumericFloat": ["F32", copy]})
+    failed = []
+    for call in range(CALLS_ONE_BY_ONE + 2):
+        session.upload(1, 5.0, 6.0)
+        out = 10 + 2 * call
+        bindings = Bindings(((0, 1), (1, 1), (2, out), (3, out + 1)), (2,), (), ())
+        graphs.run(RunGraph(0, operations, bindings))
+        assert session.values(out, size=2) == [10, 12]
+        failed.append(out + 1 not in session.tensors.arrays)
+    assert all(failed)  # the first operation has used the tensor for the last time
