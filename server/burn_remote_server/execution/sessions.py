@@ -15,6 +15,7 @@ from typing import Final
 from burn_remote_protocol.dialects.native import Batch
 from burn_remote_protocol.errors import BurnRemoteError, HandshakeRefused
 from burn_remote_protocol.messages import Chunk
+from burn_remote_protocol.operations.estimates.matrices import ITERATED_COST
 from burn_remote_server.access.quota import Pool
 from burn_remote_server.backends.interface import Deliver
 from burn_remote_server.execution.engine import Engine
@@ -54,8 +55,7 @@ DECODED_SIZE: Final = 16
 CHUNK_BYTES_PER_COST: Final = 8
 # While no other session works, and the program often waits for replies, batches of up to this many
 # times the usual limit run on the event loop. That saves two switches between threads, of about
-# 40 µs each, and the competition of both threads for the interpreter's lock. It is below 20,
-# because the event loop must not run LAPACK's iterations, which may never end (``ITERATED_COST``).
+# 40 µs each, and the competition of both threads for the interpreter's lock.
 ALONE_FACTOR: Final = 12
 # A program often waits for replies if it has executed at most this many operations since the last
 # reply to a read or a sync. A training step of a small network has 60. A program that runs ahead is
@@ -142,6 +142,9 @@ class Session:
         self.interpreter = interpreter
         self.counters = counters
         self._inline_cost = inline_cost
+        # The higher limit stays below the cost of LAPACK's iterations, because these may never end.
+        alone = min(ALONE_FACTOR * inline_cost, ITERATED_COST - 1)
+        self._inline_cost_alone = max(inline_cost, alone)
         self._stop_fetching = stop_fetching
         # Work on the event loop runs in its own context: NumPy's floating-point error settings are
         # context variables, and the event loop's other tasks must not inherit them.
@@ -305,9 +308,8 @@ class Session:
 
     def _is_cheap(self, cost: int) -> bool:
         """Whether work of this cost may run on the event loop."""
-        limit = self._inline_cost
-        return cost <= limit or (
-            cost <= ALONE_FACTOR * limit
+        return cost <= self._inline_cost or (
+            cost <= self._inline_cost_alone
             and self.interpreter.executed - self.engine.executed_at_reply <= OFTEN_OPERATIONS
             and self._activity.is_alone()
         )

@@ -32,6 +32,7 @@ from burn_remote_protocol.messages import (
     Sync,
     Upload,
 )
+from burn_remote_protocol.operations.estimates.matrices import ITERATED_COST
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.quota import Pool
 from burn_remote_server.backends.array.array_session import ArraySession
@@ -197,6 +198,16 @@ async def test_the_limit_is_higher_while_no_other_session_works(is_too_costly: b
     limit = -(-cost // ALONE_FACTOR) - is_too_costly
     running = Running(inline_cost=limit)
     assert await in_thread(running, batch) == is_too_costly
+    running.session.end()
+
+
+async def test_the_higher_limit_keeps_iterations_of_lapack_off_the_event_loop() -> None:
+    batch = Batch(0, (undecoded(Upload(1, DATA)), undecoded(Read(1, 1, SPEC))))
+    running = Running(inline_cost=ITERATED_COST // 2)
+    for cost in (ITERATED_COST - 1, ITERATED_COST):
+        running.below.engine.estimate = lambda *_, cost=cost: cost  # type: ignore[method-assign]
+        assert await in_thread(running, batch) == (cost == ITERATED_COST)
+        del running.below.outbox.replies[1]
     running.session.end()
 
 
