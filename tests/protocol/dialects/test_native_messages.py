@@ -139,6 +139,20 @@ def test_a_batch_may_have_any_header_of_an_array(received: int, count: int) -> N
     assert batch == (received, tasks)
 
 
+@pytest.mark.parametrize("header", ["92", "dc0002", "dd00000002"])
+@pytest.mark.parametrize(
+    "received",
+    ["05", "cc05", "cd0005", "ce00000005", "d005", "d10005", "d200000005", "d3" + "00" * 7 + "05"],
+)
+def test_a_batch_may_have_any_form_of_an_integer(header: str, received: str) -> None:
+    for tasks, expected in (("90", ()), ("91c0", (None,)), ("dc0001c0", (None,))):
+        frame = bytes.fromhex("02" + header + received + tasks)
+        assert native.decode_frame(frame) == (5, expected)
+        for other in ("80", "81c0c0", "a0", "c400"):
+            with pytest.raises(ProtocolViolation):
+                native.decode_frame(bytes.fromhex("02" + header + received + other))
+
+
 def test_every_message_has_a_kind_of_its_own_and_can_be_read() -> None:
     kinds = [kind for kind, _ in MESSAGE_TO_WIRE.values()]
     assert sorted([*kinds, BATCH, CHUNK, PIECE]) == [*range(1, 21)]
