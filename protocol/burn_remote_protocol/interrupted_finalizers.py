@@ -140,7 +140,11 @@ def _interrupted_finalizer(unraisable: sys.UnraisableHookArgs) -> Callable[[], o
     if trace.tb_next is not None or trace.tb_lasti > _first_offset(code):
         return None
     if any(called is callback for callback in gc.callbacks) and isinstance(called, FunctionType):
-        return partial(called, *[frame.f_locals[name] for name in code.co_varnames[:2]])
+        names, count = code.co_varnames, min(code.co_argcount, 2)
+        arguments = [frame.f_locals[name] for name in names[:count]]
+        if count < 2:  # the others are in ``*args``
+            arguments += frame.f_locals[names[count + code.co_kwonlyargcount]]
+        return partial(called, *arguments)
     if isinstance(called, FunctionType) and called.__code__ is code and code.co_argcount:
         argument = frame.f_locals[code.co_varnames[0]]
         is_finalizer = code.co_name == "__del__"

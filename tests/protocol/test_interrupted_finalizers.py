@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -159,12 +160,27 @@ def test_an_interrupt_during_a_collection_of_garbage_reaches_the_program() -> No
     assert len(calls) == 2
 
 
-def test_a_callback_of_the_garbage_collector_gets_every_call() -> None:
-    phases: list[str] = []
-
+def _callback(phases: list[str]) -> Any:
     def note(phase: str, info: dict[str, int]) -> None:
         phases.append(phase)
 
+    return note
+
+
+def _callback_with_any_arguments(phases: list[str]) -> Any:
+    def note(*arguments: Any, also: list[str] = phases) -> None:
+        phase, _ = arguments
+        also.append(phase)
+
+    return note
+
+
+@pytest.mark.parametrize("kind", [_callback, _callback_with_any_arguments])
+def test_a_callback_of_the_garbage_collector_gets_every_call(
+    kind: Callable[[list[str]], Any],
+) -> None:
+    phases: list[str] = []
+    note = kind(phases)
     made: Any = Freed([KeyboardInterrupt()], [])
     made.itself = made
     made.calls = Calls()
