@@ -18,6 +18,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -38,6 +39,9 @@ _NO_VALUE: Final = object()
 _NO_ATTRIBUTES: Final[dict[Any, Any]] = {}
 _NOT_PLAIN: Final = object()
 # Immutable types without members: the same object has the same value.
+# The instructions with which ``except`` and ``except*`` compare classes.
+_CHECKS: Final = frozenset({"CHECK_EXC_MATCH", "CHECK_EG_MATCH"})
+
 _ATOMS: Final = frozenset({int, float, complex, bool, str, bytes, types.NoneType})
 # Modules whose contents do not change, by the first part of their names; ``builtins`` is one.
 _CONSTANT: Final = frozenset({"burn_remote", "burn_remote_protocol", "numpy"}) | (
@@ -221,10 +225,12 @@ def _contents(cell: types.CellType) -> Any:
 
 
 def _catches(code: types.CodeType) -> bool:
-    """Whether code has an ``except`` clause with a class; ``with`` has an exception table too."""
-    return bool(code.co_exceptiontable) and any(
-        each.opname == "CHECK_EXC_MATCH" for each in dis.get_instructions(code)
-    )
+    """Whether code has an ``except`` clause; ``with`` and ``finally`` do not count."""
+    if not code.co_exceptiontable:
+        return False
+    names = [each.opname for each in dis.get_instructions(code)]
+    # A clause without a class begins by discarding the exception.
+    return not _CHECKS.isdisjoint(names) or ("PUSH_EXC_INFO", "POP_TOP") in pairwise(names)
 
 
 def _identity(root: Any) -> Hashable:

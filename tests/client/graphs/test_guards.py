@@ -278,6 +278,21 @@ def test_a_global_variable_that_appears_is_used(x: br.Tensor) -> None:
     assert compiled(x).tolist() == function(x).tolist()
 
 
+@pytest.mark.parametrize("clause", ["except:", "except* NameError:"])
+def test_a_variable_that_appears_is_used_for_every_form_of_except(
+    x: br.Tensor, clause: str
+) -> None:
+    names: dict[str, Any] = {}
+    exec(f"def function(x):\n try:\n  y = x * rate\n {clause}\n  y = x * 7\n return y", names)
+    function = names["function"]
+    compiled = br.compile(function)
+    for rate in (None, 3.0, 4.0):
+        if rate is not None:
+            names["rate"] = rate
+        for _ in range(2):
+            assert compiled(x).tolist() == function(x).tolist()
+
+
 def test_a_variable_of_a_closure_may_have_no_value_yet(x: br.Tensor) -> None:
     def function(x: br.Tensor) -> br.Tensor:
         try:
