@@ -245,6 +245,9 @@ CASES |= {
     "searchsorted in rows": lambda p: torch.searchsorted(
         drawn(p, 3, 5).sort().values, drawn(p, 3, 2, seed=1), right=True
     ),
+    "searchsorted of NaN in rows": lambda p: torch.searchsorted(
+        drawn(p, 2, 5).sort().values, torch.tensor([[math.nan, 0.1], [0.1, math.nan]]).to(p)
+    ),
     "histogram": lambda p: torch.histogram(drawn(p, 50), 5, range=(-1.0, 1.5), density=True),
 }
 REPEATED = [[1.0, 2.0, 2.0, 3.0], [3.0, 1.0, 3.0, 1.0], [1.0, 1.0, 1.0, 1.0], [4.0, 3.0, 2.0, 1.0]]

@@ -270,10 +270,10 @@ def searchsorted(
         sorted_sequence = br.gather(sorted_sequence, sorted_sequence.ndim - 1, sorter)
     place: Any = "right" if right or side == "right" else "left"
     if sorted_sequence.ndim != 1:
-        # Every element is compared with every one of its sequence.
+        # Every element is compared with every one of its sequence. A NaN belongs behind numbers.
         rows, wanted = br.expand_dims(sorted_sequence, -2), br.expand_dims(x, -1)
-        before = rows <= wanted if place == "right" else rows < wanted
-        counts = br.sum(converted_to(before, br.int64), axis=-1)
+        behind = rows > wanted if place == "right" else rows >= wanted
+        counts = br.sum(converted_to(br.logical_not(behind), br.int64), axis=-1)
         return converted_to(counts, br.int32) if out_int32 else counts
     found = br.searchsorted(sorted_sequence, _with_axes(x), side=place)
     found = br.reshape(found, x.shape)
