@@ -15,7 +15,8 @@ instruction, when nothing of it has run. So the hook repeats such a finalizer to
 marked. Examples are other libraries' ``__del__`` methods, ``gc.callbacks``, and callbacks of weak
 references, such as those of the standard library's ``WeakSet``.
 
-A second Ctrl-C at the first instruction of the hook itself is still lost.
+A second Ctrl-C inside the hook, but not inside the repeated finalizer, is lost together with the
+first one. If the hook has not called the finalizer again by then, the finalizer is lost too.
 """
 
 from __future__ import annotations
