@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from support.session_tasks import Tasks
 
 torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group oracle")
 brt = pytest.importorskip("burn_remote.torch")
-lowering = pytest.importorskip("burn_remote.torch.compiling.lowering")
+lowering = importlib.import_module("burn_remote.torch.compiling.lowering")
 nn = torch.nn
 pytestmark = [
     pytest.mark.torch,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import io
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from support.servers import server
 
 torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group oracle")
 brt = pytest.importorskip("burn_remote.torch")
-registration = pytest.importorskip("burn_remote.torch.registration")
+registration = importlib.import_module("burn_remote.torch.registration")
 pytestmark = pytest.mark.torch
 
 

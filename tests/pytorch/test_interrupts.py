@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import gc
+import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType
@@ -16,8 +17,8 @@ from support.servers import RunningServer, server
 
 torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group oracle")
 brt = pytest.importorskip("burn_remote.torch")
-device_registry = pytest.importorskip("burn_remote.torch.device_registry")
-engine_errors = pytest.importorskip("burn_remote.torch.backward_hook_errors")
+device_registry = importlib.import_module("burn_remote.torch.device_registry")
+engine_errors = importlib.import_module("burn_remote.torch.backward_hook_errors")
 functional: Any = torch.nn.functional
 pytestmark = pytest.mark.torch
 

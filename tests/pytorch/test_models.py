@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import sys
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group oracle")
 brt = pytest.importorskip("burn_remote.torch")
-device_registry = pytest.importorskip("burn_remote.torch.device_registry")
+device_registry = importlib.import_module("burn_remote.torch.device_registry")
 nn: Any = torch.nn
 functional = torch.nn.functional
 pytestmark = pytest.mark.torch
