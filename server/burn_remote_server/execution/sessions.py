@@ -21,6 +21,7 @@ from burn_remote_server.backends.interface import Deliver
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.worker import Worker
+from burn_remote_server.programs.measured_costs import processor_nanoseconds
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.telemetry.logs import get_logger, session_name
 
@@ -61,6 +62,10 @@ ALONE_FACTOR: Final = 12
 # reply to a read or a sync. A training step of a small network has 60. A program that runs ahead is
 # faster with two threads: one receives while the other computes.
 OFTEN_OPERATIONS: Final = 256
+# Work that the higher limit let onto the event loop, and that took this much processor time in
+# nanoseconds, ends the higher limit for its session: the program's elements make its operations far
+# slower than they were when they were measured.
+OVERRUN_NANOSECONDS: Final = 10_000_000
 # A session works alone if no other session of the process has done anything for this long.
 ALONE_SECONDS: Final = 0.1
 
@@ -263,7 +268,8 @@ class Session:
             cost = engine.estimate(batch, size)
             if cost is not None and self._is_cheap(cost):
                 self.spent += cost
-                self._context.run(self._run, engine.run, batch)
+                run = self._run if cost <= self._inline_cost else self._run_timed
+                self._context.run(run, engine.run, batch)
                 self.notify()
                 return
         self._worker.submit(partial(self._run, engine.run, batch), DECODED_SIZE * size)
@@ -285,7 +291,8 @@ class Session:
             cost = estimate()
             if cost is not None and self._is_cheap(cost):
                 self.spent += cost
-                self._context.run(self._run, run)
+                run_now = self._run if cost <= self._inline_cost else self._run_timed
+                self._context.run(run_now, run)
                 self.notify()
                 return
         self._worker.submit(partial(self._run, run), size if held_bytes is None else held_bytes)
@@ -336,6 +343,13 @@ class Session:
         else:
             self.engine.close()
         self._worker.stop()
+
+    def _run_timed(self, call: Callable[..., None], *arguments: Batch) -> None:
+        """Run work that only the higher limit lets onto the event loop."""
+        started = processor_nanoseconds()
+        self._run(call, *arguments)
+        if processor_nanoseconds() - started > OVERRUN_NANOSECONDS:
+            self._inline_cost_alone = self._inline_cost
 
     def _run(self, call: Callable[..., None], *arguments: Batch) -> None:
         if self.error is not None:

@@ -41,6 +41,7 @@ from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.dialects.native.session_attachments import Attachments
 from burn_remote_server.dialects.native.session_handler import serve_session
+from burn_remote_server.execution import sessions
 from burn_remote_server.execution.sessions import (
     ALONE_FACTOR,
     ALONE_SECONDS,
@@ -48,6 +49,7 @@ from burn_remote_server.execution.sessions import (
     DECODED_SIZE,
     FRAME_COST,
     OFTEN_OPERATIONS,
+    OVERRUN_NANOSECONDS,
     Activity,
     Session,
     Sessions,
@@ -225,6 +227,23 @@ async def test_the_limit_is_not_higher_for_a_program_that_runs_ahead_of_its_repl
     replies = running.below.outbox.replies
     del replies[1]
     assert await in_thread(running, batch) is False
+    running.session.end()
+
+
+@pytest.mark.parametrize("overran", [False, True])
+async def test_the_higher_limit_ends_with_an_execution_that_took_too_long(
+    overran: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = Batch(0, (undecoded(Upload(1, DATA)), undecoded(Read(1, 1, SPEC))))
+    cost = Running().below.engine.estimate(batch, 100)
+    assert cost is not None
+    running = Running(inline_cost=cost - 1)
+    clock = iter([0, OVERRUN_NANOSECONDS + overran])
+    with monkeypatch.context() as patch:
+        patch.setattr(sessions, "processor_nanoseconds", lambda: next(clock))
+        assert await in_thread(running, batch) is False
+    del running.below.outbox.replies[1]
+    assert await in_thread(running, batch) == overran
     running.session.end()
 
 

@@ -39,21 +39,21 @@ def test_small_estimates_are_not_measured() -> None:
 def test_the_first_measurement_replaces_the_estimate() -> None:
     found = measured(1_000_000)
     assert found.likely_cost == 1_000_000
-    found.measure(30_000)
-    assert found.likely_cost == 30_000
+    found.measure(100_000)
+    assert found.likely_cost == 100_000
     assert found.cost == 1_000_000
 
 
 def test_a_longer_execution_counts_at_once_and_a_shorter_one_little_by_little() -> None:
     found = measured(1_000_000)
-    found.measure(30_000)
-    found.measure(70_000)
-    assert found.likely_cost == 70_000
-    found.measure(30_000)
-    assert found.likely_cost == 70_000 - 40_000 // DECAY
+    found.measure(100_000)
+    found.measure(200_000)
+    assert found.likely_cost == 200_000
+    found.measure(100_000)
+    assert found.likely_cost == 200_000 - 100_000 // DECAY
     for _ in range(100):
-        found.measure(30_000)
-    assert 30_000 <= found.likely_cost < 30_000 + DECAY
+        found.measure(100_000)
+    assert 100_000 <= found.likely_cost < 100_000 + DECAY
 
 
 def test_the_likely_cost_is_at_least_a_share_of_the_estimate() -> None:
