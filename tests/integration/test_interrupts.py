@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import inspect
 import itertools
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from types import FunctionType
@@ -31,13 +33,19 @@ from burn_remote.sessions.burn.flush_policy import FlushPolicy
 from burn_remote.sessions.burn.outgoing_queue import Outgoing
 from burn_remote.sessions.lifetime import Flusher
 from burn_remote.sessions.native.automatic_graph_session import AutomaticGraphSession
+from burn_remote.sessions.native.native_connection import Connection
 from burn_remote.sessions.native.native_response_router import ResponseRouter
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote.sessions.receiver import Receiver
 from burn_remote_protocol import interrupted_finalizers
 from burn_remote_protocol.links.websocket.blocking_link import BlockingWebSocket
 from burn_remote_protocol.links.websocket.frame_writer import FrameWriter
+from burn_remote_protocol.session_states import ReplayWindow
 from burn_remote_protocol.timed_queue import TimedQueue
+from burn_remote_server.execution.engine import Engine
+from burn_remote_server.execution.interpreter import Interpreter
+from burn_remote_server.execution.native_outbox import NativeOutbox
+from burn_remote_server.hosting.local import LocalLink
 from support.interrupts import InterruptAfterCall, InterruptAt
 from support.servers import RunningServer
 from support.waiting import PATIENCE_SECONDS, wait_until
@@ -138,6 +146,7 @@ def test_ctrl_c_while_a_local_device_delivers_replies_loses_none(
             assert many.result(PATIENCE_SECONDS).sum() == place * 200_000, interrupt.place
             place, is_over = place + 1, not interrupt.has_come
         assert place > 10
+        device.close(timeout_seconds=0)  # a longer close waits for a reply that no thread reads
 
 
 @pytest.mark.parametrize("dialect", ["native", "burn-0.21"])
@@ -324,6 +333,99 @@ def test_ctrl_c_while_an_operation_is_issued_leaves_no_tensor(
             assert first_server.metric("burn_remote_tensors") == held, interrupt.place
             place, is_over = place + 1, not interrupt.has_come
         assert place > 5
+
+
+# Functions with statements that no signal handler divides, because they call nothing in between.
+WITH_JOINED_STATEMENTS: Any = (
+    Connection._hand_over,
+    LocalLink.send_together,
+    LocalLink.receive,
+    LocalLink._run_rest,
+    Engine.run,
+    Engine._read,
+    Engine._sync,
+    Engine._reply,
+    Engine._upload,
+    Engine._begin_upload,
+    Engine.write_chunk,
+    Interpreter.invoke_graph,
+    NativeOutbox.reply,
+    NativeOutbox.follow,
+    NativeOutbox._append,
+    NativeOutbox._append_within_quota,
+    NativeOutbox.move_to,
+    ReplayWindow.append,
+    threading.Condition.__enter__,
+    threading.Condition.__exit__,
+    threading.Condition.notify_all,
+    threading.Condition.notify,
+)
+LOCAL_TASKS: dict[str, Callable[[br.Tensor, br.Tensor], list[tuple[br.Tensor, object]]]] = {
+    "read": lambda x, large: [],
+    "upload": lambda x, large: [
+        (br.tensor(np.full(4, 7, np.float32), device=x.device), 7),
+        (br.tensor(np.full(150_000, 7, np.float32), device=x.device), 7),
+    ],
+    "compiled call": lambda x, large: [(added(x, x), 2), (added(large, large), 2)],
+}
+
+
+@pytest.mark.usefixtures("unattended")
+@pytest.mark.parametrize("name", LOCAL_TASKS)
+@pytest.mark.parametrize("automatic_graphs", [False, True])
+@pytest.mark.parametrize("kind", [InterruptAfterCall, InterruptAt])
+def test_ctrl_c_on_a_local_device_loses_and_repeats_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    automatic_graphs: bool,
+    kind: type[InterruptAt],
+) -> None:
+    monkeypatch.setattr(NativeSession, "flush_waiting", lambda session: None)
+    with br.LocalDevice(automatic_graphs=automatic_graphs) as device:
+        x, large = br.ones((4,), device=device), br.ones((200_000,), device=device)
+        for _ in range(3):
+            LOCAL_TASKS[name](x, large)
+        device.sync()
+        link = device.session._connection._link
+        executing: Any = (
+            NativeSession.upload,
+            NativeSession._append,
+            NativeSession._flush,
+            NativeSession._forget_sent,
+            Connection.send,
+            LocalLink._execute_sent,
+            LocalLink._take,
+            LocalLink._deliver,
+            *(() if kind is InterruptAt else WITH_JOINED_STATEMENTS),
+        )
+        codes = frozenset(function.__code__ for function in executing)
+        tensors = link._interpreter.tensors
+        held = len(tensors)
+        place, is_over = 0, False
+        while not is_over:
+            made: list[tuple[br.Tensor, object]] = []
+            reads = [x.read(), large.read(), x.read()]
+            interrupt = kind(place, codes)
+            with interrupt.watching():
+                made += LOCAL_TASKS[name](x, large)
+                device.session.flush()
+                for read in reads:
+                    read.result(PATIENCE_SECONDS)
+            for read in reads:
+                assert (read.result(PATIENCE_SECONDS) == 1).all(), interrupt.place
+            while made:
+                tensor, expected = made.pop()
+                with contextlib.suppress(br.OperationFailed):  # the interrupted one
+                    found = tensor.read().result(PATIENCE_SECONDS)
+                    assert (found == expected).all(), interrupt.place
+                del tensor
+            with contextlib.suppress(br.OperationFailed):
+                device.sync()
+            device.sync()
+            assert len(tensors) == held, interrupt.place
+            place, is_over = place + 1, not interrupt.has_come
+        assert place > 20
+        device.close(timeout_seconds=0)  # a longer close waits for a reply that no thread reads
 
 
 @pytest.mark.parametrize("dialect", ["burn-0.21", "burn-0.22"])

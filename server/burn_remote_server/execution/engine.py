@@ -139,6 +139,8 @@ class Engine:
         # task, the position is their number.
         self.tasks: Sequence[Any] = ()
         self.place = 0
+        # The position of the last task whose handler has returned.
+        self.handled = -1
         # How many operations the session had executed at its last reply to a read or a sync.
         self.executed_at_reply = 0
         # Returns a function that the device may call in its own thread; the callback then runs in
@@ -187,6 +189,7 @@ class Engine:
             if plan is None:
                 decoded = decode_task(task)
                 handlers[type(decoded)](decoded)
+                self.handled = place
             elif len(task) == plan.task_length and type(task[-1]) is int:
                 if plan.is_large:  # perhaps fused with the tasks after it
                     self._invoke_large(plan, tasks, place, waiting)
@@ -284,6 +287,12 @@ class Engine:
             return False
         self._fail_collective(decoded, OperationFailed("it was interrupted"), ())
         return True
+
+    def request_of(self, task: Sequence[Any]) -> int | None:
+        """Return the number of the request that a task answers, or ``None``."""
+        if task[0] in self._interpreter.numbered:
+            return None
+        return getattr(decode_task(task), "request", None)
 
     def handle(self, task: Task) -> None:
         """Execute one task."""

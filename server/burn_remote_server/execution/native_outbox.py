@@ -15,6 +15,7 @@ from burn_remote_protocol.dialects.native import (
     CHUNK_BYTES,
     INLINE_BYTES,
     chunk_head,
+    decode_frame,
     encode_elements,
     encode_frame,
 )
@@ -203,6 +204,22 @@ class NativeOutbox:
             if download.payload == request:
                 self._downloads.remove(download)
                 self._taken_bytes += len(download.data) - download.sent
+
+    def has_answered(self, request: int) -> bool:
+        """Whether the complete reply to a request is queued; remove an incomplete one.
+
+        An interrupt may have come after the reply, or between the shape and dtype of a large tensor
+        and its elements.
+        """
+        for frame in [*self._frames]:
+            message = decode_frame(frame)
+            if isinstance(message, Reply) and message.request == request:
+                if not isinstance(message.value, TensorSpec):
+                    return True
+                if any(download.payload == request for download in self._downloads):
+                    return True
+                self._frames.remove(frame)
+        return False
 
     def lend(self, request: int, spec: TensorSpec, handle: bytes) -> None:
         """Reply with a tensor's shape and dtype, and the handle of the memory with its bytes."""

@@ -145,9 +145,12 @@ class LocalLink:
         self._sent: deque[bytes] = deque()
         # The first of these frames, once its execution has begun.
         self._begun: bytes | None = None
-        # The tasks of this first frame that remain after an interrupt.
+        # The tasks of this first frame that remained after an interrupt.
         self._rest: tuple[Any, ...] | None = None
-        self._arrived = threading.Condition()
+        # Entering a condition runs Python code, where Ctrl-C may leave its lock taken for good. So
+        # the lock is taken directly.
+        self._lock = threading.RLock()
+        self._arrived = threading.Condition(self._lock)
         self._running = threading.Lock()
         self._is_open = False
         # Fetches that may still be waiting for their expose.
@@ -159,16 +162,27 @@ class LocalLink:
         self.closed = False
 
     def send(self, frame: bytes) -> None:
-        """Execute a frame. Raises ``ConnectionLost`` once the session has ended.
+        """Execute a frame; see ``send_together``."""
+        self.send_together([frame])
 
-        A ``KeyboardInterrupt`` makes the operation fail that is being executed. A separate thread
-        then executes the tasks after it, in this frame and in later ones.
+    def send_parts(self, head: bytes, payload: memoryview) -> None:
+        """Execute a frame that is given in two parts."""
+        self.send_together([head + payload])
+
+    def send_together(self, frames: list[bytes]) -> None:
+        """Execute several frames. Raises ``ConnectionLost`` once the session has ended.
+
+        A frame that has left the list is executed, also after a ``KeyboardInterrupt``. That makes
+        the operation fail that is being executed. A separate thread then executes the tasks after
+        it, in this frame and in later ones.
         """
         if self.closed:
             raise ConnectionLost(f"{self.address} was closed")
-        # Queued first, so that an interrupt from here on loses no frame.
-        self._sent.append(frame)
+        sent = self._sent
         try:
+            # CPython runs no signal handler between these statements, because they call nothing.
+            sent += frames
+            del frames[:]
             self._execute_sent()
         except BaseException:
             threading.Thread(target=self._go_on, name="burn-remote-local", daemon=True).start()
@@ -195,24 +209,14 @@ class LocalLink:
                     self._deliver()
 
     def _deliver(self) -> None:
-        with self._arrived:
+        with self._lock:
             self._outbox.move_to(self._frames)
             self._arrived.notify_all()
 
-    def send_parts(self, head: bytes, payload: memoryview) -> None:
-        """Execute a frame that is given in two parts."""
-        self.send(head + payload)
-
-    def send_together(self, frames: list[bytes]) -> None:
-        """Execute several frames; remove each from the list."""
-        while frames:
-            self.send(frames[0])
-            del frames[0]
-
     def receive(self, timeout_seconds: float | None = None) -> bytes | None:
         """Return the next frame from the engine, or ``None`` after the timeout."""
-        with self._arrived:
-            if not self._arrived.wait_for(self._readable, timeout_seconds):
+        with self._lock:
+            if not (self._readable() or self._arrived.wait_for(self._readable, timeout_seconds)):
                 return None
         # Only one thread receives. CPython runs no signal handler between removing the frame and
         # the caller's assignment, because nothing is called; leaving the ``with`` block calls.
@@ -225,7 +229,7 @@ class LocalLink:
 
     def wait_readable(self, timeout_seconds: float | None = None) -> bool:
         """Wait until a frame or the end can be received, without consuming it."""
-        with self._arrived:
+        with self._lock:
             self._arrived.wait_for(lambda: self._readable() or self._interrupted, timeout_seconds)
             self._interrupted = False
             return self._readable()
@@ -239,7 +243,7 @@ class LocalLink:
 
     def interrupt(self) -> None:
         """Make another thread's ``wait_readable`` return."""
-        with self._arrived:
+        with self._lock:
             self._interrupted = True
             self._arrived.notify_all()
 
@@ -255,7 +259,7 @@ class LocalLink:
                 _transfers.forget(key, ticket)
                 slot.fail(TransferFailed("the session ended before the tensor arrived"))
             self._awaited.clear()
-        with self._arrived:
+        with self._lock:
             self.closed = True
             self._arrived.notify_all()
 
@@ -263,7 +267,7 @@ class LocalLink:
         return bool(self._frames) or self.closed
 
     def _push(self, frame: bytes) -> None:
-        with self._arrived:
+        with self._lock:
             self._frames.append(frame)
             self._arrived.notify_all()
 
@@ -274,7 +278,8 @@ class LocalLink:
         message = decode_frame(frame)
         is_repeated = self._begun is frame  # an interrupt stopped its execution
         if not is_repeated:
-            self._begun, self._engine.place = frame, 0
+            engine = self._engine
+            self._begun, self._rest, engine.place, engine.handled = frame, None, 0, -1
         if isinstance(message, Hello):
             self._open_session(message)
         elif isinstance(message, Batch):
@@ -295,13 +300,22 @@ class LocalLink:
     def _run_rest(self, batch: Batch) -> None:
         """Execute the rest of a batch that an interrupt stopped."""
         tasks = batch.tasks if self._rest is None else self._rest
-        place = self._engine.place
-        if place < len(tasks) and self._engine.fail_interrupted(tasks[place]):
+        engine = self._engine
+        place = engine.place
+        if place < len(tasks) and self._needs_no_repetition(tasks[place]):
             place += 1
-        # These two assignments contain no function call, so no interrupt can occur between them.
-        self._rest, self._engine.place = tasks[place:], 0
-        self._engine.run(Batch(batch.received, self._rest))
-        self._rest = None
+        # These assignments contain no function call, so no interrupt can occur between them.
+        self._rest, engine.place, engine.handled = tasks[place:], 0, -1
+        engine.run(Batch(batch.received, self._rest))
+
+    def _needs_no_repetition(self, task: Any) -> bool:
+        """Whether an interrupted task has completed or failed, so that it is not repeated."""
+        if self._engine.handled == self._engine.place:
+            return True
+        request = self._engine.request_of(task)
+        if request is not None:
+            return self._outbox.has_answered(request)
+        return self._engine.fail_interrupted(task)
 
     def _open_session(self, hello: Hello) -> None:
         limits = {

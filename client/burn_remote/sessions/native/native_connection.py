@@ -203,10 +203,29 @@ class Connection:
             raise fresh(error)
         if handover is None:
             handover = Handover()
+        if not (self._is_resumable or isinstance(self._link, CheckedLink)):
+            self._hand_over(frame if payload is None else frame + payload, handover)
+            return
         while not self._send_if_room(frame, payload, size, handover):
             # Not under the sending lock, because resuming, which makes room, needs it.
             with self._changed:
                 self._changed.wait_for(self._has_room)
+
+    def _hand_over(self, frame: bytes, handover: Handover) -> None:
+        """Send a frame over a link that is not replaced: it takes the frame as a whole or not."""
+        with self._sending:
+            if self.error is not None:
+                raise fresh(self.error)
+            frames = [frame]
+            try:
+                self._link.send_together(frames)
+            except ConnectionLost as error:
+                self._break(self._link, error)
+            finally:
+                # CPython runs no signal handler when a function in Python returns.
+                handover.is_done = not frames
+            self.traffic.frames_sent += 1
+            self.traffic.bytes_sent += len(frame)
 
     def _has_room(self) -> bool:
         return self.error is not None or self._end.window.bytes < REPLAY_BYTES
@@ -255,9 +274,8 @@ class Connection:
         return True
 
     def _interrupted(self, link: BlockingLink) -> None:
-        if self._is_resumable or isinstance(link, CheckedLink):
-            reason = f"the program was interrupted while it sent to {link.address}"
-            self._break(link, ConnectionLost(reason))
+        reason = f"the program was interrupted while it sent to {link.address}"
+        self._break(link, ConnectionLost(reason))
 
     def acknowledge(self) -> None:
         """Send an acknowledgement frame."""
