@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ import burn_remote as br
 from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, GroupSpec, Reduction
 from burn_remote_protocol.tensors import TensorSpec
 from support.access import PEERS, certificate
-from support.faults import bytes_to_open, faulty_proxy, random_cuts
+from support.faults import FaultyProxy, bytes_to_open, faulty_proxy, random_cuts
 from support.groups import Group, group_of
 from support.servers import RunningServer, server
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 
 Kind = CollectiveKind
 BARRIER = CollectiveCall(Kind.BARRIER)
@@ -473,6 +474,78 @@ def test_each_collective_runs_once_although_clients_resume(servers: list[Running
         for (value,) in values:
             assert value.tolist() == [61.0] * 3
         assert all(each.cuts for each in proxies)
+
+
+CUTS: dict[str, Callable[[FaultyProxy], None]] = {
+    "end": FaultyProxy.cut_all,
+    "reset": FaultyProxy.cut_all,
+    "half-open": FaultyProxy.stall_all,
+}
+# The results of collectives of three members that have three elements each: 1, 2 and 4.
+WANTED = {
+    Kind.ALL_REDUCE: [7] * 3,
+    Kind.REDUCE_SCATTER: [7],
+    Kind.ALL_GATHER: [1] * 3 + [2] * 3 + [4] * 3,
+    Kind.ALL_TO_ALL: [1, 2, 4],
+    Kind.BROADCAST: [1] * 3,
+}
+
+
+@pytest.fixture(scope="module")
+def pinging() -> Iterator[list[RunningServer]]:
+    """Servers that notice half-open connections within a fraction of a second."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(server("--heartbeat-seconds", "0.2")) for _ in range(3)]
+
+
+def are_connected(proxies: list[FaultyProxy], count: int) -> bool:
+    return sum(proxy.connections for proxy in proxies) >= count
+
+
+@pytest.mark.parametrize("cut", [(0, 1), (0,), (2,), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("fault", CUTS)
+def test_collectives_that_wait_for_a_member_survive_cuts_of_the_clients_connections(
+    pinging: list[RunningServer], fault: str, cut: tuple[int, ...]
+) -> None:
+    with contextlib.ExitStack() as stack:
+        proxies = [
+            stack.enter_context(faulty_proxy(each.port, resets=fault == "reset"))
+            for each in pinging
+        ]
+        addresses = [each.address for each in proxies]
+        group = stack.enter_context(group_of(*addresses, bound_seconds=30.0))
+        values = [
+            [br.full((3,), 2.0**rank, device=each)] for rank, each in enumerate(group.devices)
+        ]
+        spec = values[0][0].handle.spec
+
+        def issue(rank: int) -> list[br.Tensor]:
+            calls = [CollectiveCall(kind, (spec,)) for kind in WANTED]
+            made = [
+                group.issue_one(rank, c, values[rank][: len(c.input_specs(rank))]) for c in calls
+            ]
+            return [output for outputs in made for output in outputs]
+
+        outputs = {rank: issue(rank) for rank in (0, 1)}
+        for rank in (0, 1):  # a reply shows that the collectives before it have begun
+            assert values[rank][0].tolist() == [2.0**rank] * 3
+        pending = [output.read() for made in outputs.values() for output in made]
+        for _ in range(3):
+            before = sum(proxy.connections for proxy in proxies)
+            for rank in cut:
+                CUTS[fault](proxies[rank])
+            wait_until(partial(are_connected, proxies, before + len(cut)))
+            assert not any(one.done() for one in pending)
+        outputs[2] = issue(2)
+        for rank, made in outputs.items():
+            found = [output.read().result(PATIENCE_SECONDS).tolist() for output in made]
+            assert found == [*WANTED.values()], rank
+        for one in pending:
+            one.result(PATIENCE_SECONDS)
+        for (output,) in group.issue(Kind.ALL_REDUCE, values):
+            assert output.read().result(PATIENCE_SECONDS).tolist() == [7] * 3
+        for device in group.devices:
+            device.sync()
 
 
 def test_a_collective_over_tls_needs_no_secret_on_a_plain_connection(
