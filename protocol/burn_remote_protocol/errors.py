@@ -108,7 +108,7 @@ class BurnRemoteError(Exception):
     code: ClassVar[str] = "error"
 
 
-E = TypeVar("E", bound=BurnRemoteError)
+E = TypeVar("E", bound=Exception)
 Kept = TypeVar("Kept", bound=Exception)
 
 
@@ -373,6 +373,7 @@ def fresh(error: E) -> E:
     """
     # ``__new__``, not the class itself: some constructors take keywords that ``args`` lacks.
     again = error.__class__.__new__(error.__class__, *error.args)
+    again.args = error.args  # which ``MemoryError.__new__`` does not set
     again.__dict__.update(error.__dict__)
     if "__notes__" in again.__dict__:
         again.__notes__ = [*again.__notes__]

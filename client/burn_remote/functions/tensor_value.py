@@ -368,7 +368,7 @@ class _Arriving:
 
     def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
         """Wait for the data, at most ``timeout_seconds``; see ``Source``."""
-        with contextlib.suppress(BurnRemoteError, TimeoutError):
+        with contextlib.suppress(BurnRemoteError, MemoryError, TimeoutError):
             self._data.result(timeout_seconds)
         # Another thread may have received the data but not yet called ``deliver``.
         if self._data.done() and not pending.done():

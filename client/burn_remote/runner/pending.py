@@ -113,7 +113,7 @@ class Pending(Generic[T]):
             raise TimeoutError(f"no reply within {timeout_seconds} seconds")
         value, error = self._outcomes[0]
         if error is not None:
-            raise fresh(error) if isinstance(error, BurnRemoteError) else error
+            raise fresh(error) if isinstance(error, BurnRemoteError | MemoryError) else error
         return value  # type: ignore[return-value]  # done without error: the value is set
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
@@ -132,7 +132,7 @@ class Pending(Generic[T]):
 
         def deliver() -> None:
             # A program may have closed the loop before the value arrived.
-            if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(wake)
 
         with self._waking(deliver):

@@ -231,6 +231,11 @@ def fence_in_thread(flusher: Flusher, fence: Callable[[], Pending[None]]) -> Pen
             pending.attend()
         except BurnRemoteError as error:
             passed.fail(error)
+        except Exception as error:  # it would end the flusher's thread, and nobody would answer
+            _logger.exception("requesting a reply failed unexpectedly")
+            passed.fail(
+                SessionLost(f"requesting a reply failed with {type(error).__name__}: {error}")
+            )
 
     flusher.call(request)
     return passed

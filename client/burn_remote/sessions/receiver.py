@@ -7,6 +7,7 @@ the socket, so that pings are answered, failures are noticed, and ``await`` and 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -14,10 +15,12 @@ from typing import Any, Final
 
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.callback_thread import CallbackThread
-from burn_remote_protocol.errors import BurnRemoteError
+from burn_remote_protocol.errors import BurnRemoteError, ConnectionLost, SessionLost
 from burn_remote_protocol.links.interface import BlockingLink
 
 __all__ = ["Receiver"]
+
+_logger: Final = logging.getLogger("burn_remote")
 
 # How long the attendant pauses after another thread has read: in a loop of reads, both would wake
 # up for each reply. Messages that nobody requested are delayed by up to this time.
@@ -84,7 +87,8 @@ class Receiver:
                     pending.wait(remaining)
         finally:
             self._waiters.discard(waiter)
-            if self._waiters:
+            # An exception left a frame. If it is not an interrupt, the attendant ends the session.
+            if self._waiters or self._frame is not None:
                 self._wanted.set()
 
     def attend(self) -> None:
@@ -154,7 +158,13 @@ class Receiver:
                 self._handle_frame = handle
                 # Kept until it is handled: after Ctrl-C in between, the next reader handles it,
                 # possibly a second time.
-                self._frame = link.receive(timeout_seconds)
+                try:
+                    self._frame = link.receive(timeout_seconds)
+                except MemoryError as error:
+                    # The link may keep half a message, and would raise this in every later call.
+                    raise ConnectionLost(
+                        f"this process has no memory for a message of {link.address}"
+                    ) from error
                 if self._frame is None:
                     return False
             self._handle_frame(self._frame)
@@ -174,17 +184,32 @@ class Receiver:
 
     def _attend(self) -> None:
         while not self._closed:
-            wanted = self._wanted.is_set()
-            away = bool(self._reader) or time.monotonic() - self._left_at < AWAY_SECONDS
-            if away and not wanted:
-                self._wanted.wait(AWAY_SECONDS)
-                continue
-            self._wanted.clear()
-            if not self._wait_for_link(None) or not self._source[0].wait_readable(None):
-                continue
-            if not self._read_alone(self._read_waiting):
-                # A waiting thread reads; without this pause both would poll the same bytes.
-                self._wanted.wait(AWAY_SECONDS)
+            try:
+                self._attend_once()
+            except BaseException as error:  # SystemExit too would end the thread
+                self._fail(error)
+
+    def _attend_once(self) -> None:
+        wanted = self._wanted.is_set()
+        away = bool(self._reader) or time.monotonic() - self._left_at < AWAY_SECONDS
+        if away and not wanted:
+            self._wanted.wait(AWAY_SECONDS)
+            return
+        self._wanted.clear()
+        if not self._wait_for_link(None):
+            return
+        if self._frame is None and not self._source[0].wait_readable(None):
+            return
+        if not self._read_alone(self._read_waiting):
+            # A waiting thread reads; without this pause both would poll the same bytes.
+            self._wanted.wait(AWAY_SECONDS)
+
+    def _fail(self, error: BaseException) -> None:
+        """End the session: without the attendant, waiting threads might wait for ever."""
+        self._frame = None
+        link, _ = self._source
+        self._lost(link, SessionLost(f"receiving failed with {type(error).__name__}: {error}"))
+        _logger.error("receiving failed unexpectedly", exc_info=error)
 
     def _read_waiting(self) -> None:
         while not self._closed and self._read_frame(0):

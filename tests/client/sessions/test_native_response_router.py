@@ -257,6 +257,45 @@ def test_a_chunk_that_was_not_announced_is_a_violation(data: bytes) -> None:
     assert not any(pending.done() for pending in requests)
 
 
+def without_memory(answers: ResponseRouter, monkeypatch: pytest.MonkeyPatch) -> None:
+    def allocate(size: int) -> memoryview:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(answers.memory, "allocate", allocate)
+
+
+def test_a_read_without_memory_fails_alone_and_its_chunks_are_discarded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = ResponseRouter(Locations())
+    large, other = read_of(answers, 1, f32(2)), asked(answers, 2)
+    without_memory(answers, monkeypatch)
+    answers.take(Reply(1, f32(2)))
+    for _ in range(2):
+        with pytest.raises(MemoryError, match="no memory for the 8 bytes of float32"):
+            large.result(0)
+    answers.take(chunk_of(1, 0, b"0123"))
+    answers.take(Reply(2, None))
+    assert other.result(0) is None
+    answers.take(chunk_of(1, 4, b"4567"))
+    with pytest.raises(ProtocolViolation, match="unexpected chunk"):  # nothing is left of it
+        answers.take(chunk_of(1, 8, b""))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Reply(1, f32(2)), chunk_of(1, 1, b"gap"), chunk_of(1, 0, b"too long!")],
+    ids=["announced twice", "gap", "too long"],
+)
+def test_discarded_chunks_are_checked_too(monkeypatch: pytest.MonkeyPatch, message: object) -> None:
+    answers = ResponseRouter(Locations())
+    read_of(answers, 1, f32(2))
+    without_memory(answers, monkeypatch)
+    answers.take(Reply(1, f32(2)))
+    with pytest.raises(ProtocolViolation):
+        answers.take(message)
+
+
 def test_a_download_that_is_announced_twice_is_a_violation() -> None:
     answers = ResponseRouter(Locations())
     read = read_of(answers, 1, f32(2))

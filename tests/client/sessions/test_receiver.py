@@ -13,7 +13,7 @@ import pytest
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions import receiver
 from burn_remote.sessions.receiver import Receiver
-from burn_remote_protocol.errors import BurnRemoteError, ConnectionLost
+from burn_remote_protocol.errors import BurnRemoteError, ConnectionLost, SessionLost
 from support.interrupts import InterruptAfterCall, InterruptAt
 from support.link_ends import in_thread
 from support.memory_links import memory_pair
@@ -177,3 +177,68 @@ def test_ctrl_c_after_any_call_of_a_wait_lets_others_read(ends: Ends) -> None:
         assert not ends.receiver._waiters, interrupt.place
         place, is_over = place + 1, not interrupt.has_come
     assert place > 5
+
+
+# -- unexpected exceptions --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [MemoryError("no room"), KeyError("a"), SystemExit(1)], ids=repr)
+def test_an_exception_in_the_attendant_ends_the_session_with_its_text(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def handle(frame: bytes) -> None:
+        raise error
+
+    ends.receiver.use(ends.receiver._source[0], handle)
+    ends.receiver.start()
+    ends.far.send(b"any")
+    lost = ends.lost.get(timeout=PATIENCE_SECONDS)
+    assert isinstance(lost, SessionLost)
+    assert f"receiving failed with {type(error).__name__}: " in str(lost)
+
+
+def test_an_exception_in_a_waiting_thread_leaves_the_frame_to_the_attendant(ends: Ends) -> None:
+    errors = [MemoryError("no room")]
+
+    def handle(frame: bytes) -> None:
+        if errors:
+            raise errors.pop()
+        ends.handle(frame)
+
+    ends.receiver.use(ends.receiver._source[0], handle)
+    pending = ends.expect(b"answer")
+    ends.far.send(b"answer")
+    with pytest.raises(MemoryError, match="no room"):
+        ends.receiver.wait(pending, None)
+    ends.receiver.start()
+    assert ends.handled.get(timeout=PATIENCE_SECONDS) == b"answer"
+    assert ends.lost.empty()
+
+
+def test_a_frame_that_cannot_be_handled_ends_the_session_after_its_first_reader(
+    ends: Ends,
+) -> None:
+    def handle(frame: bytes) -> None:
+        raise MemoryError("no room")
+
+    ends.receiver.use(ends.receiver._source[0], handle)
+    ends.far.send(b"answer")
+    with pytest.raises(MemoryError, match="no room"):
+        ends.receiver.wait(ends.expect(b"answer"), None)
+    ends.receiver.start()
+    assert isinstance(ends.lost.get(timeout=PATIENCE_SECONDS), SessionLost)
+
+
+def test_a_link_without_memory_for_a_message_counts_as_broken(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def receive(timeout_seconds: float | None) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(ends.receiver._source[0], "receive", receive)
+    waiting = in_thread(ends.receiver.wait, ends.expect(b"answer"), None)
+    lost = ends.lost.get(timeout=PATIENCE_SECONDS)
+    assert isinstance(lost, ConnectionLost)
+    assert "no memory for a message" in str(lost)
+    ends.receiver.close()
+    waiting.result(PATIENCE_SECONDS)

@@ -21,6 +21,7 @@ from burn_remote_protocol.errors import (
     ClosedDevice,
     ConnectionLost,
     ProtocolViolation,
+    SessionLost,
     fresh,
 )
 from burn_remote_protocol.links.interface import BlockingLink
@@ -95,7 +96,7 @@ class BurnConnection:
             raise fresh(self.error)
 
     def _break(self, link: BlockingLink, error: BurnRemoteError) -> None:
-        if not isinstance(error, ConnectionLost):
+        if not isinstance(error, ConnectionLost) or isinstance(error, SessionLost):
             self.end(error)
             return
         if self._closing is not None:

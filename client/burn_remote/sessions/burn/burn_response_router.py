@@ -79,7 +79,7 @@ class BurnResponseRouter:
                 value.location = self._locations.find(tensor)
                 request.pending.fail(value)
             else:
-                request.pending.complete(_as_declared(value, spec))
+                _complete(request.pending, value, spec)
         elif type(value) is int:
             request.pending.complete(DTypeUsage(value))
         else:
@@ -107,6 +107,19 @@ class BurnResponseRouter:
         requests, self._requests = self._requests, {}
         for request in requests.values():
             request.pending.fail(fresh(error))
+
+
+def _complete(pending: Pending[Any], value: object, spec: TensorSpec) -> None:
+    """Complete a read; without memory for another dtype, fail it alone."""
+    try:
+        data = _as_declared(value, spec)
+    except MemoryError:
+        data = None
+    if data is not None:
+        pending.complete(data)
+    else:
+        # A new error: the traceback of the first one would keep this thread's frames alive.
+        pending.fail(MemoryError(f"this process has no memory for a copy of {spec}"))
 
 
 def _as_declared(data: object, spec: TensorSpec) -> TensorData:

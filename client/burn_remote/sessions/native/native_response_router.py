@@ -35,7 +35,7 @@ MAX_KEPT_BYTES: Final = 256 * 2**20
 class _Request:
     """A request without a reply yet."""
 
-    __slots__ = ("buffer", "pending", "read", "received", "reports_failures")
+    __slots__ = ("buffer", "discards", "pending", "read", "received", "reports_failures")
 
     def __init__(
         self, pending: Pending[Any], read: TensorSpec | None, reports_failures: bool
@@ -45,6 +45,7 @@ class _Request:
         self.reports_failures = reports_failures
         # Where the chunks of a download go, once the server has announced them.
         self.buffer: memoryview | None = None
+        self.discards = False  # no memory for ``buffer``: the chunks are counted only
         self.received = 0
 
 
@@ -154,10 +155,19 @@ class ResponseRouter:
 
     def _begin_download(self, request: _Request, spec: TensorSpec, is_repeated: bool) -> None:
         # Allocate what the read asked for, never what a reply claims.
-        is_second = request.buffer is not None and not is_repeated
+        is_second = (request.buffer is not None or request.discards) and not is_repeated
         if request.read is None or spec != request.read or is_second:
             raise ProtocolViolation(f"expected a reply for {request.read}, got one for {spec}")
-        request.buffer = self.memory.allocate(spec.nbytes)
+        try:
+            request.buffer = self.memory.allocate(spec.nbytes)
+        except MemoryError:
+            # Any thread may read this reply, so the error goes to the request, not to the reader.
+            request.discards = True
+        if request.discards:
+            # A new error: the traceback of the first one would keep this thread's frames alive.
+            request.pending.fail(
+                MemoryError(f"this process has no memory for the {spec.nbytes} bytes of {spec}")
+            )
 
     def _take_chunk(self, chunk: Chunk, is_repeated: bool) -> None:
         request = self._requests.get(chunk.payload)
@@ -165,14 +175,18 @@ class ResponseRouter:
         is_next = request is not None and (
             chunk.offset == request.received or (is_repeated and end == request.received)
         )
+        # Only reads have a buffer or discard chunks.
+        spec = None if request is None else request.read
         buffer = None if request is None else request.buffer
-        if request is None or buffer is None or not is_next or end > len(buffer):
+        is_announced = request is not None and (buffer is not None or request.discards)
+        if request is None or spec is None or not is_announced or not is_next or end > spec.nbytes:
             raise ProtocolViolation(f"unexpected chunk of payload {chunk.payload}")
-        buffer[chunk.offset : end] = chunk.data
+        if buffer is not None:
+            buffer[chunk.offset : end] = chunk.data
         request.received = end
-        if end == len(buffer):
-            assert request.read is not None  # only reads have buffers
-            request.pending.complete(TensorData(buffer, request.read.shape, request.read.dtype))
+        if end == spec.nbytes:
+            if buffer is not None:
+                request.pending.complete(TensorData(buffer, spec.shape, spec.dtype))
             self._requests.pop(chunk.payload, None)
 
     def _take_failed(self, failed: Failed, is_repeated: bool) -> None:
