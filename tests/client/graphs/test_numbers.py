@@ -184,3 +184,21 @@ def test_an_error_that_a_number_causes_and_the_function_catches_is_not_repeated_
         (tensor, error), (expected, expected_error) = compiled(x, n), function(x, n)
         assert error == expected_error
         assert tensor.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("recorded", "unfit"), [(2**63, 2**64), (2**63, 10**30), (-1, -(2**63) - 1)]
+)
+def test_an_integer_beyond_64_bits_is_refused_as_outside_of_compiled_functions(
+    device: br.Device, recorded: int, unfit: int
+) -> None:
+    def plain(x: br.Tensor, n: int) -> br.Tensor:
+        return x**n
+
+    x = br.ones((3,), device=device)
+    for power in (plain, br.compile(plain)):
+        for fits in (recorded, recorded - 1 if recorded < 0 else recorded + 1, 2):
+            assert power(x, fits).tolist() == [1, 1, 1]
+        with pytest.raises(br.UsageError, match=str(unfit)):
+            power(x, unfit)
+        assert power(x, recorded).tolist() == [1, 1, 1]

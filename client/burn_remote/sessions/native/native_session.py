@@ -55,6 +55,7 @@ from burn_remote_protocol.errors import (
     Unsupported,
     UsageError,
     fresh,
+    shown,
 )
 from burn_remote_protocol.messages import (
     Acknowledged,
@@ -100,6 +101,15 @@ _frame: Final = sys._getframe
 
 def _sync(request: int) -> bytes:
     return encode_task(Sync(request))
+
+
+def _unfit(numbers: list[Any]) -> UsageError:
+    """Return the error for numbers of a graph, one of which has more than 64 bits."""
+    unfit = (one for one in numbers if type(one) is int and not -(2**63) <= one < 2**64)
+    return UsageError(
+        "expected a number from -2**63 to 2**64 - 1 in a compiled function, "
+        f"saw {shown(next(unfit))}"
+    )
 
 
 class NativeSession:
@@ -286,6 +296,9 @@ class NativeSession:
             # ``reusable_pack`` and ``_append`` written out, as in ``execute``.
             try:
                 encoded = self._packer.pack(task)
+            except OverflowError:
+                self._packer.reset()
+                raise _unfit(numbers) from None
             except BaseException:
                 self._packer.reset()
                 raise
