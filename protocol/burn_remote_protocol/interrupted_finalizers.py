@@ -24,16 +24,20 @@ from __future__ import annotations
 import ctypes
 import dis
 import gc
+import signal
 import sys
 import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from types import CodeType, FunctionType, SimpleNamespace
+from types import CodeType, FunctionType, TracebackType
 from typing import Any, Final, TypeVar, final
 
 __all__ = ["call_when_freed", "install", "repeatable"]
+
+# For each interrupt: a finalizer that always raises would otherwise be called without end.
+MAX_REPEATS: Final = 20
 
 F = TypeVar("F", bound=Callable[[Any], object])
 
@@ -94,30 +98,37 @@ class _Hook:
 
     def __call__(self, unraisable: sys.UnraisableHookArgs, /) -> None:
         error = unraisable.exc_value
-        # An ``Exception`` is an error of the finalizer. A repeated call would raise it again.
-        is_interrupt = error is not None and not isinstance(error, Exception)
-        finalizer = _interrupted_finalizer(unraisable) if is_interrupt else None
+        # Another ``Exception`` is an error of the finalizer. A repeated call would raise it again.
+        is_interrupt = error is not None and (
+            not isinstance(error, Exception) or _is_of_signal_handler(error)
+        )
+        finalizer, is_marked = (None, False)
+        if is_interrupt:
+            finalizer, is_marked = _interrupted_finalizer(unraisable)
         if error is None or finalizer is None:
             self.previous(unraisable)
             return
-        is_done = False
-        while not is_done:
+        own: BaseException | None = None  # an error of the repeated finalizer itself
+        left = MAX_REPEATS
+        while left:
+            left -= 1
+            own = None
             try:
                 finalizer()
-                is_done = True
+                left = 0
             except Exception as failure:
-                is_done = True
-                self.previous(
-                    SimpleNamespace(
-                        exc_type=type(failure),
-                        exc_value=failure,
-                        exc_traceback=failure.__traceback__,
-                        err_msg=None,
-                        object=unraisable.object,
-                    )
-                )
-            except BaseException:
-                pass  # another Ctrl-C: repeat the finalizer once more
+                own = failure
+                if not (is_marked and _is_of_signal_handler(failure)):
+                    left = 0
+            except BaseException as failure:
+                # Another Ctrl-C: repeat the finalizer once more. If it is not marked and has begun,
+                # this may be its own exception, which each call would raise.
+                own = failure
+                if not (is_marked or _is_at_start(failure)):
+                    left = 0
+        if own is not None:
+            report: Any = type(unraisable)  # which Python's own hook requires
+            self.previous(report((type(own), own, own.__traceback__, None, unraisable.object)))
         # CPython raises the interrupt when this thread next handles pending events: after a call or
         # at a jump backwards. This function must have ended by then. ``defaultdict`` calls its
         # factory in an instruction after which CPython handles no events.
@@ -127,19 +138,55 @@ class _Hook:
         _ = raising[0]
 
 
-def _interrupted_finalizer(unraisable: sys.UnraisableHookArgs) -> Callable[[], object] | None:
-    """Return a call that repeats the interrupted finalizer; ``None`` if it must not be repeated."""
+def _is_of_signal_handler(error: BaseException) -> bool:
+    """Whether a handler of a signal raised an error, or this module raised it again."""
+    if isinstance(error, _Raised):
+        return True
+    codes = set()
+    for number in signal.valid_signals():
+        handler = signal.getsignal(number)
+        for called in (handler, type(handler).__call__):  # a function or method, or an object
+            codes.add(getattr(called, "__code__", None))
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _is_at_start(error: BaseException) -> bool:
+    """Whether the function that the hook called was interrupted before its first instruction."""
+    trace = error.__traceback__
+    called = None if trace is None else trace.tb_next
+    return called is not None and _has_not_begun(called)
+
+
+def _has_not_begun(trace: TracebackType) -> bool:
+    return trace.tb_next is None and trace.tb_lasti <= _first_offset(trace.tb_frame.f_code)
+
+
+def _interrupted_finalizer(
+    unraisable: sys.UnraisableHookArgs,
+) -> tuple[Callable[[], object] | None, bool]:
+    """Return a call that repeats the interrupted finalizer, and whether the finalizer is marked.
+
+    The call is ``None`` if the finalizer must not be repeated.
+    """
     trace = unraisable.exc_traceback
     if trace is None:
-        return None
+        return None, False
     frame = trace.tb_frame  # the outermost one of the finalizer
     code = frame.f_code
     marked = _finalizers.get(code)
     if marked is not None:
-        return partial(marked, frame.f_locals[code.co_varnames[0]])
-    called: Any = unraisable.object
-    if trace.tb_next is not None or trace.tb_lasti > _first_offset(code):
-        return None
+        return partial(marked, frame.f_locals[code.co_varnames[0]]), True
+    return (_foreign_finalizer(unraisable.object, trace) if _has_not_begun(trace) else None), False
+
+
+def _foreign_finalizer(called: Any, trace: TracebackType) -> Callable[[], object] | None:
+    frame = trace.tb_frame
+    code = frame.f_code
     if any(called is callback for callback in gc.callbacks) and isinstance(called, FunctionType):
         names, count = code.co_varnames, min(code.co_argcount, 2)
         arguments = [frame.f_locals[name] for name in names[:count]]
@@ -166,14 +213,16 @@ def _first_offset(code: CodeType) -> int:
 
 
 class _Raised:
-    """Marks the classes of exceptions whose constructors need no arguments."""
+    """Marks exceptions that the hook raises. Their constructors need no arguments."""
 
 
 def _raised_without_arguments(error: BaseException) -> type[BaseException]:
     """Return a class that makes errors like ``error`` without being given arguments."""
     kind: Any = type(error)
     arguments = error.args
-    if not arguments or isinstance(error, _Raised):
+    is_marked = isinstance(error, _Raised)
+    # An ``Exception`` needs the mark, by which the hook knows it in a later finalizer.
+    if is_marked or not (arguments or isinstance(error, Exception)):
         return kind  # type: ignore[no-any-return]
 
     def repeat(self: BaseException) -> None:

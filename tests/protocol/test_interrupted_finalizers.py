@@ -134,6 +134,19 @@ def test_an_error_of_the_repeated_call_does_not_lose_the_interrupt(
     assert [str(error) for error in reported] == ["own"]
 
 
+def test_an_error_of_the_repeated_call_reaches_the_hook_of_python(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    install()
+    made = [Freed([KeyboardInterrupt(), ValueError("own")], [])]
+    with pytest.raises(KeyboardInterrupt):
+        made.clear()
+    seen = capsys.readouterr().err
+    assert "Exception ignored in: <function Freed.__del__" in seen
+    assert "ValueError: own" in seen
+
+
 def test_hooks_that_replace_each_other_form_no_circle(
     reported: list[BaseException | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,3 +281,94 @@ def test_an_interrupt_inside_a_foreign_finalizer_goes_to_the_previous_hook(
 class Calls:
     def append(self, one: object) -> None:
         """Do not keep it alive."""
+
+
+# -- finalizers that always raise -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt("own")], ids=repr)
+def test_a_foreign_finalizer_that_always_raises_is_repeated_once(
+    reported: list[BaseException | None], error: BaseException
+) -> None:
+    calls: list[str] = []
+
+    class Raising:
+        def __del__(self) -> None:
+            calls.append("foreign")
+            raise error
+
+    made: list[object] = [Raising(), Freed([KeyboardInterrupt("a")], [])]
+    with pytest.raises(KeyboardInterrupt, match="a"):
+        made.clear()
+    assert calls == ["foreign"]
+    assert reported == [error]
+
+
+def test_a_marked_finalizer_that_always_raises_is_not_repeated_without_end(
+    reported: list[BaseException | None],
+) -> None:
+    calls: list[object] = []
+    made = [Freed([KeyboardInterrupt() for _ in range(10_000)], calls)]
+    with pytest.raises(KeyboardInterrupt):
+        made.clear()
+    assert len(calls) == 1 + interrupted_finalizers.MAX_REPEATS
+    assert [type(error) for error in reported] == [KeyboardInterrupt]
+
+
+# -- exceptions of signal handlers ------------------------------------------------------------
+
+
+class Timeout(Exception):
+    pass
+
+
+def raise_timeout(number: int, frame: object) -> None:
+    raise Timeout("late", number)
+
+
+class Handler:
+    def handle(self, number: int, frame: object) -> None:
+        raise_in_handler()
+
+    def __call__(self, number: int, frame: object) -> None:
+        raise_in_handler()
+
+
+def raise_in_handler() -> None:
+    raise Timeout("late", int(signal.SIGINT))
+
+
+class Signalled:
+    """A signal comes in the first calls of its finalizer."""
+
+    def __init__(self, calls: list[object], signals: int = 1) -> None:
+        self.calls = calls
+        self.signals = signals
+
+    @repeatable
+    def __del__(self) -> None:
+        self.calls.append(self)
+        if self.signals:
+            self.signals -= 1
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("handler", [raise_timeout, Handler().handle, Handler()])
+@pytest.mark.parametrize("signals", [1, 3])
+def test_an_exception_of_a_signal_handler_repeats_a_finalizer_and_reaches_the_program(
+    reported: list[BaseException | None], handler: Any, signals: int
+) -> None:
+    calls: list[object] = []
+    freed: list[str] = []
+    made: list[object] = [Foreign(freed), Freed([], calls), Signalled(calls, signals)]
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with pytest.raises(Timeout) as seen:
+            made.clear()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen.value.args == ("late", signal.SIGINT)
+    assert len({id(one) for one in calls}) == 2
+    assert sum(type(one) is Signalled for one in calls) == 1 + signals
+    assert freed == ["foreign"]
+    assert not reported
