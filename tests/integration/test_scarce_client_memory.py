@@ -103,6 +103,7 @@ def read(tensor):
         seen.append(float(tensor.numpy()[0]))
     except (MemoryError, br.BurnRemoteError) as error:
         seen.append(type(error).__name__)
+        print(error, file=sys.stderr)
 
 for tensor in (large, small):
     seen = []
@@ -130,3 +131,5 @@ def test_a_real_limit_of_memory_fails_reads_and_none_hangs(
         check=False,
     )
     assert run.stdout.split() == seen, run.stderr
+    assert run.stderr.count("this process has no memory") == sum(one != "1.0" for one in seen)
+    assert "closes the connection" not in run.stderr

@@ -15,7 +15,12 @@ from typing import Any, Final
 
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.callback_thread import CallbackThread
-from burn_remote_protocol.errors import BurnRemoteError, ConnectionLost, SessionLost
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    ConnectionLost,
+    SessionLost,
+    detached,
+)
 from burn_remote_protocol.links.interface import BlockingLink
 
 __all__ = ["Receiver"]
@@ -164,7 +169,7 @@ class Receiver:
                     # The link may keep half a message, and would raise this in every later call.
                     raise ConnectionLost(
                         f"this process has no memory for a message of {link.address}"
-                    ) from error
+                    ) from detached(error)
                 if self._frame is None:
                     return False
             self._handle_frame(self._frame)

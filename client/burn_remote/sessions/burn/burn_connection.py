@@ -96,7 +96,8 @@ class BurnConnection:
             raise fresh(self.error)
 
     def _break(self, link: BlockingLink, error: BurnRemoteError) -> None:
-        if not isinstance(error, ConnectionLost) or isinstance(error, SessionLost):
+        is_own = isinstance(error, SessionLost) or isinstance(error.__cause__, MemoryError)
+        if is_own or not isinstance(error, ConnectionLost):  # the server did not hang up
             self.end(error)
             return
         if self._closing is not None:
