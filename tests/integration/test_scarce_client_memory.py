@@ -132,4 +132,4 @@ def test_a_real_limit_of_memory_fails_reads_and_none_hangs(
     )
     assert run.stdout.split() == seen, run.stderr
     assert run.stderr.count("this process has no memory") == sum(one != "1.0" for one in seen)
-    assert "closes the connection" not in run.stderr
+    assert "closes a socket" not in run.stderr
