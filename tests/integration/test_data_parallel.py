@@ -13,8 +13,10 @@ import burn_remote as br
 from burn_remote import functional as F
 from burn_remote.runner.forwarding import ForwardingRunner
 from burn_remote.runner.interface import RunnerClient, TensorHandle
+from burn_remote.runner.pending import Pending
 from burn_remote_protocol.collectives import CollectiveCall
 from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.tensors import TensorData
 from support.servers import RunningServer, server
 
 random = np.random.default_rng(0)
@@ -238,6 +240,37 @@ def test_the_rest_of_a_training_regroups_after_a_member_was_killed(culprit: int)
         for rank, device in enumerate(devices):
             with contextlib.suppress(br.BurnRemoteError):
                 device.close(0 if rank == culprit else 5)
+
+
+def test_a_member_that_is_lost_after_its_last_collective_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with server() as first, server() as second, contextlib.ExitStack() as stack:
+        devices = [br.RemoteDevice(one.address) for one in (first, second)]
+        group = stack.enter_context(br.distributed.Group(devices, engine="ring"))
+        first_read, second_read = [device.runners.read_tensor_async for device in devices]
+        asked: list[Pending[TensorData]] = []
+
+        def read(token: TensorHandle) -> Pending[TensorData]:
+            asked.append(first_read(token))
+            return asked[0]
+
+        def read_and_kill(token: TensorHandle) -> Pending[TensorData]:
+            # Both members have completed the barrier before the second one is killed.
+            for one in (*asked, second_read(token)):
+                one.result(30)
+            second.kill()
+            return second_read(token)
+
+        for device, replaced in zip(devices, (read, read_and_kill), strict=True):
+            monkeypatch.setattr(device.runners, "read_tensor_async", replaced)
+        failure = group.failure()
+        assert failure is not None
+        assert (failure.member, failure.address) == (1, second.address)
+        assert f"member 1 at {second.address} is lost" in str(failure)
+        for device, seconds in zip(devices, (5, 0), strict=True):
+            with contextlib.suppress(br.BurnRemoteError):
+                device.close(seconds)
 
 
 def test_a_training_continues_with_all_members_after_an_operation_failed() -> None:

@@ -13,7 +13,8 @@ import queue
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple, final
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias, final
 from weakref import WeakKeyDictionary
 
 from burn_remote.distributed import collective_engine
@@ -34,7 +35,12 @@ from burn_remote_protocol.collectives import (
     Reduction,
 )
 from burn_remote_protocol.dtypes import Category, DType
-from burn_remote_protocol.errors import BurnRemoteError, CollectiveFailed, Unsupported
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    CollectiveFailed,
+    ConnectionLost,
+    Unsupported,
+)
 from burn_remote_protocol.interrupted_finalizers import repeatable
 from burn_remote_protocol.links.addresses import parse_address
 from burn_remote_protocol.tensors import TensorData, TensorSpec
@@ -62,6 +68,10 @@ class _Part(NamedTuple):
     call: CollectiveCall
     inputs: tuple[TensorHandle, ...]
     places: tuple[int, ...]
+
+
+# Reads that are done, each with its member.
+_Arrived: TypeAlias = queue.SimpleQueue[tuple[int, Pending[TensorData]]]
 
 
 @final
@@ -173,36 +183,50 @@ class RingEngine:
 
     def failure(self) -> CollectiveFailed | None:
         """Return the first failure that a member reports, or ``None`` if there is none."""
-        arrived: queue.SimpleQueue[Pending[TensorData]] = queue.SimpleQueue()
-        other: BurnRemoteError | None = None
-        tokens: list[tuple[Device, TensorHandle]] = []
+        arrived: _Arrived = queue.SimpleQueue()
+        # Errors of single devices. If a member's server failed, another member usually reports
+        # that, which says more; but the member may have done its part of all collectives before.
+        errors: list[tuple[int, BurnRemoteError]] = []
+        tokens: list[tuple[int, TensorHandle]] = []
         barrier = _Part(CollectiveCall(CollectiveKind.BARRIER), (), (0,))
         with self.complete([[barrier]] * len(self._devices)):
             for rank, device in enumerate(self._devices):
                 try:
                     outputs = device.runners.collective(self._numbers[rank], barrier.call, ())
-                    tokens += [(device, token) for token in outputs]
+                    tokens += [(rank, token) for token in outputs]
                 except BurnRemoteError as error:
-                    other = error
+                    errors.append((rank, error))
         asked = 0
-        for device, token in tokens:
+        for rank, token in tokens:
             try:
-                device.runners.read_tensor_async(token).on_done(arrived.put)
+                read = self._devices[rank].runners.read_tensor_async(token)
+                read.on_done(partial(_put, arrived, rank))
                 asked += 1
             except BurnRemoteError as error:
-                other = error
+                errors.append((rank, error))
         # The servers bound how long a barrier takes, and sessions how long they try to resume.
         for _ in range(asked):
+            rank, read = arrived.get()
             try:
-                arrived.get().result()
+                read.result()
             except CollectiveFailed as error:
                 return error
             except BurnRemoteError as error:
-                # This session ended. If its server failed, another member will report that.
-                other = error
-        if other is not None:
-            raise other
-        return None
+                errors.append((rank, error))
+        return self._lost(errors)
+
+    def _lost(self, errors: Sequence[tuple[int, BurnRemoteError]]) -> CollectiveFailed | None:
+        """Return the failure of the first member whose session is lost; raise any other error."""
+        for _, error in errors:
+            if not isinstance(error, ConnectionLost):
+                raise error
+        if not errors:
+            return None
+        rank, error = errors[0]
+        address = self._specs[rank].addresses[rank]
+        return CollectiveFailed(
+            f"member {rank} at {address} is lost: {error}", member=rank, address=address
+        )
 
     def close(self) -> None:
         """Leave the group once its collectives are done."""
@@ -395,6 +419,10 @@ class RingReduction:
                 self.give(member, missing)
         self._outputs.clear()
         self._ring.note_done(self)
+
+
+def _put(arrived: _Arrived, member: int, read: Pending[TensorData]) -> None:
+    arrived.put((member, read))
 
 
 def _leave(device: Device, spec: GroupSpec) -> None:
