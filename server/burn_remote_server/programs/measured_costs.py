@@ -21,8 +21,8 @@ __all__ = ["MeasuredCost", "is_measurable", "processor_nanoseconds"]
 MEASURED_COST: Final = 100_000
 # ``likely_cost`` is at least this share of the estimate. This bounds how long an operation may
 # occupy the event loop if a program makes its first executions fast and a later one slow. Subnormal
-# numbers make operations take up to five times their estimate: 183 ns for a power of float64, whose
-# estimate is 40 ns, and 4.8 ns for each product in a product of matrices (estimate: 2 ns).
+# numbers make operations take up to five times their estimate: 240 ns for a power of float32, whose
+# estimate is 60 ns, and 4.8 ns for each product in a product of matrices (estimate: 2 ns).
 LEAST_SHARE: Final = 1 / 16
 # A larger divisor makes ``likely_cost`` fall more slowly after an execution that took longer.
 DECAY: Final = 4

@@ -48,7 +48,7 @@ ERF: Final = Row(
     estimates.elementwise(60, 16, call_cost=20_000, converts=True),
 )
 POWF_SCALAR: Final = Row(
-    "Float", "PowfScalar", SCALAR, same(INEXACT), estimates.elementwise(40, converts=True)
+    "Float", "PowfScalar", SCALAR, same(INEXACT), estimates.elementwise(60, converts=True)
 )
 SQRT: Final = Row("Float", "Sqrt", UNARY, same(INEXACT), estimates.elementwise(4))
 COS: Final = Row("Float", "Cos", UNARY, same(INEXACT), estimates.elementwise(25))
@@ -120,7 +120,7 @@ GRID_SAMPLE2D: Final = Row(
     grid_sample,
     estimates.GRID_SAMPLE,
 )
-POWF: Final = Row("Float", "Powf", BINARY, broadcast(INEXACT), estimates.elementwise(40))
+POWF: Final = Row("Float", "Powf", BINARY, broadcast(INEXACT), estimates.elementwise(60))
 
 HYPOT: Final = Row(
     "Float", "Hypot", BINARY, broadcast(FLOATS), estimates.elementwise(15), SINCE_BURN_0_22
