@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Final
 
 from burn_remote.runner.operation_graph import CodePosition, Graph
@@ -60,12 +60,23 @@ def pass_over(packages: Iterable[str]) -> None:
     PACKAGES.update(packages)
 
 
+def _frame_at(depth: int) -> FrameType:
+    """Return the frame ``depth`` above the caller; if there is none, the innermost one.
+
+    A thread that C code started with a method of a tensor has fewer frames than usual.
+    """
+    try:
+        return sys._getframe(depth + 1)
+    except ValueError:
+        return sys._getframe()
+
+
 def caller(depth: int) -> CodePosition:
     """Return the position of the innermost caller outside this package.
 
     ``depth`` is the number of frames that are known to be inside it.
     """
-    frame = sys._getframe(depth)
+    frame = _frame_at(depth)
     while frame.f_globals.get("__package__") in PACKAGES and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code, frame.f_lasti
@@ -77,7 +88,7 @@ def caller_and_depth(depth: int) -> tuple[CodeType, int, int]:
     ``depth`` is the number of frames that are known to be inside it, counted like the result: from
     this function on.
     """
-    frame = sys._getframe(depth)
+    frame = _frame_at(depth)
     while frame.f_globals.get("__package__") in PACKAGES and frame.f_back is not None:
         frame = frame.f_back
         depth += 1
@@ -101,7 +112,7 @@ class Locations:
         ``depth`` is the number of frames that are known to be inside it, including this one.
         """
         # Python creates an object for each frame that is looked at, which takes 0.1 µs.
-        frame = sys._getframe(depth)
+        frame = _frame_at(depth)
         while frame.f_globals.get("__package__") in PACKAGES and frame.f_back is not None:
             frame = frame.f_back
         self.ring[tensor % RING_LENGTH] = (tensor, frame.f_code, frame.f_lasti)

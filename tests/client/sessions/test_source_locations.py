@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
+import collections
+import queue
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,3 +87,15 @@ def test_code_without_a_file_has_a_line_too() -> None:
         names,
     )
     assert line_of(names["fail"]) == "<string>:3"
+
+
+@pytest.mark.parametrize("automatic_graphs", [False, True])
+def test_a_thread_may_consist_of_an_operator_alone(automatic_graphs: bool) -> None:
+    made: queue.SimpleQueue[br.Tensor] = queue.SimpleQueue()
+    with br.LocalDevice(automatic_graphs=automatic_graphs) as device:
+        x = br.ones((4,), device=device)
+        for method in 3 * [x.__add__]:
+            # No Python code calls the method, nor the queue's: ``map`` and ``deque`` are C code.
+            made_by_thread = map(made.put, map(method, [x]))
+            _thread.start_new_thread(collections.deque, (made_by_thread,))
+            assert made.get(timeout=30).tolist() == 4 * [2.0]

@@ -221,7 +221,10 @@ class NativeSession:
                     raise
             # ``Locations.note`` written out, from the caller's caller on: the caller is part of
             # this package.
-            frame = _frame(2)
+            try:
+                frame = _frame(2)
+            except ValueError:  # C code calls the operator as a thread's only frame
+                frame = _frame(0)
             while frame.f_globals.get("__package__") in PACKAGES and frame.f_back is not None:
                 frame = frame.f_back
             self._positions[first % RING_LENGTH] = (first, frame.f_code, frame.f_lasti)
