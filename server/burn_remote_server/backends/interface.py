@@ -178,8 +178,6 @@ class BackendSession(ABC):
 
     # Whether binding can be slow, so that it must not run on the event loop.
     binds_slowly: bool = False
-    # Whether kernels return before they have computed, so that their times mean nothing.
-    computes_asynchronously: bool = False
 
     def activate(self) -> None:
         """Make this session current in the calling thread."""

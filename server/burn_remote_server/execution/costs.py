@@ -60,7 +60,7 @@ def batch_cost(
             if number >= 0:
                 if number in defined:
                     return None  # ``numbered`` still has the previous definition
-                total += numbered[number].likely_cost
+                total += numbered[number].cost
             elif (cost_of := _OTHERS.get(number)) is not None:
                 total += cost_of(task)
                 if number in _DEFINITIONS:
@@ -85,9 +85,7 @@ def _cost_of_numbered(
     counts = Counter(map(itemgetter(0), tasks))
     if not _DEFINITIONS.keys().isdisjoint(counts):
         return 0, tasks
-    cost = sum(
-        count * numbered[number].likely_cost for number, count in counts.items() if number >= 0
-    )
+    cost = sum(count * numbered[number].cost for number, count in counts.items() if number >= 0)
     return cost, [task for task in tasks if task[0] < 0] if min(counts) < 0 else ()
 
 

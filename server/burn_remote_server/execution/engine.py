@@ -141,8 +141,6 @@ class Engine:
         self.place = 0
         # The position of the last task whose handler has returned.
         self.handled = -1
-        # How many operations the session had executed at its last reply to a read or a sync.
-        self.executed_at_reply = 0
         # Returns a function that the device may call in its own thread; the callback then runs in
         # the session's thread, in order.
         self.later: Callable[[Deliver], Deliver] = _not_asynchronous
@@ -404,7 +402,6 @@ class Engine:
 
     def _reply(self, task: Read | Sync, value: memoryview | Exception | None) -> None:
         """Respond with the elements that were read, or with the error."""
-        self.executed_at_reply = self._interpreter.executed
         if type(value) is memoryview and type(task) is Read and value.nbytes <= COUNTED_REPLY_BYTES:
             shape, dtype = task.spec
             self._outbox.reply(task.request, TensorData(value, shape, dtype))

@@ -30,7 +30,6 @@ from burn_remote_server.fusion.counts import FusionCounts
 from burn_remote_server.fusion.fusing_backend import FusionBackend
 from burn_remote_server.programs.graph_runner import GraphRunner, Stopped
 from burn_remote_server.programs.graphs import GraphPlan
-from burn_remote_server.programs.measured_costs import processor_nanoseconds
 from burn_remote_server.programs.plans import (
     PLAN_BYTES,
     Plan,
@@ -258,12 +257,7 @@ class Interpreter:
         ``dying`` are tensors that the batch drops before it uses them again.
         """
         self.executed += len(plan.steps)
-        if not plan.is_measured:
-            self._graphs.run(plan, arguments, dying)
-            return
-        started = processor_nanoseconds()
         self._graphs.run(plan, arguments, dying)
-        plan.measure(processor_nanoseconds() - started)
 
     def check_stopped(self) -> None:
         """Raise ``Stopped`` if the session has ended. Graphs call this between long operations."""
@@ -302,13 +296,10 @@ class Interpreter:
         except KeyError:
             self._invoke_waiting(plan, tensors)
             return
-        run = self._reusing(plan, tensors, inputs, dying) if plan.reusable else plan.run
-        if not plan.is_measured:
-            self._run(plan, tensors, inputs, run)
-            return
-        started = processor_nanoseconds()
-        self._run(plan, tensors, inputs, run)
-        plan.measure(processor_nanoseconds() - started)
+        if plan.reusable:
+            self._run(plan, tensors, inputs, self._reusing(plan, tensors, inputs, dying))
+        else:
+            self._run(plan, tensors, inputs, plan.run)
 
     def invoke_simple(self, plan: Plan, task: tuple[Any, ...], start: int) -> None:
         """Run a task like ``invoke``, in less time if it is a usual case.

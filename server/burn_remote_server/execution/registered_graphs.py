@@ -151,7 +151,7 @@ class RegisteredGraphs:
         if registered is None:
             return None
         form = registered.forms.get(registered.key(task.bindings))
-        return form.plan.likely_cost if isinstance(form, _Form) else None
+        return form.plan.cost if isinstance(form, _Form) else None
 
     # -- registration -------------------------------------------------------------------------
 

@@ -15,13 +15,11 @@ from typing import Final
 from burn_remote_protocol.dialects.native import Batch
 from burn_remote_protocol.errors import BurnRemoteError, HandshakeRefused
 from burn_remote_protocol.messages import Chunk
-from burn_remote_protocol.operations.estimates.matrices import ITERATED_COST
 from burn_remote_server.access.quota import Pool
 from burn_remote_server.backends.interface import Deliver
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.worker import Worker
-from burn_remote_server.programs.measured_costs import processor_nanoseconds
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.telemetry.logs import get_logger, session_name
 
@@ -30,7 +28,6 @@ __all__ = [
     "FRAME_COST",
     "MAX_WAITING_REPLIES",
     "TURN_COST",
-    "Activity",
     "Session",
     "Sessions",
 ]
@@ -54,20 +51,6 @@ DECODED_COST_PER_BYTE: Final = 80
 DECODED_SIZE: Final = 16
 # Copying 512 KiB takes about 60 µs.
 CHUNK_BYTES_PER_COST: Final = 8
-# While no other session works, and the program often waits for replies, batches of up to this many
-# times the usual limit run on the event loop. That saves two switches between threads, of about
-# 40 µs each, and the competition of both threads for the interpreter's lock.
-ALONE_FACTOR: Final = 12
-# A program often waits for replies if it has executed at most this many operations since the last
-# reply to a read or a sync. A training step of a small network has 60. A program that runs ahead is
-# faster with two threads: one receives while the other computes.
-OFTEN_OPERATIONS: Final = 256
-# Work that the higher limit let onto the event loop, and that took this much processor time in
-# nanoseconds, ends the higher limit for its session: the program's elements make its operations far
-# slower than they were when they were measured.
-OVERRUN_NANOSECONDS: Final = 10_000_000
-# A session works alone if no other session of the process has done anything for this long.
-ALONE_SECONDS: Final = 0.1
 
 
 # The counter of a session for each count of its interpreter.
@@ -90,32 +73,12 @@ _FUSION_COUNTS: Final = (
 )
 
 
-class Activity:
-    """Which session of a process works, to tell whether it works alone."""
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now: Final = now
-        self._latest: int | None = None
-        self._since = -math.inf
-
-    def note(self, session: int) -> None:
-        """Note that a session has work to do."""
-        if self._latest != session:
-            self._since = -math.inf if self._latest is None else self._now()
-            self._latest = session
-
-    def is_alone(self) -> bool:
-        """Return whether the session that was noted last works alone."""
-        return self._now() - self._since >= ALONE_SECONDS
-
-
 class Session:
     """One client's session: its engine, its worker thread and the order of its work.
 
     Cheap work runs directly on the event loop if the worker's queue is empty; other work goes to
-    the worker. More work counts as cheap while no other session of the process works and the
-    program often waits for replies. The connection sets ``notify``, which is called on the event
-    loop's thread after work has been done.
+    the worker. The connection sets ``notify``, which is called on the event loop's thread after
+    work has been done.
     """
 
     def __init__(
@@ -129,10 +92,8 @@ class Session:
         stop_fetching: Callable[[], None],
         memory: Pool | None = None,
         operation_lost_seconds: float = math.inf,
-        activity: Activity | None = None,
     ) -> None:
         self.identifier = identifier
-        self._activity: Final = activity or Activity()
         self.secret = secrets.token_bytes(16)
         # Cost on the event loop since this session last yielded, in nanoseconds.
         self.spent = 0
@@ -147,9 +108,6 @@ class Session:
         self.interpreter = interpreter
         self.counters = counters
         self._inline_cost = inline_cost
-        # The higher limit stays below the cost of LAPACK's iterations, because these may never end.
-        alone = min(ALONE_FACTOR * inline_cost, ITERATED_COST - 1)
-        self._inline_cost_alone = max(inline_cost, alone)
         self._stop_fetching = stop_fetching
         # Work on the event loop runs in its own context: NumPy's floating-point error settings are
         # context variables, and the event loop's other tasks must not inherit them.
@@ -262,14 +220,12 @@ class Session:
         """Execute a batch, whose frame has ``size`` bytes, now or after the queued work."""
         engine = self.engine
         # The body of ``submit_work``, inlined to save two function calls.
-        self._activity.note(self.identifier)
         self.spent += FRAME_COST + size * DECODED_COST_PER_BYTE
         if not self._worker.queued:
             cost = engine.estimate(batch, size)
-            if cost is not None and self._is_cheap(cost):
+            if cost is not None and cost <= self._inline_cost:
                 self.spent += cost
-                run = self._run if cost <= self._inline_cost else self._run_timed
-                self._context.run(run, engine.run, batch)
+                self._context.run(self._run, engine.run, batch)
                 self.notify()
                 return
         self._worker.submit(partial(self._run, engine.run, batch), DECODED_SIZE * size)
@@ -285,21 +241,18 @@ class Session:
 
         While the work waits, it takes ``held_bytes`` of memory, by default ``size``.
         """
-        self._activity.note(self.identifier)
         self.spent += FRAME_COST + size * DECODED_COST_PER_BYTE
         if not self._worker.queued:
             cost = estimate()
-            if cost is not None and self._is_cheap(cost):
+            if cost is not None and cost <= self._inline_cost:
                 self.spent += cost
-                run_now = self._run if cost <= self._inline_cost else self._run_timed
-                self._context.run(run_now, run)
+                self._context.run(self._run, run)
                 self.notify()
                 return
         self._worker.submit(partial(self._run, run), size if held_bytes is None else held_bytes)
 
     def submit_chunk(self, chunk: Chunk) -> None:
         """Store a chunk of an upload, now or after the queued work."""
-        self._activity.note(self.identifier)
         self.spent += FRAME_COST + len(chunk.data) // CHUNK_BYTES_PER_COST
         if not self._worker.queued and self.engine.estimate_chunk(chunk) <= self._inline_cost:
             self._context.run(self._run, partial(self.engine.write_chunk, chunk))
@@ -312,14 +265,6 @@ class Session:
     def submit(self, call: Callable[[], None]) -> None:
         """Run any other call of the session after the queued work."""
         self._worker.submit(partial(self._run, call))
-
-    def _is_cheap(self, cost: int) -> bool:
-        """Whether work of this cost may run on the event loop."""
-        return cost <= self._inline_cost or (
-            cost <= self._inline_cost_alone
-            and self.interpreter.executed - self.engine.executed_at_reply <= OFTEN_OPERATIONS
-            and self._activity.is_alone()
-        )
 
     def count(self) -> None:
         """Update the session's counters from the interpreter's counts."""
@@ -343,13 +288,6 @@ class Session:
         else:
             self.engine.close()
         self._worker.stop()
-
-    def _run_timed(self, call: Callable[..., None], *arguments: Batch) -> None:
-        """Run work that only the higher limit lets onto the event loop."""
-        started = processor_nanoseconds()
-        self._run(call, *arguments)
-        if processor_nanoseconds() - started > OVERRUN_NANOSECONDS:
-            self._inline_cost_alone = self._inline_cost
 
     def _run(self, call: Callable[..., None], *arguments: Batch) -> None:
         if self.error is not None:

@@ -34,7 +34,7 @@ from burn_remote_server.execution.decoding_turns import DecodingTurns
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.engine_interfaces import Outbox
 from burn_remote_server.execution.interpreter import Interpreter
-from burn_remote_server.execution.sessions import Activity, Session, Sessions
+from burn_remote_server.execution.sessions import Session, Sessions
 from burn_remote_server.fusion.counts import KernelCounts
 from burn_remote_server.fusion.fusing_backend import FusionBackend
 from burn_remote_server.settings.server_settings import Settings
@@ -222,7 +222,6 @@ class Device:
             interpreter,
             self.host.counter_registry.open(),
             inline_cost=settings.inline_cost_limit,
-            activity=self.host.activity,
             stop_fetching=partial(self.host.end_fetches, outbox),
             memory=self.host_memory,
             operation_lost_seconds=max(
@@ -267,7 +266,6 @@ class Host:
         self.downloads: Final = DownloadScheduler(tasks)
         self.decoding: Final = DecodingTurns()
         self.sessions: Final = Sessions(settings.max_sessions)
-        self.activity: Final = Activity()
         self.access: Final = Access(settings)
         self.files: Final = DataFiles(settings.data_dir)
         self.tls: Final = ServerTls(settings)

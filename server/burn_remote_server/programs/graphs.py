@@ -66,7 +66,6 @@ from burn_remote_server.programs.instructions import (
     Instruction,
     StepFailed,
 )
-from burn_remote_server.programs.measured_costs import MeasuredCost, is_measurable
 from burn_remote_server.programs.plans import Plan
 from burn_remote_server.programs.program_capture import (
     Captures,
@@ -90,7 +89,7 @@ COMPILED_AT: Final = 32
 _INTEGER: Final = frozenset({int})
 
 
-class GraphPlan(MeasuredCost):
+class GraphPlan:
     """A checked graph, compiled to a program; like a ``Plan``, it is found by its number.
 
     ``peak_bytes`` is the most that its intermediate and output tensors take together, and
@@ -121,7 +120,6 @@ class GraphPlan(MeasuredCost):
         ``captures`` is given, it captures parts of the program. Raises ``ProtocolViolation`` for an
         invalid definition.
         """
-        super().__init__()
         plans = [plan_of_step(step, numbered) for step in task.steps]
         specs = slot_specs(task, plans)
         self.input_count = task.input_count
@@ -140,9 +138,7 @@ class GraphPlan(MeasuredCost):
         steps, self._outputs, registers = allocate_registers(task, plans, len(specs))
         self.steps: Final = Steps(steps)
         self.peak_bytes = peak_bytes(steps)
-        cost = sum(map(step_cost, steps))
-        measurable = all(is_measurable(plan.signature, session) for plan in plans)
-        self.estimate(cost, is_measurable=measurable)
+        self.cost = sum(map(step_cost, steps))
         self._last_numbers: tuple[Any, ...] = ()
         blocks = fused_steps(task, plans, backend, session)
         compiled = ProgramCompiler(

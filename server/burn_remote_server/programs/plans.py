@@ -32,7 +32,6 @@ from burn_remote_server.backends.interface import (
 )
 from burn_remote_server.fusion.fuser import OperationFuser, StreamOperation
 from burn_remote_server.fusion.optimization_search import begins_run
-from burn_remote_server.programs.measured_costs import MeasuredCost, is_measurable
 from burn_remote_server.telemetry.logs import get_logger
 from burn_remote_server.tensors.allocations import memory_bytes
 
@@ -82,7 +81,7 @@ def _values(argument: Any) -> int:
     return type(argument) is not TensorUse
 
 
-class Plan(MeasuredCost):
+class Plan:
     """A checked signature bound to its kernel.
 
     ``run(*inputs)`` takes the arrays of the present inputs in wire order and returns the output, or
@@ -90,8 +89,7 @@ class Plan(MeasuredCost):
     input at one of the ``reusable`` positions (possibly none). ``expected`` has the shape and array
     dtype of each input. ``cost`` and ``workspace_bytes`` are the operation table's estimates. If
     the signature is invalid, ``error`` is set, and each use fails with it. ``wrap`` adds a check to
-    ``run`` and ``run_into``, and clears ``is_bare``. ``Interpreter.invoke`` measures the executions
-    if ``is_measured`` is true.
+    ``run`` and ``run_into``, and clears ``is_bare``.
 
     If ``joins_windows`` is true, fusers may take the operation, as ``calls`` or as ``reduction``.
     If ``is_fusible`` is also true, a fuser takes it as the first operation of a run, so it begins a
@@ -105,6 +103,7 @@ class Plan(MeasuredCost):
     __slots__ = (
         "__weakref__",
         "calls",
+        "cost",
         "error",
         "expected",
         "fusion_key",
@@ -128,7 +127,6 @@ class Plan(MeasuredCost):
     )  # fmt: skip
 
     def __init__(self, signature: Signature, session: BackendSession) -> None:
-        super().__init__()
         self.signature = signature
         self.input_count = len(signature.input_uses)
         self.output_count = signature.output_count
@@ -143,6 +141,7 @@ class Plan(MeasuredCost):
         )
         self.expected: tuple[tuple[Any, Any], ...] = ()
         self.error: BurnRemoteError | None = None
+        self.cost = 0
         self.is_bare = True  # ``run`` is the kernel itself
         self.is_fusible = self.is_large = self.joins_windows = False
         self.calls: tuple[ElementwiseCall, ...] = ()
@@ -158,12 +157,11 @@ class Plan(MeasuredCost):
                 (array_shape(use.spec), session.array_dtype(use.spec.dtype))
                 for use in signature.input_uses
             )
-            cost, self.workspace_bytes = estimated(signature.row.estimates, signature.call)
-            self.estimate(cost, is_measurable=is_measurable(signature, session))
+            self.cost, self.workspace_bytes = estimated(signature.row.estimates, signature.call)
             self.run = _bind(signature, session)
             if self.gives_one and self.output_bytes >= REUSED_BYTES:
                 self._bind_into(signature, session)
-            if self.gives_one and 1 <= self.input_count <= 2 and not self.is_measured:
+            if self.gives_one and 1 <= self.input_count <= 2:
                 self.seen = tuple(chain.from_iterable(self.expected))
         except BurnRemoteError as error:
             self.error = error

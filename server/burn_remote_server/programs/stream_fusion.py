@@ -22,7 +22,6 @@ from burn_remote_server.fusion.fuser import OverwrittenInputs, StreamOperation
 from burn_remote_server.fusion.fusing_backend import FusionBackend
 from burn_remote_server.fusion.optimization_search import Block, optimized
 from burn_remote_server.fusion.plan_store import ExecutionPlanStore
-from burn_remote_server.programs.measured_costs import processor_nanoseconds
 from burn_remote_server.programs.plans import Plan
 from burn_remote_server.tensors.ownership import held_once
 from burn_remote_server.tensors.tensor_table import TensorTable
@@ -134,13 +133,11 @@ class StreamFusion:
         if found is None:
             return 0
         block, end, drops = found
-        started = processor_nanoseconds()
         try:
             if not self._execute(block):
                 self._counts.fallbacks += 1
                 return 0
             self._counts.operations_fused += block.end - block.start
-            self._measure(block, processor_nanoseconds() - started)
             # These assignments contain no function call, so no interrupt can come between them.
             # After an interrupt, only the drops remain to be done.
             self._drops, progress.place, self._overwritten = drops, end, ()
@@ -154,13 +151,6 @@ class StreamFusion:
     def clear(self) -> None:
         """Forget all windows."""
         self._store.clear()
-
-    def _measure(self, block: _Block, nanoseconds: int) -> None:
-        """Divide the time of a block equally among its operations."""
-        plans = self._plans[block.start : block.end]
-        for plan in plans:
-            if plan.is_measured:
-                plan.measure(nanoseconds // len(plans))
 
     def _lose(self, reason: str) -> None:
         """Store failures in place of the tensors that may have been overwritten."""

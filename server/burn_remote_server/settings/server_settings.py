@@ -205,10 +205,9 @@ class Settings(BaseModel):
         100_000,
         ge=0,
         description="A batch of at most this estimated cost, in nanoseconds, runs on the event "
-        "loop; other batches run on the session's thread. While no other session works, the limit "
-        "is twelve times as high for a program that often waits for replies. A larger limit lets "
-        "one session delay the frames of others; a smaller one adds about 40 µs to each read of a "
-        "small program. 0: all batches run on the session's thread.",
+        "loop; other batches run on the session's thread. A larger limit lets one session delay "
+        "the frames of others; a smaller one adds about 40 µs to each read of a small program. 0: "
+        "all batches run on the session's thread.",
     )
 
     # -- limits of one session ----------------------------------------------------------------

@@ -24,7 +24,6 @@ from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.engine import Engine
-from burn_remote_server.execution.sessions import ALONE_FACTOR
 from burn_remote_server.hosting.host import new_interpreter
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.tensors.exposed_tensors import Transfers
@@ -94,7 +93,7 @@ def test_lapacks_iterations_never_run_on_the_event_loop(name: str) -> None:
     flags: dict[str, Any] = {"full_matrices": True} if name == "Svd" else {}
     smallest = signature(f"LinearAlgebra.{name}", TensorSpec((1, 1), F32), **flags)
     cost, _ = estimated(smallest.row.estimates, smallest.call)
-    assert cost > ALONE_FACTOR * Settings().inline_cost_limit
+    assert cost > Settings().inline_cost_limit
 
 
 def test_an_unnumbered_operation_has_no_estimate(driven: Driven) -> None:

@@ -32,7 +32,6 @@ from burn_remote_protocol.messages import (
     Sync,
     Upload,
 )
-from burn_remote_protocol.operations.estimates.matrices import ITERATED_COST
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.quota import Pool
 from burn_remote_server.backends.array.array_session import ArraySession
@@ -41,16 +40,10 @@ from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.dialects.native.session_attachments import Attachments
 from burn_remote_server.dialects.native.session_handler import serve_session
-from burn_remote_server.execution import sessions
 from burn_remote_server.execution.sessions import (
-    ALONE_FACTOR,
-    ALONE_SECONDS,
     DECODED_COST_PER_BYTE,
     DECODED_SIZE,
     FRAME_COST,
-    OFTEN_OPERATIONS,
-    OVERRUN_NANOSECONDS,
-    Activity,
     Session,
     Sessions,
 )
@@ -187,107 +180,14 @@ async def test_only_a_batch_within_the_cost_limit_runs_on_the_event_loop(
     batch = Batch(0, (undecoded(Upload(1, DATA)), undecoded(Read(1, 1, SPEC))))
     cost = Running().below.engine.estimate(batch, 100)
     assert cost is not None
-    running = Running(inline_cost=cost - is_too_costly, activity=not_alone())
-    assert await in_thread(running, batch) == is_too_costly
-    running.session.end()
-
-
-@pytest.mark.parametrize("is_too_costly", [False, True])
-async def test_the_limit_is_higher_while_no_other_session_works(is_too_costly: bool) -> None:
-    batch = Batch(0, (undecoded(Upload(1, DATA)), undecoded(Read(1, 1, SPEC))))
-    cost = Running().below.engine.estimate(batch, 100)
-    assert cost is not None
-    limit = -(-cost // ALONE_FACTOR) - is_too_costly
-    running = Running(inline_cost=limit)
-    assert await in_thread(running, batch) == is_too_costly
-    running.session.end()
-
-
-async def test_the_higher_limit_keeps_iterations_of_lapack_off_the_event_loop() -> None:
-    batch = Batch(0, (undecoded(Upload(1, DATA)), undecoded(Read(1, 1, SPEC))))
-    running = Running(inline_cost=ITERATED_COST // 2)
-    for cost in (ITERATED_COST - 1, ITERATED_COST):
-        running.below.engine.estimate = lambda *_, cost=cost: cost  # type: ignore[method-assign]
-        assert await in_thread(running, batch) == (cost == ITERATED_COST)
-        del running.below.outbox.replies[1]
-    running.session.end()
-
-
-@pytest.mark.parametrize("runs_ahead", [False, True])
-async def test_the_limit_is_not_higher_for_a_program_that_runs_ahead_of_its_replies(
-    runs_ahead: bool,
-) -> None:
-    batch = Batch(0, (undecoded(Upload(1, DATA)), undecoded(Read(1, 1, SPEC))))
-    cost = Running().below.engine.estimate(batch, 100)
-    assert cost is not None
-    running = Running(inline_cost=cost - 1)
-    running.below.interpreter.executed += OFTEN_OPERATIONS + runs_ahead
-    assert await in_thread(running, batch) == runs_ahead
-    running.below.engine.run(Batch(0, (undecoded(Sync(2)),)))
-    replies = running.below.outbox.replies
-    del replies[1]
-    assert await in_thread(running, batch) is False
-    running.session.end()
-
-
-@pytest.mark.parametrize("overran", [False, True])
-async def test_the_higher_limit_ends_with_an_execution_that_took_too_long(
-    overran: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch = Batch(0, (undecoded(Upload(1, DATA)), undecoded(Read(1, 1, SPEC))))
-    cost = Running().below.engine.estimate(batch, 100)
-    assert cost is not None
-    running = Running(inline_cost=cost - 1)
-    clock = iter([0, OVERRUN_NANOSECONDS + overran])
-    with monkeypatch.context() as patch:
-        patch.setattr(sessions, "processor_nanoseconds", lambda: next(clock))
-        assert await in_thread(running, batch) is False
-    del running.below.outbox.replies[1]
-    assert await in_thread(running, batch) == overran
-    running.session.end()
-
-
-def test_a_session_is_alone_some_time_after_other_sessions_worked() -> None:
-    now = 1000.0
-    activity = Activity(lambda: now)
-    activity.note(1)
-    assert activity.is_alone()
-    activity.note(2)
-    assert not activity.is_alone()
-    now += ALONE_SECONDS / 2
-    activity.note(2)
-    assert not activity.is_alone()
-    now += ALONE_SECONDS
-    activity.note(2)
-    assert activity.is_alone()
-    activity.note(1)
-    assert not activity.is_alone()
-
-
-def not_alone() -> Activity:
-    """Return the activity of a process in which another session has just worked."""
-    activity = Activity(lambda: 0.0)
-    activity.note(2)
-    return activity
-
-
-async def in_thread(running: Running, batch: Batch) -> bool:
-    """Execute a batch that reads ``DATA``; return whether it ran on the session's thread."""
-    threads: list[int] = []
-    run = running.below.engine.run
-
-    def located(tasks: Batch) -> None:
-        threads.append(threading.get_ident())
-        run(tasks)
-
-    running.below.engine.run = located  # type: ignore[method-assign, assignment]
+    backend = Located()
+    running = Running(inline_cost=cost - is_too_costly, backend=backend)
     async with asyncio.timeout(5):
         running.session.submit_batch(batch, 100)
         await running.idle()
-    running.below.engine.run = run  # type: ignore[method-assign]
     assert running.below.outbox.replies[1].shape == (4,)
-    (thread,) = threads
-    return thread != threading.get_ident()
+    assert [one != threading.get_ident() for one in backend.readers] == [is_too_costly]
+    running.session.end()
 
 
 async def test_a_batch_of_unknown_cost_never_runs_on_the_event_loop() -> None:

@@ -72,8 +72,8 @@ LINEAR_WEIGHT_BACKWARD: Final = Estimates(
 MATRIX_COST: Final = 4_000
 
 # LAPACK iterates until the elements converge, and because of bugs some never do. So a server's
-# event loop must not run such an operation, however small: this is twenty times its default limit.
-ITERATED_COST: Final = 2_000_000
+# event loop must not run such an operation, however small: this is ten times its default limit.
+ITERATED_COST: Final = 1_000_000
 
 
 def _sides(call: Call) -> tuple[int, int, int]:

@@ -89,7 +89,6 @@ class CupySession(ArraySession):
         self._graphs = CudaGraphs(gpu, stream)
 
     captures_runs = True
-    computes_asynchronously = True
 
     def activate(self) -> None:
         # No operation of a session runs on a lost GPU, so a failed activation does no harm.

@@ -143,7 +143,7 @@ class TaskRunner:
             if type(task) is Operation:
                 plan = known_plan(task.signature)
                 if plan is not None:
-                    total += plan.likely_cost
+                    total += plan.cost
                 elif task.signature.row.family not in _WITHOUT_PLANS:
                     return None
             else:

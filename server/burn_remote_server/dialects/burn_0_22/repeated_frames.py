@@ -48,20 +48,14 @@ class Step(NamedTuple):
 class FrameProgram(NamedTuple):
     """The steps of a frame, each with its place, and an estimate of their cost.
 
-    ``fixed_cost`` is the cost of all steps except the operations of ``measured``.
     ``opens_windows``: an operation may be fused with operations after it, so the messages must run
     one by one. ``joins_windows``: an operation may be fused with operations of earlier frames.
     """
 
     steps: tuple[tuple[int, Step], ...]
-    fixed_cost: int
-    measured: tuple[Plan, ...]
+    cost: int
     opens_windows: bool
     joins_windows: bool
-
-    def cost(self) -> int:
-        """Estimate the cost of the frame in nanoseconds."""
-        return self.fixed_cost + sum([plan.likely_cost for plan in self.measured])
 
 
 class FramePrograms:
@@ -92,7 +86,6 @@ class FramePrograms:
     def _made(self, frame: KnownFrame) -> FrameProgram | None:
         steps = []
         cost = 0
-        measured = []
         opens_windows = joins_windows = False
         for place, part in enumerate(frame.layout.parts):
             cost += TASK_COST
@@ -108,12 +101,9 @@ class FramePrograms:
                     return None
                 opens_windows = opens_windows or plan.is_fusible
                 joins_windows = joins_windows or plan.joins_windows
-                if plan.is_measured:
-                    measured.append(plan)
-                else:
-                    cost += plan.cost
+                cost += plan.cost
                 steps.append((place, _operation(plan, part)))
-        return FrameProgram(tuple(steps), cost, tuple(measured), opens_windows, joins_windows)
+        return FrameProgram(tuple(steps), cost, opens_windows, joins_windows)
 
 
 def _operation(plan: Plan, part: Part) -> Step:

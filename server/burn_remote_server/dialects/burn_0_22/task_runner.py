@@ -90,7 +90,7 @@ class Burn22Runner(TaskRunner):
             program = self._programs.program(task)
             if program is None:
                 return super().estimate(task.messages())
-            return program.cost() - TASK_COST  # ``estimate`` adds it for the frame as a whole
+            return program.cost - TASK_COST  # ``estimate`` adds it for the frame as a whole
         if isinstance(task, RunGraph):
             return self.graphs.estimate(task)
         # The first such task of a session searches for the client's process.
