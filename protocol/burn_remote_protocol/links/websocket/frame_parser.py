@@ -49,6 +49,7 @@ READ_BYTES: Final = 64 * 2**10
 NO_LIMIT: Final = 2**62
 
 _ALONE_MIN_BYTES: Final = 4  # a header with a 16-bit length
+_MASKED_HEADER_16_BYTES: Final = 8  # the same with a masking key
 _HEADER_64_BYTES: Final = 10  # an unmasked header with a 64-bit length
 
 
@@ -259,6 +260,48 @@ class FrameParser:
         if mask_bit:
             return apply_mask(chunk[start:], chunk[start - 4 : start])
         return chunk[start:]
+
+    def take_whole(self, most: int) -> list[bytes]:
+        """Return the next messages, at most ``most``; ``take`` returns those that follow.
+
+        These are messages of one fragment of less than 64 KiB, whose bytes are all there. Several
+        messages of a client often arrive together, and ``take`` needs three times as long for each.
+        """
+        state = self._state
+        if state.parts is not None:
+            return []
+        if state.received:
+            self._merge()
+            state = self._state
+        buffer, position = state.buffer, state.position
+        mask_bit, largest = self._mask_bit, self.max_message_bytes
+        last = (
+            len(buffer) - _MASKED_HEADER_16_BYTES
+        )  # leaves a shorter frame at the end to ``take``
+        key_bytes = 4 if mask_bit else 0
+        messages: list[bytes] = []
+        while position <= last and len(messages) < most:
+            if buffer[position] != FINAL_BIT | BINARY:
+                break
+            length = buffer[position + 1] ^ mask_bit
+            start = position + 2 + key_bytes
+            if length == LENGTH_16:
+                length = buffer[position + 2] << 8 | buffer[position + 3]
+                start += 2
+            elif length > LENGTH_16:  # a longer header, or a wrong mask bit
+                break
+            end = start + length
+            if end > len(buffer) or length > largest:
+                break
+            message = buffer[start:end]
+            if mask_bit:
+                message = apply_mask(message, buffer[start - 4 : start])
+            messages.append(message)
+            position = end
+        if messages:
+            # As in ``take``, no interrupt can occur before the caller has stored the messages.
+            self._state = _State(state.received, buffer, position)
+        return messages
 
     def _take_next(self, most_fragments: int) -> bytes | None:
         while not self._state.missing and self.fragments_taken < most_fragments:

@@ -26,11 +26,13 @@ PING = Frame(Opcode.PING, b"?")
 PING_BYTE = 0x89
 
 
-def parse(parser: FrameParser, chunks: list[bytes]) -> list[bytes]:
-    """Feed chunks one by one; return the messages."""
+def parse(parser: FrameParser, chunks: list[bytes], whole: int = 0) -> list[bytes]:
+    """Feed chunks one by one; return the messages. ``take_whole`` takes up to ``whole`` of each."""
     messages = []
     for chunk in chunks:
         parser.received.append(chunk)
+        if whole:
+            messages += parser.take_whole(whole)
         while (message := parser.take()) is not None or parser.control:
             if message is None:
                 assert parser.control.popleft()[0] == PING_BYTE
@@ -78,8 +80,34 @@ def test_messages_in_any_fragments_and_chunks_are_parsed_whole(
     chunks = [
         stream[start:end] for start, end in zip([0, *places], [*places, len(stream)], strict=True)
     ]
+    whole = data.draw(st.integers(0, 3))
     parser = FrameParser(LIMIT_BYTES, masked=masked)
-    assert parse(parser, chunks) == [pattern(size) for size, _ in messages]
+    assert parse(parser, chunks, whole) == [pattern(size) for size, _ in messages]
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_messages_that_arrived_together_are_taken_together(masked: bool) -> None:
+    parser = FrameParser(LIMIT_BYTES, masked=masked)
+    messages = [pattern(size) for size in (0, 125, 126, 2**16 - 1, 9)]
+    stream = b"".join(Frame(Opcode.BINARY, each).serialize(mask=masked) for each in messages)
+    parser.received.append(stream + PING.serialize(mask=masked))
+    assert parser.take_whole(3) == messages[:3]
+    assert parser.take_whole(3) == messages[3:]
+    assert parser.take_whole(3) == []
+    assert parser.take() is None
+    assert len(parser.control) == 1
+
+
+@pytest.mark.parametrize("cut", [1, 3, 5])
+def test_a_message_that_is_incomplete_or_too_long_is_not_taken_with_others(cut: int) -> None:
+    parser = FrameParser(126)
+    short, long = (frame_bytes(Opcode.BINARY, pattern(size)) for size in (126, 127))
+    parser.received.append(short + short + short[:cut])
+    assert parser.take_whole(9) == [pattern(126)] * 2
+    parser.received.append(short[cut:] + long)
+    assert parser.take_whole(9) == [pattern(126)]
+    with pytest.raises(LimitExceeded, match="127"):
+        parser.take()
 
 
 @given(sizes=st.lists(st.sampled_from(SIZES), max_size=8))
