@@ -429,12 +429,12 @@ class DirectConnection(Connection):
         """Parse received bytes, as many frames as one iteration of the event loop allows."""
         parser, budget = self._parser, FRAMES_AT_ONCE
         try:
-            messages = parser.take_whole(budget)
-            budget -= len(messages)
-            self._message_count += len(messages)
-            for whole in messages:
-                self._open(whole)
             while budget > 0:
+                messages = parser.take_whole(budget)
+                budget -= len(messages)
+                self._message_count += len(messages)
+                for whole in messages:
+                    self._open(whole)
                 message = parser.take(budget)
                 budget -= parser.fragments_taken + 1
                 if message is not None:
