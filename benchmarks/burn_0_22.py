@@ -1,11 +1,17 @@
 """Compare Burn 0.22.1's client on its own server and on this project's, and our native pair.
 
     python benchmarks/burn_0_22.py [--rounds 3]         first run tests/interop/build.sh --release
+    python benchmarks/burn_0_22.py --apart              two threads of Burn's client on two cores
     python benchmarks/burn_0_22.py --moves              only moves between two servers
 
 Burn's clients, plain and with fusion, measure themselves (`burn22-client bench`), on both servers
 in turns. Our client measures the same operations on our server. Prints the median of each measure,
 and its ratio to that of Burn's client on Burn's server.
+
+Burn's client computes in its main thread and sends in another. After 32 tasks, the main thread
+spins until the other has taken them. If both are on one core, that takes until the system's next
+timer tick, up to 4 ms. ``--apart`` (Linux only) pins them to different cores, so that runs can be
+compared. It leaves the client with fusion alone, whose main thread starts more such threads later.
 
 Moves between two of Burn's servers hang after some hundreds. So each client has limited time, and
 those that do not finish have no figure.
@@ -17,10 +23,11 @@ import contextlib
 import json
 import os
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -29,7 +36,7 @@ import burn_remote as br
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 os.environ.setdefault("BURN_PROFILE", "release")
-from support.burn_programs import burn_22_server, burn_client, start_burn_client
+from support.burn_programs import burn_22_server, start_burn_client
 from support.servers import server
 
 ADDS = 20_000
@@ -96,9 +103,39 @@ def compare_moves() -> None:
             print(f"{client} between two servers, {name}: move and sync, p50: {text}", flush=True)
 
 
+def keep_apart(process: subprocess.Popen[str]) -> None:
+    """Pin the main thread of a Burn client and the one that sends its tasks to different cores."""
+    first, second, *_ = sorted(os.sched_getaffinity(0))
+    senders: list[int] = []
+    while not senders and process.poll() is None:
+        for thread in Path(f"/proc/{process.pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # the thread has ended
+                if (thread / "comm").read_text().startswith("DSD-"):
+                    senders.append(int(thread.name))
+        time.sleep(0.001)
+    with contextlib.suppress(ProcessLookupError):  # the client has ended
+        for number in senders:
+            os.sched_setaffinity(number, {first})
+        os.sched_setaffinity(process.pid, {second})
+
+
+def measured(address: str, client: str, *, apart: bool) -> Figures:
+    """Return what a client of Burn measures on a server."""
+    options = ("--repeats", "1", "--timeout", "85")
+    with start_burn_client("bench", address, *options, name=client) as process:
+        if apart:
+            keep_apart(process)
+        output, errors = process.communicate(timeout=90)
+    if process.returncode:
+        raise SystemExit(errors[-500:])
+    results: Figures = json.loads(output.splitlines()[-1])["results"]
+    return results
+
+
 def main(
     rounds: Annotated[int, typer.Option(min=1)] = 3,
     moves: Annotated[bool, typer.Option("--moves")] = False,
+    apart: Annotated[bool, typer.Option("--apart")] = False,
 ) -> None:
     """Measure all pairs in turns and print a table of medians."""
     if moves:
@@ -111,10 +148,8 @@ def main(
         for _ in range(rounds):
             for client in ("burn22-client", "burn22-client-fusion"):
                 for name, address in (("real", real), ("ours", ours)):
-                    found: Any = burn_client(
-                        "bench", address, "--repeats", "1", "--timeout", "85", name=client
-                    )
-                    rows.setdefault(f"{client} on {name}", []).append(found["results"])
+                    found = measured(address, client, apart=apart and client == "burn22-client")
+                    rows.setdefault(f"{client} on {name}", []).append(found)
             rows.setdefault("our client, native", []).append(native(ours))
     medians = {
         name: {key: statistics.median(one[key] for one in all_) for key in all_[0]}
