@@ -103,9 +103,16 @@ def interrupted_loop(name: str, count: int, seed: int = 0) -> Interrupts:
 
 @contextlib.contextmanager
 def _raising() -> Iterator[None]:
-    """Have the timer's signal do what Ctrl-C does."""
+    """Have the timer's signal do what Ctrl-C does, and the garbage collector call nobody.
+
+    Hypothesis registers a callback of the garbage collector. Python prints and drops an exception
+    raised inside such a callback, and pytest's record of it keeps the frame's tensors alive.
+    """
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    callbacks = gc.callbacks[:]
+    gc.callbacks.clear()
     try:
         yield
     finally:
+        gc.callbacks[:] = callbacks
         signal.signal(signal.SIGALRM, before)
