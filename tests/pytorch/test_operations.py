@@ -213,6 +213,25 @@ CASES |= {
     "matrix_exp of large and small matrices": lambda p: torch.matrix_exp(
         drawn(p, 3, 4, 4) * torch.tensor([1e-3, 0.3, -6.0]).to(p).reshape(3, 1, 1)
     ),
+    "matrix_exp of huge matrices": lambda p: torch.matrix_exp(
+        torch.tensor(
+            [
+                [[-3e6, 1.0], [0.0, -1.0]],
+                [[-1e12, 0.0], [0.0, -2.0]],
+                [[-3e38, 0.0], [0.0, 1.0]],
+                [[0.0, 1e30], [0.0, 0.0]],
+                [[1e20, 0.0], [0.0, 1.0]],
+            ]
+        )
+        .double()
+        .to(p)
+    ),
+    "matrix_exp of huge numbers": lambda p: torch.matrix_exp(
+        torch.tensor([-3e38, -3e6, 3e6, 3e38]).reshape(4, 1, 1).to(p)
+    ),
+    "matrix_exp of infinities": lambda p: torch.matrix_exp(
+        torch.tensor([[-math.inf, 0.0], [0.0, 1.0]]).to(p)
+    ),
     "lu of wide matrices": lambda p: tuple(linalg.lu(drawn(p, 2, 3, 5))),
     "lu of tall matrices": lambda p: tuple(linalg.lu(drawn(p, 2, 5, 3))),
     "lu_factor": lambda p: tuple(linalg.lu_factor(drawn(p, 3, 4, 4))),
