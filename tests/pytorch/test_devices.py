@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,53 @@ def test_a_random_state_repeats_the_numbers_drawn_after_it(device: Any) -> None:
     torch.manual_seed(3)
     assert torch.equal(module.get_rng_state(device), state)
     assert torch.rand(3, device=device).tolist() == first
+
+
+DRAWN: dict[str, Callable[[Any, Any], Any]] = {
+    "randn": lambda g, p: torch.randn(3, 4, generator=g, device=p),
+    "rand": lambda g, p: torch.rand(5, generator=g, device=p, dtype=torch.float64),
+    "randint": lambda g, p: torch.randint(10, (5,), generator=g, device=p),
+    "randperm": lambda g, p: torch.randperm(9, generator=g, device=p),
+    "randn_like": lambda g, p: torch.randn_like(torch.zeros(2, 3, device=p).t(), generator=g),
+    "normal_": lambda g, p: torch.zeros(3, 4, device=p).t().normal_(1, 2, generator=g),
+    "uniform_ of a slice": lambda g, p: torch.zeros(4, 6, device=p)[::2, 1:].uniform_(generator=g),
+    "bernoulli": lambda g, p: torch.bernoulli(torch.full((9,), 0.4, device=p), generator=g),
+    "normal": lambda g, p: torch.normal(torch.arange(3.0, device=p), 0.5, generator=g),
+    "multinomial": lambda g, p: torch.multinomial(torch.ones(5, device=p), 3, generator=g),
+    "poisson": lambda g, p: torch.poisson(torch.full((4,), 3.0, device=p), generator=g),
+    "xavier_uniform_": lambda g, p: torch.nn.init.xavier_uniform_(
+        torch.zeros(2, 3, device=p), generator=g
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_generator_gives_the_numbers_of_the_cpu(device: Any, name: str) -> None:
+    expected = DRAWN[name](torch.Generator().manual_seed(5), "cpu")
+    for generator in (torch.Generator(device), torch.Generator()):
+        found = DRAWN[name](generator.manual_seed(5), device)
+        assert found.device == device
+        assert torch.equal(found.cpu(), expected)
+        assert found.stride() == expected.stride()
+
+
+def test_a_generator_continues_where_it_was(device: Any) -> None:
+    generator = torch.Generator(device)
+    state = generator.get_state()
+    first = torch.rand(3, generator=generator, device=device).tolist()
+    assert torch.rand(3, generator=generator, device=device).tolist() != first
+    generator.set_state(state)
+    assert torch.rand(3, generator=generator, device=device).tolist() == first
+
+
+def test_generators_of_all_devices_are_instances_of_the_class(device: Any) -> None:
+    generator = torch.Generator(device=device)
+    assert generator.device == device
+    assert isinstance(generator, torch.Generator)
+    assert isinstance(torch.default_generator, torch.Generator)
+    assert torch.Generator().device.type == "cpu"
+    with pytest.raises(br.UsageError, match="burn:9 is not connected"):
+        torch.Generator("burn:9")
 
 
 def test_a_program_waits_for_the_accelerator_and_times_itself(device: Any) -> None:

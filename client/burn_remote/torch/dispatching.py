@@ -43,6 +43,7 @@ from burn_remote.torch.compositions import COMPOSITIONS
 from burn_remote.torch.copies import COPIES
 from burn_remote.torch.decompositions import decomposed, refusal
 from burn_remote.torch.foreach import foreach
+from burn_remote.torch.generators import drawing, takes_generator
 from burn_remote.torch.geometry import VIEWS, metadata_of
 from burn_remote.torch.in_place import functional_overload, writing
 from burn_remote.torch.linear_solves import FACTORIZATIONS
@@ -76,7 +77,10 @@ def resolve(func: Any) -> Handler:
     """Return the handler of an overload. Only the first call searches for it."""
     handler = HANDLERS.get(func)
     if handler is None:
-        handler = HANDLERS[func] = _found(func)
+        handler = _found(func)
+        if takes_generator(func):
+            handler = drawing(func, handler)
+        HANDLERS[func] = handler
     return handler
 
 

@@ -29,6 +29,7 @@ from burn_remote.torch.backward_hook_errors import DeviceGuard, keep_errors_of_h
 from burn_remote.torch.burn_tensor import BurnTensor, set_dispatcher
 from burn_remote.torch.dispatching import HANDLERS, resolve
 from burn_remote.torch.errors import as_runtime_error
+from burn_remote.torch.generators import accept_burn_devices
 from burn_remote.torch.loading import load_to_devices
 from burn_remote.torch.modules import keep_identity
 from burn_remote_protocol.errors import ConnectionLost, UsageError
@@ -211,6 +212,7 @@ def register() -> None:
     register_autocast(library)
     keep_identity()
     load_to_devices()
+    accept_burn_devices()
     # Optimizers then update all parameters by one call for each operation, as on CUDA.
     if BurnTensor not in optimizer._foreach_supported_types:
         optimizer._foreach_supported_types.append(BurnTensor)
