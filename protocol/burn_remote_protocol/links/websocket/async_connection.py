@@ -11,8 +11,10 @@ receives takes another iteration of the event loop. Whole control frames go to t
 protocol violation, all bytes go to the library, which discards them.
 
 One read of the socket may hold 40,000 tiny frames, so each iteration of the event loop parses a
-bounded number of them. Until the rest is parsed, reading is paused. Only the last ping of each
-iteration gets a response, and none while the peer does not read, as RFC 6455, section 5.5.3 allows.
+bounded number of them. Until the rest is parsed, reading is paused. A connection also pauses after
+a bounded number of bytes. Connections that paused continue in turns (``ReceiveTurns``). Only the
+last ping of each iteration gets a response, and none while the peer does not read, as RFC 6455,
+section 5.5.3 allows.
 
 While a long payload arrives, a ``_PayloadReader`` is the transport's protocol instead of this
 connection, so that the transport stores the bytes directly in the payload's buffer.
@@ -65,6 +67,7 @@ from burn_remote_protocol.links.websocket.receive_limits import (
     ReceiveBudget,
     ThroughputWatchdog,
 )
+from burn_remote_protocol.links.websocket.receive_turns import BYTES_AT_ONCE, receive_turns
 
 __all__ = ["DirectClientConnection", "DirectConnection", "DirectServerConnection", "Keepalive"]
 
@@ -76,10 +79,6 @@ RECEIVE_QUEUE_LENGTH: Final = 8
 # one control frame as the parser for ``CONTROL_FRAME_COST`` frames.
 FRAMES_AT_ONCE: Final = 256
 CONTROL_FRAME_COST: Final = 8
-
-# Bytes received without a pause. uvloop reads up to 32 times from a socket, 8 MiB, before it looks
-# at others: with new memory from the system for a long message, that took 50 ms.
-BYTES_AT_ONCE: Final = 2**20
 
 # The most bytes of a long payload that are read at once: they must still be in the processor's
 # cache when their mask is removed.
@@ -117,6 +116,7 @@ class DirectConnection(Connection):
         self._is_starved = False  # reading is paused, because the memory pool has no room
         self.received_bytes = 0  # including those of incomplete messages
         self._pause_at = BYTES_AT_ONCE  # the value of ``received_bytes`` at the next pause
+        self._turns: Final = receive_turns(self.loop)
         self._written_bytes = 0
         self._violation: BurnRemoteError | None = None  # not yet raised by ``receive_message``
         self._failed = False  # after a violation; the library discards further bytes
@@ -130,7 +130,7 @@ class DirectConnection(Connection):
         self.reading_paused = False  # the receive queue is full
         # Receives the rest of a long payload in place of this connection.
         self._payload_reader: _PayloadReader | None = None
-        self._has_unparsed = False  # reading is paused until the next iteration parses the rest
+        self._has_unparsed = False  # reading is paused until this connection's next turn
         self._last_ping: bytes | None = None  # without a response so far
         self._has_ended = False  # the library saw the end; it must get no more control frames
         # A ``FrameSender``'s thread writes the frames: this class must write nothing in between.
@@ -291,7 +291,7 @@ class DirectConnection(Connection):
         if self.protocol.state is not State.CONNECTING:
             if not self._has_unparsed:
                 self._parse()
-                self._pause_in_turns()
+                self._pause_in_turns(len(data) if self._parser.has_room else 0)
             # Almost all data are whole small messages, which do not count.
             if self._budget is not None and (
                 self._budget.held_bytes
@@ -324,7 +324,7 @@ class DirectConnection(Connection):
         elif self.protocol.state is not State.OPEN:
             self._wake_receiver()
         if self.received_bytes >= self._pause_at:
-            self._pause_in_turns()
+            self._pause_in_turns(0)
         budget = self._budget
         if budget is not None and (budget.held_bytes or self._message_bytes > UNCOUNTED_BYTES):
             self._count_received()
@@ -401,7 +401,7 @@ class DirectConnection(Connection):
         if not self._parser.has_room:
             self._end_payload()
             self._parse()
-        self._pause_in_turns()
+        self._pause_in_turns(count)
         if self._budget is not None:
             self._count_received()
 
@@ -419,9 +419,11 @@ class DirectConnection(Connection):
         if is_reading:
             self.transport.resume_reading()
 
-    def _pause_in_turns(self) -> None:
-        """Let other connections receive after each ``BYTES_AT_ONCE``."""
-        if self.received_bytes >= self._pause_at:
+    def _pause_in_turns(self, long_bytes: int) -> None:
+        """Let other connections receive; ``long_bytes`` of a long payload have just arrived."""
+        if self.received_bytes >= self._pause_at or (
+            long_bytes and self._turns.must_pause(long_bytes)
+        ):
             self._pause_at = self.received_bytes + BYTES_AT_ONCE
             self._parse_later()
 
@@ -493,13 +495,13 @@ class DirectConnection(Connection):
         self._message_bytes += len(message)
 
     def _parse_later(self) -> None:
-        """Continue parsing in the next iteration of the event loop."""
+        """Continue parsing in this connection's next turn."""
         if self._has_unparsed:
             return
         self._has_unparsed = True
         if not self._has_ended:
             self.transport.pause_reading()
-        self.loop.call_soon(self._parse_rest)
+        self._turns.wait(self._parse_rest)
 
     def _parse_rest(self) -> None:
         self._has_unparsed = False

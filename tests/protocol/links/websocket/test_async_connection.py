@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
@@ -16,13 +17,13 @@ from websockets.frames import Frame, Opcode
 from burn_remote_protocol.errors import GarbledBytes, LimitExceeded, ProtocolViolation
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES
 from burn_remote_protocol.links.websocket.async_connection import (
-    BYTES_AT_ONCE,
     FRAMES_AT_ONCE,
     RECEIVE_QUEUE_LENGTH,
     DirectClientConnection,
     DirectConnection,
     DirectServerConnection,
 )
+from burn_remote_protocol.links.websocket.receive_turns import BYTES_AT_ONCE, CONTINUED_AT_ONCE
 from support.link_servers import direct_options
 from support.waiting import PATIENCE_SECONDS
 
@@ -285,6 +286,30 @@ async def test_reading_a_long_message_pauses_for_an_iteration_of_the_event_loop(
             assert connection.transport.is_reading()
         assert pauses == 3
         assert await connection.receive_message() == message
+
+
+async def test_few_connections_with_long_payloads_continue_in_each_iteration() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        connections = [(await stack.enter_async_context(connected()))[0] for _ in range(12)]
+        message = bytes(2 * BYTES_AT_ONCE)
+        frame = masked(Opcode.BINARY, message)
+        parts = [frame[at : at + 2**18] for at in range(0, len(frame), 2**18)]
+        left = [collections.deque(parts) for _ in connections]
+        iterations = list[int]()  # how many connections received in each iteration
+        while any(left):
+            received = 0
+            for connection, rest in zip(connections, left, strict=True):
+                if rest and connection.transport.is_reading():
+                    connection.data_received(rest.popleft())
+                    received += 1
+            iterations.append(received)
+            await asyncio.sleep(0)
+        # At first nobody waits. The bytes that pause the first one may come from several.
+        assert iterations[0] == len(connections)
+        assert iterations[1] < CONTINUED_AT_ONCE + BYTES_AT_ONCE // 2**18
+        assert max(iterations[2:]) == CONTINUED_AT_ONCE
+        for connection in connections:
+            assert await connection.receive_message() == message
 
 
 async def test_messages_that_arrived_before_the_connection_was_lost_are_received() -> None:

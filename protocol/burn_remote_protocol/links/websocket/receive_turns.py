@@ -1,0 +1,75 @@
+"""Turns in which the connections of an event loop continue to receive."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import weakref
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["BYTES_AT_ONCE", "CONTINUED_AT_ONCE", "ReceiveTurns", "receive_turns"]
+
+# Bytes received without a pause, of one connection, and of the long payloads of all connections.
+# uvloop reads up to 32 times from a socket, 8 MiB, before it looks at others: with new memory from
+# the system for a long message, that took 50 ms.
+BYTES_AT_ONCE: Final = 2**20
+
+# Connections that continue in one iteration of the event loop. Each reads up to 512 KiB, which in a
+# virtual machine takes 5 ms if the system has to provide a new huge page, or parses its next frames
+# in 0.7 ms. Another request takes about five iterations.
+CONTINUED_AT_ONCE: Final = 2
+
+
+class ReceiveTurns:
+    """A queue of connections that paused, so that other work of their event loop is not delayed.
+
+    Without it, all of them would continue in the next iteration. A client whose request takes five
+    iterations would then wait five times for each connection that receives much.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: Final[collections.deque[Callable[[], None]]] = collections.deque()
+        self._is_scheduled = False
+        self._long_bytes = 0  # of long payloads, since a connection last paused
+
+    def must_pause(self, count: int) -> bool:
+        """Count ``count`` bytes of a long payload; return whether their connection must pause.
+
+        It must if others wait, so that no connection receives much more than the others.
+        """
+        self._long_bytes += count
+        return bool(self._waiting) or self._long_bytes >= BYTES_AT_ONCE
+
+    def wait(self, resume: Callable[[], None]) -> None:
+        """Call ``resume`` in a later iteration of the event loop, after those that wait already."""
+        self._long_bytes = 0
+        self._waiting.append(resume)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._waiting and not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._continue)
+
+    def _continue(self) -> None:
+        try:
+            for _ in range(min(CONTINUED_AT_ONCE, len(self._waiting))):
+                self._waiting.popleft()()
+        finally:
+            self._is_scheduled = False
+            self._schedule()
+
+
+# By event loop, because a process may run several, each in its own thread.
+_turns: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ReceiveTurns]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def receive_turns(loop: asyncio.AbstractEventLoop) -> ReceiveTurns:
+    """Return the turns of an event loop, which all its connections share."""
+    turns = _turns.get(loop)
+    if turns is None:
+        turns = _turns[loop] = ReceiveTurns()
+    return turns
