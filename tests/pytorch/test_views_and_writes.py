@@ -6,6 +6,7 @@ every tensor of the program is compared.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -279,10 +280,37 @@ def test_another_shape_in_place_leaves_the_elements_of_views(
     assert seen[0] == seen[1]
 
 
-def test_another_size_of_the_storage_is_refused_by_name(device: Any) -> None:
-    x = torch.zeros(2, device=device)
-    with pytest.raises((NotImplementedError, RuntimeError), match="resize_"):
-        x.resize_(3)
+def resized(place: Any) -> list[Any]:
+    x = torch.arange(6.0).reshape(2, 3).to(place)
+    whole, row, copied = x.detach(), x[1], x.clone()
+    x.resize_(4)  # the storage keeps its elements
+    x.add_(10)
+    seen = [x.clone(), whole.clone(), row.clone()]
+    row.resize_(2, 2)[0].mul_(2)  # one element more than the storage has
+    whole.sub_(1)
+    column = copied[:, 1].resize_(3)
+    copied.resize_as_(torch.zeros(3, 2))
+    images = (
+        torch.zeros(2, 2, 2, 2).to(place).resize_(1, 2, 2, 3, memory_format=torch.channels_last)
+    )
+    return [*seen, row[0], whole, x, column, copied, images.zero_()]
+
+
+def test_a_resized_tensor_has_the_elements_of_its_storage(device: Any) -> None:
+    for ours, theirs in zip(resized(device), resized("cpu"), strict=True):
+        assert ours.tolist() == theirs.tolist()
+        assert layout_of(ours) == layout_of(theirs)
+
+
+def test_an_output_without_elements_takes_random_numbers(device: Any) -> None:
+    assert torch.rand(2, 3, out=torch.empty(0, device=device)).shape == (2, 3)
+
+
+def test_a_view_of_parts_of_complex_numbers_cannot_be_enlarged(device: Any) -> None:
+    parts = torch.view_as_real(torch.zeros(2, dtype=torch.complex64, device=device))
+    with pytest.raises(NotImplementedError, match="clone"):
+        parts.resize_(5)
+    assert parts.resize_(3).tolist() == [0, 0, 0]
 
 
 def test_a_tensor_that_is_set_shares_the_elements_of_the_other(device: Any) -> None:
@@ -354,15 +382,76 @@ def test_an_expanded_tensor_can_be_filled(device: Any, value: Any) -> None:
         x[:1].expand(4).mul_(2)
 
 
-def test_an_expanded_tensor_can_be_filled_by_a_mask(device: Any) -> None:
-    mask = torch.tensor([[True, False, False], [False, False, True]])
+# Writes that the CPU carries out on expanded tensors.
+EXPANDED_WRITES: dict[str, Callable[[Any], Any]] = {
+    "fill_": lambda x: x.fill_(2),
+    "zero_": lambda x: x.zero_(),
+    "masked_fill_": lambda x: x.masked_fill_(
+        torch.tensor([[True, False, False], [False, False, True]]).to(x.device), 7.0
+    ),
+    "index_fill_": lambda x: x.index_fill_(1, torch.tensor([0, 2]).to(x.device), 5.0),
+    "index_fill_ of rows": lambda x: x.index_fill_(0, torch.tensor([1]).to(x.device), 5.0),
+    "tril_": lambda x: x.tril_(),
+    "triu_": lambda x: x.triu_(1),
+    "threshold": lambda x: torch.nn.functional.threshold_(x, 0.5, 9.0),
+    "columns": lambda x: x.__setitem__((slice(None), [0, 2]), 3.0),
+    "rows": lambda x: x.__setitem__([0], 3.0),
+    "values of rows": lambda x: x.__setitem__([0, 1], torch.ones(2, 3).to(x.device)),
+    "pairs": lambda x: x.__setitem__(([0, 1], [1, 1]), 4.0),
+    "a mask of rows": lambda x: x.__setitem__(torch.tensor([True, False]).to(x.device), 6.0),
+    "accumulated": lambda x: x.index_put_(
+        (torch.tensor([0, 1, 1]).to(x.device),), torch.ones(3).to(x.device), accumulate=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXPANDED_WRITES)
+@pytest.mark.parametrize("shape", [(3,), (2, 1), (1, 1)])
+def test_an_expanded_tensor_is_written_as_on_the_cpu(
+    device: Any, name: str, shape: tuple[int, ...]
+) -> None:
     seen = []
     for place in ("cpu", device):
-        x = torch.arange(3.0, device=place)
+        base = torch.arange(8.0).to(place)
+        x = base[1 : 1 + math.prod(shape)].reshape(shape)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch deprecates it
-            x.expand(2, 3).masked_fill_(mask.to(place), 7.0)
-            y = torch.zeros(2, 1, device=place)
-            y.expand(2, 3).masked_fill_(mask.to(place), 2.0)
-        seen.append((x.tolist(), y.tolist()))
+            EXPANDED_WRITES[name](x.expand(2, 3))
+        seen.append((base.tolist(), x.tolist()))
     assert seen[0] == seen[1]
+
+
+# In-place operations whose functional overload has another name or another order of arguments.
+RENAMED: dict[str, Callable[[Any], Any]] = {
+    "ldexp_": lambda x: x.ldexp_(torch.tensor(3).to(x.device)),
+    "polygamma_": lambda x: x.polygamma_(1),
+    "rrelu_": lambda x: torch.nn.functional.rrelu_(x),
+    "fill_ of complex numbers": lambda x: x.to(torch.complex64).fill_(True),
+}
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_a_write_by_another_name_has_the_result_of_the_cpu(device: Any, name: str) -> None:
+    seen = []
+    for place in ("cpu", device):
+        base = torch.arange(-2.5, 9.5).reshape(3, 4).to(place)
+        seen.append((RENAMED[name](base[:, 1::2]).cpu(), base.cpu()))
+    torch.testing.assert_close(seen[0], seen[1])
+
+
+def test_random_numbers_are_written_to_all_dtypes_that_the_cpu_writes(device: Any) -> None:
+    for dtype in (torch.bool, torch.uint8, torch.int64, torch.float16, torch.float32):
+        drawn = torch.zeros(200, dtype=dtype, device=device).random_().cpu()
+        assert 0 <= drawn.double().min() < drawn.double().max()
+    assert set(torch.zeros(200, device=device).random_(3).tolist()) == {0.0, 1.0, 2.0}
+    drawn = torch.zeros(4000, dtype=torch.complex64, device=device).normal_(1, 2).cpu()
+    assert drawn.mean().item() == pytest.approx(1, abs=0.2)
+    assert drawn.std().item() == pytest.approx(2, abs=0.2)
+    drawn = torch.zeros(4000, dtype=torch.complex64, device=device).uniform_().cpu()
+    assert drawn.imag.mean().item() == pytest.approx(0.5, abs=0.1)
+    with pytest.raises(NotImplementedError):
+        torch.zeros(2, dtype=torch.int64, device=device).normal_()
+    with pytest.raises(NotImplementedError):
+        torch.zeros(2, dtype=torch.int64, device=device).uniform_()
+    with pytest.raises(NotImplementedError):
+        torch.zeros(2, dtype=torch.complex64, device=device).random_()

@@ -437,7 +437,8 @@ def write(x: BurnTensor, value: br.Tensor) -> None:
         if value.dtype.is_complex and not dtype.is_complex:
             value = br.real(value)
         value = converted_to(value, dtype)
-    if x._is_whole and storage.value is not None:
+    # ``resize_`` of another tensor may have enlarged the storage.
+    if x._is_whole and storage.value is not None and storage.value.shape == spec.shape:
         storage.value = value
         storage.version += 1
     else:

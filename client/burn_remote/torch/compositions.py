@@ -13,6 +13,8 @@ from typing import Any, Final
 import torch
 from torch.nn import functional
 
+from burn_remote.torch.burn_tensor import alias, geometry_of
+from burn_remote.torch.geometry import Geometry, row_major
 from burn_remote.torch.value_conversion import Handler
 
 __all__ = ["COMPOSITIONS", "FUNCTIONAL_COMPOSITIONS"]
@@ -151,6 +153,29 @@ def _rrelu(x: Any, noise: Any, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
+def _rrelu_in_place(x: Any, noise: Any, *args: Any, **kwargs: Any) -> Any:
+    return x.copy_(_rrelu(x, noise, *args, **kwargs))
+
+
+def _resize(x: Any, size: Any, *, memory_format: Any = None) -> Any:
+    """Give a tensor another size, with the elements that lie there; further ones are 0."""
+    size, known = tuple(size), geometry_of(x)
+    if memory_format in (None, torch.preserve_format):
+        if size == known.size:
+            return x
+        stride = row_major(size)
+    else:
+        stride = torch.empty(size, device="meta", memory_format=memory_format).stride()
+    shown = Geometry(size, tuple(stride), known.offset)
+    x._storage.grow(shown.end)
+    x.data = alias(x, shown, None)
+    return x
+
+
+def _resize_as(x: Any, template: Any, *, memory_format: Any = None) -> Any:
+    return _resize(x, template.shape, memory_format=memory_format)
+
+
 def _set(target: Any, source: Any) -> Any:
     """Let a tensor share the elements of another one (``Tensor.set_``)."""
     target.data = source
@@ -180,7 +205,10 @@ _OTHERS: Final[dict[str, Callable[..., Any]]] = {
     # Burn devices have no nested tensors. After ``False``, encoders hide padding by masks.
     "_nested_tensor_from_mask_left_aligned": lambda x, mask: False,
     "equal": _equal,
+    "resize_": _resize,
+    "resize_as_": _resize_as,
     "rrelu_with_noise": _rrelu,
+    "rrelu_with_noise_": _rrelu_in_place,
     "set_.source_Tensor": _set,
 }
 

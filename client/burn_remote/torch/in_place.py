@@ -19,11 +19,11 @@ from burn_remote.torch.burn_tensor import (
     check_cast,
     unset,
     value_of,
-    without_repetition,
     write,
 )
 from burn_remote.torch.call_plans import Planner
 from burn_remote.torch.decompositions import decomposed, refusal
+from burn_remote.torch.expanded_writes import EXPANDED_WRITES, is_expanded
 from burn_remote.torch.result_strides import strides_of_results
 from burn_remote.torch.value_conversion import Handler, Values, name_of
 
@@ -40,10 +40,6 @@ _FUNCTIONAL_NAMES: Final = {
     "transpose_": "transpose.int",
     "_log_softmax.out": "_log_softmax",
 }
-
-# These may write to expanded tensors, because all elements that they write get the same value.
-_FILLS: Final = frozenset({"fill_.Scalar", "fill_.Tensor"})
-_MASKED_FILLS: Final = frozenset({"masked_fill_.Scalar", "masked_fill_.Tensor"})
 
 
 def writing(func: Any, resolve: Resolve) -> Handler:
@@ -73,9 +69,15 @@ def functional_overload(func: Any, is_out: bool) -> Any:
     if not is_out:
         if not packet.endswith("_"):
             return None
-        return overload(packet[:-1] + (f".{kind}" if kind else ""))
+        named = overload(packet[:-1] + (f".{kind}" if kind else ""))
+        if named is not None and any("Tensor" in str(one.type) for one in named._schema.arguments):
+            return named
+        # ``ldexp_`` is ``ldexp.Tensor``: ``ldexp`` without a name takes Python's numbers.
+        packet = packet[:-1]
     wanted = _inputs(func)
-    found = getattr(torch.ops.aten, packet)
+    found = getattr(torch.ops.aten, packet, None)
+    if found is None:
+        return None
     for each in found.overloads():
         candidate = getattr(found, each)
         if not candidate._schema.is_mutable and _inputs(candidate) == wanted:
@@ -149,8 +151,11 @@ def _own_defaults(func: Any, functional: Any) -> dict[int, Any]:
 def _in_place(func: Any, functional: Any, resolve: Resolve) -> Handler:
     compute = _values_of(functional, resolve)
     defaults = _own_defaults(func, functional)
-    fills = name_of(func) in _FILLS
-    fills_by_mask = name_of(func) in _MASKED_FILLS
+    to_expanded = EXPANDED_WRITES.get(name_of(func))
+    # ``polygamma(n, x)`` is ``x.polygamma_(n)``.
+    names = [one.name for one in func._schema.arguments]
+    order = [names.index(one.name) for one in functional._schema.arguments if one.name in names]
+    is_reordered = order != sorted(order)
     is_absolute = name_of(func) == "abs_"
 
     def handle(args: Any, kwargs: dict[str, Any]) -> Any:
@@ -162,24 +167,17 @@ def _in_place(func: Any, functional: Any, resolve: Resolve) -> Handler:
             )
         if len(args) in defaults:
             args = (*args, *[x for place, x in sorted(defaults.items()) if place >= len(args)])
-        written = without_repetition(target) if fills or fills_by_mask else target
-        if written is not target:
-            others = (_mask_of(written, target, args[1]), *args[2:]) if fills_by_mask else args[1:]
-            args = (written, *others)
+        if to_expanded is not None and is_expanded(target):
+            to_expanded(target, *args[1:], **kwargs)
+            return target
         if is_absolute and target.is_complex():
             raise RuntimeError("In-place abs is not supported for complex tensors.")
-        value = compute(args, kwargs)
+        value = compute([args[at] for at in order] if is_reordered else args, kwargs)
         check_cast(value, target)
-        write(written, value)
+        write(target, value)
         return target
 
     return handle
-
-
-def _mask_of(written: BurnTensor, target: BurnTensor, mask: Any) -> Any:
-    """Return which elements a mask of an expanded tensor selects, each of them once."""
-    repeated = [axis for axis, n in enumerate(written.shape) if n != target.shape[axis]]
-    return mask.expand(target.shape).any(dim=repeated, keepdim=True)
 
 
 def _into_outputs(functional: Any, outputs: list[str], resolve: Resolve) -> Handler:

@@ -14,6 +14,7 @@ import burn_remote as br
 from burn_remote.dispatch.operators import reshaped
 from burn_remote.functions.casting import converted_to
 from burn_remote.torch.aten.shapes import strided_positions
+from burn_remote.torch.errors import UnsupportedOperation
 from burn_remote.torch.geometry import Geometry, is_contiguous, order_of_dense, selection_of
 from burn_remote_protocol.dtypes import DType
 
@@ -88,6 +89,19 @@ class Storage:
 
     def _become_unordered(self, new: Tensor, order: tuple[int, ...]) -> None:
         self.value, self.unset, self.unordered = None, None, (new, order)
+
+    def grow(self, count: int) -> None:
+        """Append zeros so that there are ``count`` elements, if there are fewer."""
+        if count <= self.count:
+            return
+        if self.value is None and self.unordered is None:
+            assert self.unset is not None  # one of value, unordered and unset is not None
+            self.unset = ((count,), *self.unset[1:])
+        else:
+            whole = self.whole()
+            added = br.zeros((count - whole.size,), dtype=whole.dtype, device=whole.device)
+            self._become(br.concat([br.flatten(whole), added]))
+        self.version += 1
 
     def read(self, geometry: Geometry) -> Tensor:
         """Return the elements that a geometry shows."""
@@ -204,6 +218,14 @@ class ReinterpretedStorage(Storage):
     @property
     def _shape(self) -> tuple[int, ...]:
         return self.whole().shape
+
+    def grow(self, count: int) -> None:
+        """Refuse: the other storage may have elements of another size."""
+        if count > self.count:
+            raise UnsupportedOperation(
+                "resize_ cannot enlarge a view of the parts, or the conjugate, of a tensor on burn "
+                "devices; clone() it first"
+            )
 
     def whole(self) -> Tensor:
         """Return all elements."""

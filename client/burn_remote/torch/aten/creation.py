@@ -14,6 +14,7 @@ import numpy as np
 import burn_remote as br
 from burn_remote.functions.casting import converted_to
 from burn_remote.torch.aten.promotion import cast, default_float
+from burn_remote.torch.aten.shapes import view_as_complex, view_as_real
 from burn_remote.torch.aten.table import aten
 from burn_remote.torch.dtypes import dtype_from_torch
 from burn_remote_protocol.dtypes import DType
@@ -61,7 +62,9 @@ def _as(dtype: DType, number: Any) -> Any:
         return bool(number)
     if dtype.is_integer:
         return int(number)
-    return number if dtype.is_complex or type(number) is complex else float(number)
+    if dtype.is_complex:
+        return complex(number)
+    return number if type(number) is complex else float(number)
 
 
 @aten("zeros_like", "empty_like")
@@ -231,13 +234,25 @@ def randn_like(x: Tensor, *, dtype: Any = None, device: Any = None, **layout: An
     return br.random.normal(x.shape, dtype=_dtype(dtype, x.dtype), device=device or x.device)
 
 
+def _check_floating(name: str, x: Tensor) -> None:
+    if not x.dtype.is_floating and not x.dtype.is_complex:
+        raise NotImplementedError(f"{name} draws floats and complex numbers, not {x.dtype}")
+
+
 @aten("uniform")
 def uniform(x: Tensor, from_: float = 0.0, to: float = 1.0, *, generator: Any = None) -> Tensor:
+    _check_floating("uniform_", x)
+    if x.dtype.is_complex:
+        return view_as_complex(uniform(view_as_real(x), from_, to))
     return br.random.uniform(x.shape, low=from_, high=to, dtype=x.dtype, device=x.device)
 
 
 @aten("normal_functional")
 def normal(x: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Tensor:
+    _check_floating("normal_", x)
+    if x.dtype.is_complex:
+        # The variance is the sum of those of both parts.
+        return view_as_complex(normal(view_as_real(x), 0.0, std / math.sqrt(2))) + mean
     return br.random.normal(x.shape, mean=mean, std=std, dtype=x.dtype, device=x.device)
 
 
@@ -259,8 +274,37 @@ def exponential(x: Tensor, lambd: float = 1.0, *, generator: Any = None) -> Tens
 
 @aten("random.from")
 def random_from(x: Tensor, from_: int, to: int | None, *, generator: Any = None) -> Tensor:
+    if x.dtype.is_complex:
+        raise NotImplementedError(f"random_ draws integers and floats, not {x.dtype}")
     high = 2**53 if to is None else to
     return converted_to(br.random.integers(from_, high, x.shape, device=x.device), x.dtype)
+
+
+@aten("random.to")
+def random_to(x: Tensor, to: int, *, generator: Any = None) -> Tensor:
+    return random_from(x, 0, to)
+
+
+@aten("random")
+def random(x: Tensor, *, generator: Any = None) -> Tensor:
+    """Draw integers from 0 to the largest that the dtype represents with all smaller ones.
+
+    Those of 64 bits are below 2^53.
+    """
+    return random_from(x, 0, _COUNTS.get(x.dtype, 2**53))
+
+
+# The numbers that ``random_`` draws from, where there are fewer than 2^53.
+_COUNTS = {
+    br.bool: 2,
+    br.uint8: 2**8,
+    br.int8: 2**7,
+    br.int16: 2**15,
+    br.int32: 2**31,
+    br.float32: 2**24 + 1,
+    br.float16: 2**11 + 1,
+    br.bfloat16: 2**8 + 1,
+}
 
 
 @aten("native_dropout")

@@ -28,7 +28,9 @@ def overload(name: str) -> Any:
     """
     packet_name, _, overload_name = name.partition(".")
     packet = getattr(torch.ops.aten, packet_name, None)
-    return None if packet is None else getattr(packet, overload_name or "default", None)
+    if packet is None or (overload_name or "default") not in packet.overloads():
+        return None
+    return getattr(packet, overload_name or "default")
 
 
 def implement(name: str, function: Callable[..., Any]) -> None:
