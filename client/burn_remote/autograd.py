@@ -46,8 +46,8 @@ def grad(
     """
     roots = [outputs] if is_tensor(outputs) else [*outputs]
     wanted = [inputs] if is_tensor(inputs) else [*inputs]
-    handles = [tracked_handle(one, "the gradient") for one in roots]
-    sources = [tracked_handle(one, "the gradient with respect").source for one in wanted]
+    handles = [tracked_handle(one, "the gradient of") for one in roots]
+    sources = [tracked_handle(one, "the gradient with respect to").source for one in wanted]
     given: Sequence[Tensor | None] = [None] * len(roots)
     if grad_outputs is not None:
         given = [grad_outputs] if is_tensor(grad_outputs) else [*grad_outputs]

@@ -154,9 +154,13 @@ class HandshakeRefused(BurnRemoteError):
 
 
 class ConnectionLost(BurnRemoteError, ConnectionError):
-    """The connection to a server broke; results that were not yet read are lost."""
+    """The connection to a server broke; results that were not yet read are lost.
+
+    ``close_reason`` is the reason that the other end gave when it closed the connection, if any.
+    """
 
     code = "connection_lost"
+    close_reason: str = ""
 
 
 class SessionLost(ConnectionLost):

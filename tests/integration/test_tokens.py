@@ -182,3 +182,9 @@ def test_a_token_in_an_address_stays_out_of_the_servers_log(tmp_path: Path) -> N
     text = (tmp_path / "log").read_text()
     assert "session opened" in text
     assert ALICE not in text
+
+
+def test_a_refused_token_is_not_explained_by_a_panic_of_burn(guarded: RunningServer) -> None:
+    with pytest.raises(br.ConnectionLost, match=r"set BURN_REMOTE_TOKEN$") as caught:
+        br.RemoteDevice(guarded.address, dialect="burn-0.21")
+    assert caught.value.close_reason.startswith("this server requires a token")

@@ -202,7 +202,7 @@ def _mapped(
 def _matching(value: Any, known: Sequence[Any], other: Any, place: _Place | None) -> list[Any]:
     """Return the members of another container in the order of the first one's."""
     if type(other) is not type(value):
-        seen = f"{type(value).__name__} and {type(other).__name__}"
+        seen = f"expected {type(value).__name__}, not {type(other).__name__}"
         raise ArgumentMismatch(f"the containers differ{_where(place)}: {seen}")
     if isinstance(value, dict):
         missing = [key for key in known if key not in other]
@@ -213,7 +213,7 @@ def _matching(value: Any, known: Sequence[Any], other: Any, place: _Place | None
         return [other[key] for key in known]
     found = [*members(other)]
     if len(found) != len(known):
-        seen = f"{len(known)} and {len(found)} members"
+        seen = f"expected a {type(value).__name__} of {len(known)}, not of {len(found)}"
         raise ArgumentMismatch(f"the containers differ{_where(place)}: {seen}")
     return found
 

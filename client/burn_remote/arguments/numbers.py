@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 
 from burn_remote.arguments.traced_numbers import TracedNumber
+from burn_remote.runner.interface import TensorHandle
+from burn_remote_protocol import dtypes
 from burn_remote_protocol.dtypes import Category, DType
 from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, UsageError, shown
 
@@ -134,8 +136,7 @@ def number_for(dtype: DType, value: Any) -> float:
         if least <= value <= most:
             return int(value)
         raise DTypeMismatch(
-            f"{shown(value)} does not fit in {dtype} ({least} to {most}); use a wider dtype: "
-            "x.astype(dtype) converts a tensor"
+            f"{shown(value)} does not fit in {dtype} ({least} to {most}){_wider(dtype, value)}"
         )
     plain = plain_number(value)
     if plain is not value:
@@ -176,10 +177,7 @@ def truncated_for(dtype: DType, number: float) -> float:
 def check_number(value: object) -> None:
     """Raise ``ArgumentMismatch`` for anything but a number, such as an array or ``None``."""
     if not is_number(value):
-        raise ArgumentMismatch(
-            f"expected a tensor or a number, not {type(value).__name__}; "
-            "burn_remote.tensor(data, device=…) makes a tensor of data"
-        )
+        raise _not_a_number(value, "…")
 
 
 def refuse_elements(value: object) -> None:
@@ -225,8 +223,14 @@ def _refusal(dtype: DType, value: object) -> Exception:
     seen = type(value)
     if seen not in _NUMBERS:
         return _not_a_number(value)
+    if seen is complex and dtype.is_complex:  # as a bound, for example of clip
+        return DTypeMismatch(
+            f"this operation takes no complex number, such as {value!r}; use real parts: "
+            "number.real, burn_remote.real(x)"
+        )
     if seen is complex:
-        advice = "make a tensor of the number with burn_remote.tensor(number)"
+        wide = dtypes.C128 if dtype is dtypes.F64 else dtypes.C64
+        advice = f"use the dtype {wide}: x.astype(burn_remote.{wide}) converts a tensor"
     elif dtype.category is Category.QUANTIZED:
         advice = "dequantize the tensor first with x.dequantize()"
     elif dtype.is_bool:
@@ -240,13 +244,35 @@ def _refusal(dtype: DType, value: object) -> Exception:
     )
 
 
-def _not_a_number(value: object) -> ArgumentMismatch:
+def _wider(dtype: DType, value: int) -> str:
+    """Return the advice for an integer that ``dtype`` cannot hold."""
+    (least, most), same_kind = bounds_of(dtype), [dtype.category]
+    wanted = same_kind if value > most else []
+    for category in (*wanted, Category.INT):
+        for wide in sorted(dtypes.ALL_DTYPES, key=lambda one: one.itemsize):
+            if wide.category is category:
+                low, high = bounds_of(wide)
+                if low <= min(least, value) and max(most, value) <= high:
+                    return f"; use {wide}: x.astype(burn_remote.{wide}) converts a tensor"
+    try:
+        float(value)
+    except OverflowError:
+        return ""
+    return "; use float64, which may round it: x.astype(burn_remote.float64) converts a tensor"
+
+
+def _not_a_number(value: object, device: str = "x.device") -> ArgumentMismatch:
+    if isinstance(getattr(value, "handle", None), TensorHandle):
+        return ArgumentMismatch(
+            "expected a number, not a tensor; x.item() reads the number of a tensor with one "
+            "element"
+        )
     if isinstance(value, np.ndarray):
         return ArgumentMismatch(
-            "expected a tensor or a number, not an array; send the array to the tensor's device "
-            "first: burn_remote.tensor(array, device=x.device)"
+            "expected a tensor or a number, not a numpy.ndarray; send the array to the device "
+            f"first: burn_remote.tensor(array, device={device})"
         )
     way = ""
     if isinstance(value, list | tuple):
-        way = "; burn_remote.tensor(data, device=x.device) makes a tensor of a list"
+        way = f"; burn_remote.tensor(data, device={device}) makes a tensor of a list"
     return ArgumentMismatch(f"expected a tensor or a number, not {type(value).__name__}{way}")

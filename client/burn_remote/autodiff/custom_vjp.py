@@ -175,8 +175,14 @@ class _Call:
         found: list[Any] = []
 
         def take(argument: Any, gradient: Any) -> None:
-            if type(argument) is Saved:
-                found.append(gradient)
+            if type(argument) is not Saved:
+                return
+            if gradient is not None and _handle(gradient) is None:
+                raise ArgumentMismatch(
+                    f"a gradient that the backward function of {self._name} returns must be a "
+                    f"tensor or None, not {gradient!r:.100}"
+                )
+            found.append(gradient)
 
         for argument, gradient in zip(self._arguments, answer, strict=True):
             if gradient is None:

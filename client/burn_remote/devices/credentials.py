@@ -23,15 +23,16 @@ def checked_token(token: str | None) -> str | None:
     if token is not None and not isinstance(token, str):
         # The message omits the value, because errors end up in logs.
         raise ArgumentMismatch(f"a token is text, not of type {type(token).__name__}")
-    source, text = "token=…", token
+    source, text, way = "token=…", token, "omit it"
     if text is None:
         # An empty variable counts as not set, as is usual.
         source, text = f"${TOKEN_VARIABLE}", os.environ.get(TOKEN_VARIABLE) or None
+        way = "unset it"
     if text is None:
         return None
     stripped = text.strip()
     if not stripped:
-        raise UsageError(f"{source} is empty; omit it if the server requires no token")
+        raise UsageError(f"{source} is empty; {way} if the server requires no token")
     return stripped
 
 

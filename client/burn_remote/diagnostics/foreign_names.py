@@ -562,7 +562,7 @@ KEYWORDS: Final = {
     "foreach": _ONE_TASK,
     "fullgraph": "not needed; a function is recorded completely, or refused",
     "fused": _ONE_TASK,
-    "initial": "burn_remote.maximum(result, number)",
+    "initial": "result + number for a sum, burn_remote.maximum(result, number) for a maximum",
     "inplace": _IMMUTABLE,
     "learning_rate": "lr=",
     "memory_format": _LAYOUT,
@@ -658,7 +658,8 @@ def similar_name(name: str, known: Collection[str]) -> str | None:
     """Return the most similar of the known names, or ``None`` if none is similar."""
     if name.startswith("_"):  # libraries look for protocols such as __array_interface__
         return None
-    found = difflib.get_close_matches(name, known, n=1, cutoff=SIMILARITY)
+    public = [one for one in known if not one.startswith("_")]
+    found = difflib.get_close_matches(name, public, n=1, cutoff=SIMILARITY)
     return found[0] if found else None
 
 

@@ -63,16 +63,20 @@ def checked_operation(given: Any, dtypes: Sequence[DType]) -> ReduceOperation:
     operation = _named_operation(given)
     for dtype in dtypes:
         if not (dtype.is_floating or dtype.is_integer):
-            instead = "x.astype(burn_remote.int32)" if dtype.is_bool else "x.dequantize()"
-            raise DTypeMismatch(
-                f"{dtype} tensors have no {operation.value}; convert them with {instead}"
-            )
+            raise DTypeMismatch(f"{dtype} tensors have no {operation.value}; {_conversion(dtype)}")
         if operation is ReduceOperation.MEAN and dtype.is_integer:
             raise DTypeMismatch(
                 f"a mean of {dtype} tensors would round; use 'sum', or convert them with "
                 "x.astype(burn_remote.float32)"
             )
     return operation
+
+
+def _conversion(dtype: DType) -> str:
+    if dtype.is_complex:
+        return "reduce burn_remote.real(x) and burn_remote.imag(x)"
+    instead = "x.astype(burn_remote.int32)" if dtype.is_bool else "x.dequantize()"
+    return f"convert them with {instead}"
 
 
 def reduced(tensors: Sequence[Tensor], operation: ReduceOperation) -> Tensor:

@@ -67,7 +67,7 @@ def assign_item(x: Tensor, index: Any, value: Any, /) -> None:
             stacklevel=2,
         )
     try:
-        is_leaf = is_parameter(x, "x[…] =", "y = x.set(index, value)")
+        is_leaf = is_parameter(x, "x[index] =", "y = x.set(index, value)")
         new = _converted(x, value)
         if is_tensor(index) and index.dtype.is_bool and is_tensor(new):
             changed = _with_rows(x, index, new)
@@ -88,7 +88,9 @@ def _converted(x: Tensor, value: Any) -> Any:
     if value.__class__ is bool and not dtype.is_bool:
         return int(value)
     if isinstance(value, list | tuple) and holds_tensors(value):
-        raise ArgumentMismatch("the value is a list of tensors; write x[…] = stack([y, z])")
+        raise ArgumentMismatch(
+            "the value is a list of tensors; write x[index] = burn_remote.stack([y, z])"
+        )
     if isinstance(value, np.ndarray | list | tuple):
         return upload(x, as_array(value, dtype))
     if not is_tensor(value):
@@ -99,7 +101,7 @@ def _converted(x: Tensor, value: Any) -> Any:
     if given is not dtype and not are_floats and promoted(dtype, given) is not dtype:
         raise DTypeMismatch(
             f"{given} cannot be stored in {x.handle.spec} without changing values; write "
-            "x[…] = value.astype(x.dtype)"
+            "x[index] = value.astype(x.dtype)"
         )
     return converted_to(value, dtype)
 

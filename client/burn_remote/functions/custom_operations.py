@@ -58,7 +58,8 @@ def custom(
         raise ArgumentMismatch(f"the name of an operation must be a str, not {name!r}")
     if not 0 < len(name) <= MAX_NAME_CHARACTERS:
         raise UsageError(
-            f"the name of an operation must have 1 to {MAX_NAME_CHARACTERS} characters"
+            f"the name of an operation must have 1 to {MAX_NAME_CHARACTERS} characters, not "
+            f"{len(name):,}"
         )
     if isinstance(outputs, TensorSpec):
         (out,) = custom(name, *inputs, outputs=[outputs])

@@ -74,7 +74,7 @@ def reshape(
     if isinstance(shape, str | DType):
         raise ArgumentMismatch(
             f"the elements cannot be reinterpreted as {shape}; write x.astype(dtype) to convert "
-            "them, or burn_remote.tensor(x.numpy().view(dtype))"
+            "them, or burn_remote.tensor(x.numpy().view(dtype), device=x.device)"
         )
     target = normal_shape((shape, *sizes) if sizes else shape)  # type: ignore[arg-type]
     if -1 in target:

@@ -77,8 +77,11 @@ def _extended(x: Tensor, borders: list[tuple[int, int]], mode: str) -> Tensor:
 
 
 def _whole_numbers(pad: Sequence[int]) -> list[int]:
-    if not isinstance(pad, list | tuple):
-        raise ArgumentMismatch(f"pad must be pairs of integers, such as (1, 1), not {pad!r}")
+    if not isinstance(pad, list | tuple) or any(isinstance(one, list | tuple) for one in pad):
+        raise ArgumentMismatch(
+            "pad must be one list of integers, two for each axis from the last one on, such as "
+            f"(left, right, top, bottom), not {pad!r:.100}"
+        )
     return [whole_number("each number in pad", size, -MAX_ELEMENTS, MAX_ELEMENTS) for size in pad]
 
 

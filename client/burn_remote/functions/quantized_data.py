@@ -75,7 +75,12 @@ def quantized_tensor(
     if integers.dtype.kind not in "iu" or (
         integers.size and not (integers.min() >= least and integers.max() <= most)
     ):
-        raise UsageError(f"values of {scheme.value} must be integers from {least} to {most}")
+        seen = f"an array of {integers.dtype}"
+        if integers.dtype.kind in "iu":
+            seen = f"from {integers.min()} to {integers.max()}"
+        raise UsageError(
+            f"values of {scheme.value} must be integers from {least} to {most}, not {seen}"
+        )
     body = _packed(np.ascontiguousarray(integers, np.int8).reshape(-1), scheme)
     content = body.tobytes() + numbers.astype("<f4").tobytes()
     data = TensorData(content, integers.shape, DType.quantized(scheme))

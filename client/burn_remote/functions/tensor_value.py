@@ -259,7 +259,10 @@ class TensorValue:
     def __index__(self) -> int:
         """Wait for the only element. Raises ``DTypeMismatch`` unless it is an integer."""
         if not self.dtype.is_integer:
-            raise DTypeMismatch(f"{self.handle.spec} cannot be an index; an index is an integer")
+            raise DTypeMismatch(
+                f"{self.handle.spec} cannot be an index, which is an integer; int(x) truncates the "
+                "element"
+            )
         return int(self.item())
 
     def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> Array:

@@ -72,8 +72,8 @@ __all__ = [
 ]
 
 UNTRACKED: Final = (
-    "no tensor that it was computed from is tracked; call w.requires_grad_() on the parameters "
-    "before computing it, outside no_grad"
+    "the tensor is not tracked; call w.requires_grad_() on the parameters before computing "
+    "anything from them, outside no_grad"
 )
 
 
@@ -225,7 +225,7 @@ def retain_grad(x: Tensor, /) -> None:
     Later backward passes add to it. Does nothing for a leaf. Raises ``UsageError`` for an untracked
     tensor.
     """
-    source = tracked_handle(x, "retain_grad()").source
+    source = tracked_handle(x, "retain_grad() of").source
     if type(source) is Leaf:
         return
     node, place = _node_and_place(source)
@@ -289,10 +289,10 @@ def register_hook(x: Tensor, hook: Callable[[Tensor], Tensor | None], /) -> Hook
     handle = x.handle
     source = handle.source if isinstance(handle, TrackedHandle) else None
     if type(source) is not Leaf:
-        raise UsageError(
-            f"{handle.spec} is not a tracked leaf; hooks can be registered on leaves only, after "
-            "x.requires_grad_()"
-        )
+        way = "call x.requires_grad_() first"
+        if source is not None:
+            way = "burn_remote.autograd.grad(loss, x) returns the gradient of any tensor"
+        raise UsageError(f"{handle.spec} is not a tracked leaf, and only leaves have hooks; {way}")
     if source.hooks is None:
         source.hooks = {}
     number = next(_hook_numbers)
@@ -321,7 +321,7 @@ def backward(
     an operation has no gradient; ``ShapeMismatch`` if ``gradient`` is missing or has another shape;
     and ``DTypeMismatch`` or ``DeviceMismatch`` if its dtype or device is another.
     """
-    handle = tracked_handle(x, "backward()")
+    handle = tracked_handle(x, "backward() of")
     seed = one_for(type(x), handle) if gradient is None else checked_seed(x, gradient, "gradient=")
     if gradient is None and handle.spec.size != 1:
         raise ShapeMismatch(
@@ -421,7 +421,7 @@ def tracked_handle(x: Tensor, purpose: str) -> TrackedHandle:
     """Return the handle of a tracked tensor. Raises ``UsageError`` for any other tensor."""
     handle = x.handle
     if not isinstance(handle, TrackedHandle):
-        raise UsageError(f"{purpose} of {handle.spec}, which is not tracked: {UNTRACKED}")
+        raise UsageError(f"{purpose} {handle.spec} is impossible: {UNTRACKED}")
     return handle
 
 
@@ -480,7 +480,7 @@ def assign_gradients(leaves: Sequence[Leaf], grads: Sequence[Tensor]) -> None:
 
 
 def _leaf_of(x: Tensor) -> Leaf:
-    source = node_of(tracked_handle(x, "the gradient").source)
+    source = node_of(tracked_handle(x, "the gradient with respect to").source)
     if type(source) is not Leaf:
         raise UsageError(
             f"{x.handle.spec} in inputs= is not a leaf; burn_remote.autograd.grad(loss, x) returns "

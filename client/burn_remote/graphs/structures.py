@@ -87,7 +87,7 @@ def _static(value: Any, statics: list[Any]) -> Hashable:
     if isinstance(value, np.ndarray):
         raise ArgumentMismatch(
             f"an array of shape {list(value.shape)} is an argument of a compiled function; pass "
-            "burn_remote.tensor(array), because the function would keep the first array"
+            "burn_remote.tensor(array, device=…), because the function would keep the first array"
         )
     statics.append(value)
     return exact(value)

@@ -196,7 +196,10 @@ def _check_options(
     names: Iterable[str] | None, dtype: AnyDType | None, nested: bool, like: Any, share: bool
 ) -> None:
     if like is not None and (names is not None or nested or dtype is not None):
-        raise ArgumentMismatch("like= determines the names, the containers and the dtypes")
+        raise ArgumentMismatch(
+            "like= determines the names, the containers and the dtypes; omit names=, nested= and "
+            "dtype="
+        )
     if share and like is not None:
         raise ArgumentMismatch("share=True and like= cannot be used together; omit one of them")
     if isinstance(names, str):

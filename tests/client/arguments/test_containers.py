@@ -79,13 +79,13 @@ def test_data_classes_of_burn_remote_and_classes_themselves_are_leaves() -> None
 @pytest.mark.parametrize(
     "first, second, text",
     [
-        ({"a": [1]}, {"a": (1,)}, "differ at a: list and tuple"),
-        ({"a": [1, 2]}, {"a": [1]}, "differ at a: 2 and 1 members"),
+        ({"a": [1]}, {"a": (1,)}, "differ at a: expected list, not tuple"),
+        ({"a": [1, 2]}, {"a": [1]}, "differ at a: expected a list of 2, not of 1"),
         ({"a": {"b": 1}}, {"a": {"c": 1}}, "differ at a: the key 'b' is missing"),
         ({"a": 1}, {"a": 1, "c": 1}, "differ: the key 'c' is unexpected"),
-        ([Layer(1)], [Pair(1, 2)], "differ at 0: Layer and Pair"),
-        ([1], 2, "differ: list and int"),
-        ({"a": [{"b": [1]}]}, {"a": [{"b": 2}]}, r"differ at a\.0\.b: list and int"),
+        ([Layer(1)], [Pair(1, 2)], "differ at 0: expected Layer, not Pair"),
+        ([1], 2, "differ: expected list, not int"),
+        ({"a": [{"b": [1]}]}, {"a": [{"b": 2}]}, r"differ at a\.0\.b: expected list, not int"),
     ],
 )
 def test_containers_that_differ_are_refused_with_the_place(

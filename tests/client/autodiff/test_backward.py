@@ -314,7 +314,7 @@ def test_an_unused_input_is_refused_or_has_no_gradient(device: br.Device) -> Non
 
 
 def test_backward_of_an_untracked_tensor_is_refused(device: br.Device) -> None:
-    with pytest.raises(br.UsageError, match=r"not tracked: .*requires_grad_\(\)"):
+    with pytest.raises(br.UsageError, match=r"not tracked; .*requires_grad_\(\)"):
         device.tensor(1.0).backward()
 
 
@@ -504,7 +504,7 @@ def test_the_gradient_of_a_result_is_refused_with_the_line_that_made_it(
         _ = y.grad
     with pytest.raises(br.UsageError, match="not a tracked leaf"):
         y.grad = y
-    with pytest.raises(br.UsageError, match="hooks can be registered on leaves only"):
+    with pytest.raises(br.UsageError, match=r"only leaves have hooks; burn_remote\.autograd\.grad"):
         y.register_hook(print)
 
 
@@ -622,7 +622,7 @@ def test_each_output_of_an_operation_retains_its_own_gradient(device: br.Device)
 
 
 def test_the_gradient_of_an_untracked_tensor_cannot_be_retained(device: br.Device) -> None:
-    with pytest.raises(br.UsageError, match=r"retain_grad\(\) of .* which is not tracked"):
+    with pytest.raises(br.UsageError, match=r"retain_grad\(\) of .* is not tracked"):
         device.tensor([1.0]).retain_grad()
     with pytest.raises(br.UsageError, match=r"call x.retain_grad\(\) before the backward"):
         _ = (device.tensor([1.0]).requires_grad_() * 2.0).grad

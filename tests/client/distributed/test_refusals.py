@@ -48,7 +48,7 @@ def ones(devices: Devices, shape: tuple[int, ...] = (2,), **options: Any) -> lis
         (
             lambda d: [[ones(d)[0]], [ones(d)[1]] * 2],
             br.ArgumentMismatch,
-            "the containers differ: 1 and 2 members",
+            "the containers differ: expected a list of 1, not of 2",
         ),
         (lambda d: ones(d, dtype=br.bool), br.DTypeMismatch, r"bool tensors have no sum; .*int32"),
         (

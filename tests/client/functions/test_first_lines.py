@@ -359,7 +359,7 @@ pickle.dumps(br.LocalDevice()) | A
 # What an error says if it gives advice.
 WAYS: Final = (
     "in burn_remote: ", "write ", "pass x.numpy()", "did you mean", "makes a tensor of",
-    "x.astype(dtype) converts", "make another",
+    ") converts a tensor", "make another",
 )  # fmt: skip
 
 

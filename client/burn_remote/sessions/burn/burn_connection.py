@@ -103,7 +103,10 @@ class BurnConnection:
         if self._closing is not None:
             self.end(self._closing)
             return
-        lost = ConnectionLost(f"{error}; {self._release.collapse}{self._explain()}")
+        # A server that gives a reason, such as an unknown token, did not panic.
+        cause = "" if error.close_reason else f"; {self._release.collapse}"
+        lost = ConnectionLost(f"{error}{cause}{self._explain()}")
+        lost.close_reason = error.close_reason
         lost.__cause__ = error
         self.end(lost)
 

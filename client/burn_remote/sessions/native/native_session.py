@@ -461,6 +461,11 @@ class NativeSession:
 
     def check_files(self) -> None:
         """Raise ``Unsupported`` unless clients may load files of the server."""
+        if self.transfer_domain == "local":
+            raise Unsupported(
+                f"{self._connection.address} has no server whose files could be loaded; omit "
+                "server: to load a file of this machine"
+            )
         allowed = self.welcome.limits.get("files")
         if allowed is None:
             raise Unsupported(

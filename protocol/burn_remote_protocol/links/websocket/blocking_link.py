@@ -270,7 +270,9 @@ class BlockingWebSocket:
         if self._protocol.parser_exc is not None:
             raise self._stop(f"{self._address} broke the protocol: {self._protocol.parser_exc}")
         if self._protocol.close_rcvd is not None:
-            raise self._stop(f"{self._address} closed the connection: {self._protocol.close_rcvd}")
+            lost = self._stop(f"{self._address} closed the connection: {self._protocol.close_rcvd}")
+            lost.close_reason = self._protocol.close_rcvd.reason
+            raise lost
 
     def _advance(self, step: Callable[..., None], *arguments: Any, wait: float = 0) -> None:
         """Take one step of the protocol's state machine and send the frames it produces."""
