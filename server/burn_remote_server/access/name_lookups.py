@@ -1,46 +1,60 @@
-"""Lookups of host names, of which each token has one at a time.
+"""Lookups of host names, of which each party has one at a time.
 
-The event loop runs few lookups at a time (uvloop: two), and one that a name server does not answer
-takes 10 seconds or more. A client may name any host, so without turns one client could occupy all
-of them, and no other could reach a peer by name.
+A lookup that a name server does not answer takes 10 seconds or more, and cannot be stopped. A
+client may name any host. So without turns, one client could occupy all threads for lookups, and no
+other could reach a peer by name. Each lookup has a thread of its own, because event loops run few
+lookups at a time: uvloop runs two.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
+import threading
 import weakref
-from typing import Any, Final
+from typing import Final
 
-__all__ = ["NameLookups"]
+__all__ = ["MAX_LOOKUPS", "NameLookups", "addresses_of"]
+
+# Lookups that run at a time, each in a thread. A party has one, so this many parties with names
+# that no name server answers are needed to delay another one.
+MAX_LOOKUPS: Final = 64
 
 
 class NameLookups:
     """The lookups of one process. Belongs to the event loop's thread."""
 
     def __init__(self) -> None:
-        # Held as long as a lookup of the token runs or waits.
+        # Held as long as a lookup of the party runs or waits.
         self._turns: Final[weakref.WeakValueDictionary[str, asyncio.Lock]] = (
             weakref.WeakValueDictionary()
         )
+        self._threads: Final = asyncio.Semaphore(MAX_LOOKUPS)
 
-    async def find(self, host: str, port: int, token: str) -> list[str]:
+    async def find(self, host: str, port: int, party: str) -> list[str]:
         """Return the IP addresses of a host for TCP connections, as texts.
 
-        ``token`` is the name of the token whose client asks. Raises ``OSError``, ``UnicodeError``.
+        ``party`` names those who share a turn, as ``Host.open_fetches`` describes. Raises
+        ``OSError``, ``UnicodeError``.
         """
         if _is_numeric(host):
             return [host]
-        turn = self._turns.get(token)
+        turn = self._turns.get(party)
         if turn is None:
-            turn = self._turns[token] = asyncio.Lock()
+            turn = self._turns[party] = asyncio.Lock()
         await turn.acquire()
-        loop = asyncio.get_running_loop()
-        looking = loop.create_task(_look_up(loop, host, port))
+        try:
+            await self._threads.acquire()
+        except BaseException:
+            turn.release()
+            raise
+        looking = _look_up(host, port)
 
         # A lookup cannot be stopped: it occupies its thread, and the turn, after a timeout too.
-        def end(ended: asyncio.Task[list[str]]) -> None:
+        def end(ended: asyncio.Future[list[str]]) -> None:
+            self._threads.release()
             turn.release()
             if not ended.cancelled():
                 ended.exception()  # mark as retrieved; asyncio logs unretrieved exceptions
@@ -49,9 +63,39 @@ class NameLookups:
         return await asyncio.shield(looking)
 
 
-async def _look_up(loop: Any, host: str, port: int) -> list[str]:
-    answers = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+def addresses_of(host: str, port: int) -> list[str]:
+    """Ask the system for a host's addresses. Raises ``OSError``, ``UnicodeError``."""
+    answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(found[0]) for *_, found in answers]
+
+
+def _look_up(host: str, port: int) -> asyncio.Future[list[str]]:
+    """Look up a name in a thread, which does not delay the end of the process."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[list[str]] = loop.create_future()
+
+    def deliver(found: list[str] | Exception) -> None:
+        if future.done():
+            return
+        if isinstance(found, Exception):
+            future.set_exception(found)
+        else:
+            future.set_result(found)
+
+    def look_up() -> None:
+        found: list[str] | Exception
+        try:
+            found = addresses_of(host, port)
+        except Exception as error:
+            found = error
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            loop.call_soon_threadsafe(deliver, found)
+
+    try:
+        threading.Thread(target=look_up, name="name lookup", daemon=True).start()
+    except RuntimeError as error:  # the system has no more threads
+        deliver(OSError(str(error)))
+    return future
 
 
 def _is_numeric(host: str) -> bool:

@@ -120,11 +120,11 @@ class PeerRules:
             not isinstance(rule.host, str) or rule.host == name.lower() for rule in self._rules
         )
 
-    async def resolve(self, address: str, token: str = "") -> tuple[Address, list[str]]:
+    async def resolve(self, address: str, party: str = "") -> tuple[Address, list[str]]:
         """Resolve an address; return it parsed, and the IP addresses to connect to.
 
-        These are 1 to ``MAX_DIALLED`` addresses, in the order of the resolver. ``token`` is the
-        name of the token whose client names the address.
+        These are 1 to ``MAX_DIALLED`` addresses, in the order of the resolver. ``party`` are
+        those who share lookups, as ``NameLookups`` describes.
 
         Raises ``ConnectionFailed`` for a malformed address, ``TransferFailed`` for a forbidden one.
         """
@@ -138,7 +138,7 @@ class PeerRules:
         numeric: list[str] = []
         if self.may_allow(target.host):
             try:
-                numeric = await self._lookups.find(target.host, target.port, token)
+                numeric = await self._lookups.find(target.host, target.port, party)
             except (OSError, UnicodeError) as error:
                 raise TransferFailed(f"the host name {target.host!r} cannot be resolved") from error
         addresses = [ip for found in numeric if (ip := _without_zone(found))]

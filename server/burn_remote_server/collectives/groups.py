@@ -51,8 +51,8 @@ class Dials(Protocol):
         """Return how long members wait for their neighbours."""
         ...
 
-    def dial(self, spec: GroupSpec, token: str, check: Callable[[], None]) -> Incoming:
-        """Return the link from the previous member, for a session of the token with this name.
+    def dial(self, spec: GroupSpec, party: str, check: Callable[[], None]) -> Incoming:
+        """Return the link from the previous member, for a session of this party.
 
         Raises ``BurnRemoteError``.
         """
@@ -89,14 +89,14 @@ class Groups:
         self._left: Final[dict[bytes, float]] = {}
 
     def session(
-        self, backend: Backend, host_memory: Quota, *, is_staged: bool, token: str = ""
+        self, backend: Backend, host_memory: Quota, *, is_staged: bool, party: str = ""
     ) -> SessionGroups:
         """Return the groups of a new session.
 
         ``host_memory`` is its quota for host memory. ``is_staged``: its tensors are in the memory
-        of a device. ``token`` is the name of its token.
+        of a device. ``party`` is that of ``Host.open_fetches``.
         """
-        return SessionGroups(self, backend, host_memory, is_staged=is_staged, token=token)
+        return SessionGroups(self, backend, host_memory, is_staged=is_staged, party=party)
 
     def join(
         self,
@@ -104,11 +104,11 @@ class Groups:
         backend: Backend,
         scratch: Scratch,
         describe_session: Callable[[], str],
-        token: str,
+        party: str,
     ) -> Membership:
         """Return a new member, which connects to its neighbours.
 
-        ``token`` is the name of its session's token.
+        ``party`` is that of ``Host.open_fetches``.
         """
         size = len(spec.addresses)
         identifier = link_id(spec.secret, spec.addresses, spec.rank)
@@ -125,7 +125,7 @@ class Groups:
             spec,
             backend,
             open_engine,
-            partial(self._dial, spec, token),
+            partial(self._dial, spec, party),
             counters,
             ended,
             join_seconds,
@@ -159,7 +159,7 @@ class Groups:
         for future in awaited:
             future.get_loop().call_soon_threadsafe(_resolve, future, member)
 
-    def _dial(self, spec: GroupSpec, token: str, check: Callable[[], None]) -> Incoming:
+    def _dial(self, spec: GroupSpec, party: str, check: Callable[[], None]) -> Incoming:
         """Return the link from the previous member; called in a member's thread."""
         previous = (spec.rank - 1) % len(spec.addresses)
         if self._is_own(spec.addresses[previous]):
@@ -169,7 +169,7 @@ class Groups:
                 pipe.is_linked = True
                 self._left.pop(identifier, None)
             return pipe
-        return self._dialler.dial(spec, token, check)
+        return self._dialler.dial(spec, party, check)
 
     def _forget(self, spec: GroupSpec, member: Member) -> None:
         own = link_id(spec.secret, spec.addresses, spec.rank)
@@ -243,10 +243,10 @@ class SessionGroups:
         host_memory: Quota,
         *,
         is_staged: bool,
-        token: str = "",
+        party: str = "",
     ) -> None:
         self._groups: Final = groups
-        self._token: Final = token
+        self._party: Final = party
         self._backend: Final = backend
         self._new_scratch: Final = partial(Scratch, host_memory, is_staged=is_staged)
         # Returns a text for errors: what the session is doing. Any thread of a member may call it.
@@ -263,7 +263,7 @@ class SessionGroups:
         self.leave(LeaveGroup(task.group))
         scratch = self._scratch[task.group] = self._new_scratch()
         self._members[task.group] = self._groups.join(
-            task.spec, self._backend, scratch, self.describe_session, self._token
+            task.spec, self._backend, scratch, self.describe_session, self._party
         )
         self._specs[task.group] = task.spec
         self._sequences[task.group] = 0

@@ -158,10 +158,10 @@ class Dialler:
         """
         return max(spec.bound_seconds, self._settings.handshake_timeout_seconds)
 
-    def dial(self, spec: GroupSpec, token: str, check: Callable[[], None]) -> PeerIncoming:
+    def dial(self, spec: GroupSpec, party: str, check: Callable[[], None]) -> PeerIncoming:
         """Open the link to a member from the previous one.
 
-        ``token`` is the name of the token whose client named the addresses.
+        ``party`` names those who share lookups of names, as ``NameLookups`` describes.
 
         Waits up to ``join_seconds`` for the previous member to join. Raises ``BurnRemoteError``.
         """
@@ -169,7 +169,7 @@ class Dialler:
         address = spec.addresses[previous]
         seconds = self.join_seconds(spec)
         deadline = time.monotonic() + seconds
-        link = self._open(address, token, deadline)
+        link = self._open(address, party, deadline)
         try:
             adapter = _Handshaking(link, deadline, seconds, check)
             hello = Hello(VERSIONS, client="burn-remote-server")
@@ -181,7 +181,7 @@ class Dialler:
             link.close()
             raise
 
-    def _open(self, address: str, token: str, deadline: float) -> BlockingLink:
+    def _open(self, address: str, party: str, deadline: float) -> BlockingLink:
         target = parse_address(address)
         if token_of(target) is not None:
             raise TransferFailed(
@@ -189,7 +189,7 @@ class Dialler:
                 "peer token instead"
             )
         resolving = asyncio.run_coroutine_threadsafe(
-            self._rules.resolve(address, token), self._loop
+            self._rules.resolve(address, party), self._loop
         )
         try:
             _, found = resolving.result(max(0.0, deadline - time.monotonic()))

@@ -195,11 +195,14 @@ class Device:
         )
         if settings.seed is not None:
             interpreter.seed(settings.seed)
+        # Without tokens, anybody on the machine may be a client, so no session counts for another.
+        # No token's name contains a space.
+        party = grant.name or f"session {identifier}"
         groups = self.host.groups.session(
             self.backend,
             interpreter.reply_quota,
             is_staged=interpreter.reply_quota is not interpreter.quota,
-            token=grant.name,
+            party=party,
         )
         engine = Engine(
             interpreter,
@@ -215,7 +218,7 @@ class Device:
             files=self.host.files,
             kept=OwnKeptTensors(self.kept, grant.name, interpreter.quota.max_bytes),
         )
-        self.host.open_fetches(outbox, grant.name)
+        self.host.open_fetches(outbox, party)
         session = Session(
             identifier,
             engine,
@@ -298,8 +301,8 @@ class Host:
         self._loop: Final = asyncio.get_running_loop()
         self._stale_seconds: Final = STALE_TIMEOUTS * settings.fetch_timeout_seconds
         seconds = settings.fetch_timeout_seconds
-        # The names of the tokens of sessions that may fetch, by their outboxes.
-        self._tokens: Final[dict[object, str]] = {}
+        # The parties of sessions that may fetch, by their outboxes.
+        self._parties: Final[dict[object, str]] = {}
         self._local_fetches: Final = LocalFetches(
             self.transfers,
             seconds,
@@ -485,15 +488,20 @@ class Host:
         """Whether an address is that of one of this process's devices."""
         return any(address.rstrip("/") == device.peer_address for device in self.devices)
 
-    def open_fetches(self, owner: object, token: str = "") -> None:
-        """Let a session begin fetches; ``owner`` is its outbox, ``token`` its token's name."""
-        self._tokens[owner] = token
+    def open_fetches(self, owner: object, party: str = "") -> None:
+        """Let a session begin fetches; ``owner`` is its outbox.
+
+        ``party`` are those among whom connections to peers, waiting fetches and lookups of names
+        are divided: the sessions of a token, by its name, or one session of a server without
+        tokens.
+        """
+        self._parties[owner] = party
         self._local_fetches.open(owner)
         self.downloads.open(owner)
 
     def end_fetches(self, owner: object) -> None:
         """Fail all fetches of a session that has ended."""
-        self._tokens.pop(owner, None)
+        self._parties.pop(owner, None)
         self._local_fetches.end(owner)
         self.downloads.end(owner)
 
@@ -531,15 +539,15 @@ class Host:
             copy = partial(asyncio.to_thread, hand_over, exposed, task, slot, backend)
             self.downloads.begin(owner, slot, copy)
 
-        self._local_fetches.begin(owner, slot, key, deliver, self._tokens.get(owner, ""))
+        self._local_fetches.begin(owner, slot, key, deliver, self._parties.get(owner, ""))
 
     async def _fetch_from_peer(
         self, owner: object, backend: Backend, task: Fetch, slot: InFlight
     ) -> None:
         note_progress = partial(self._note_progress, slot)
         try:
-            token = self._tokens.get(owner, "")
-            slot.complete(await self.peers.fetch(owner, backend, task, note_progress, token))
+            party = self._parties.get(owner, "")
+            slot.complete(await self.peers.fetch(owner, backend, task, note_progress, party))
         except OperationFailed as error:
             slot.fail(error)
         except MemoryError:

@@ -27,22 +27,22 @@ __all__ = ["MESSAGE_OVERHEAD_BYTES", "BurnPeers", "is_expected"]
 # Upper bound of a message's size in addition to the tensor's elements.
 MESSAGE_OVERHEAD_BYTES: Final = 4096
 
-# Most connections: one per pair of a fetching session and an address. The sessions of one token may
+# Most connections: one per pair of a fetching session and an address. The sessions of one party may
 # have at most as many as are free, that is, at most half of them.
 MAX_CONNECTIONS: Final = 512
 
 # How long an unused connection stays open. Opening a new one takes about a millisecond.
 IDLE_SECONDS: Final = 10.0
 
-# dial(address, route, max_message_bytes, token): opens a link for the clients of a token.
+# dial(address, route, max_message_bytes, party): opens a link for the clients of a party.
 Dial = Callable[[str, str, int, str], Awaitable[AsyncLink]]
 
 
 class _PeerLink:
     """The connection of one session to one address, for one fetch at a time."""
 
-    def __init__(self, token: str) -> None:
-        self.token: Final = token  # the name of the session's token
+    def __init__(self, party: str) -> None:
+        self.party: Final = party  # that of the session
         self.lock: Final = asyncio.Lock()
         self.users = 0
         self.link: AsyncLink | None = None
@@ -60,11 +60,11 @@ class BurnPeers:
         self._closing: set[asyncio.Task[None]] = set()
 
     async def fetch(
-        self, owner: object, backend: Backend, task: Fetch, max_tensor_bytes: int, token: str = ""
+        self, owner: object, backend: Backend, task: Fetch, max_tensor_bytes: int, party: str = ""
     ) -> Any:
         """Fetch a tensor that a peer exposes, in the order of the owner's fetches.
 
-        ``token`` is the name of the owner's token.
+        ``party`` is that of ``Host.open_fetches``.
 
         Raises ``TransferFailed``.
         """
@@ -72,14 +72,14 @@ class BurnPeers:
         key = (id(owner), address)
         peer_link = self._links.get(key)
         if peer_link is None:
-            own = sum(link.token == token for link in self._links.values())
+            own = sum(link.party == party for link in self._links.values())
             if own >= MAX_CONNECTIONS - len(self._links):
                 raise TransferFailed(
                     f"{len(self._links)} connections to Burn servers are open, of "
-                    f"{MAX_CONNECTIONS} at most, too many of them for clients of this token; "
+                    f"{MAX_CONNECTIONS} at most, too many of them for this client; "
                     "try again later"
                 )
-            peer_link = self._links[key] = _PeerLink(token)
+            peer_link = self._links[key] = _PeerLink(party)
         peer_link.users += 1
         try:
             async with peer_link.lock:
@@ -107,7 +107,7 @@ class BurnPeers:
         link, peer_link.link = peer_link.link, None
         max_message_bytes = max_tensor_bytes + MESSAGE_OVERHEAD_BYTES
         if link is None:
-            link = await self._dial(address, "/data", max_message_bytes, peer_link.token)
+            link = await self._dial(address, "/data", max_message_bytes, peer_link.party)
         try:
             await link.send(encode_data_request(transfer))
             frame = await self._receive(link, max_message_bytes)

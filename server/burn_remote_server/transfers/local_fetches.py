@@ -82,11 +82,11 @@ class LocalFetches:
         slot: InFlight,
         key: Key,
         deliver: Callable[[Exposed], None],
-        token: str = "",
+        party: str = "",
     ) -> None:
         """Call ``deliver`` when a tensor is exposed: now, or later in the thread that exposes it.
 
-        ``token`` is the name of the owner's token.
+        ``party`` is that of ``Host.open_fetches``.
 
         ``deliver`` must complete the slot or fail it. If the tensor is not exposed in time, this
         class fails the slot.
@@ -108,7 +108,7 @@ class LocalFetches:
                 deliver(exposed)
 
         try:
-            wait.ticket = self._transfers.fetch(key, arrive, token)
+            wait.ticket = self._transfers.fetch(key, arrive, party)
             self._deadlines.add(wait)
         except TransferFailed as error:
             self._fail(wait, error)

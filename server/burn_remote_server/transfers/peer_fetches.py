@@ -48,7 +48,7 @@ from burn_remote_server.transfers.retries import Retries
 __all__ = ["Peers"]
 
 # Most connections to other servers, whose addresses clients choose. So this is also the most
-# servers from which this one can fetch tensors at the same time. The clients of one token may have
+# servers from which this one can fetch tensors at the same time. The clients of one party may have
 # opened at most as many as are free, that is, at most half of them.
 MAX_PEERS: Final = 512
 
@@ -85,7 +85,7 @@ class Peers:
         self._counters: Final = counters
         self._tasks: Final = tasks
         self._peers: dict[str, asyncio.Future[PeerConnection]] = {}
-        # The names of the tokens whose clients opened the connections, by address.
+        # The parties whose clients opened the connections, by address.
         self._openers: dict[str, str] = {}
         # Longer than the peer's own wait for the expose, so that its error arrives before this
         # timeout.
@@ -98,36 +98,36 @@ class Peers:
         backend: Backend,
         task: Fetch,
         on_progress: Callable[[int], None] = ignore_progress,
-        token: str = "",
+        party: str = "",
     ) -> Any:
         """Fetch a tensor that a peer exposes, for the session ``owner``; return its array.
 
-        ``token`` is the name of the session's token.
+        ``party`` is that of ``Host.open_fetches``.
 
         While it waits, ``on_progress(hops)`` is called as ``Download`` describes; Burn's dialect
         has no progress reports. Raises ``TransferFailed``.
         """
         if isinstance(task.transfer, int):
             allowed = self._settings.tensor_bytes(backend.memory_bytes())
-            array = await self._burn.fetch(owner, backend, task, allowed, token)
+            array = await self._burn.fetch(owner, backend, task, allowed, party)
             self._counters.transfers_fetched += 1
             return array
         if task.spec is None:
             raise TransferFailed("a fetch from a native peer needs the expected shape and dtype")
         array = await self._fetch_from_native(
-            task.address, token, task.transfer, Download(backend, task.spec, on_progress)
+            task.address, party, task.transfer, Download(backend, task.spec, on_progress)
         )
         self._counters.transfers_fetched += 1
         return array
 
     async def _fetch_from_native(
-        self, address: str, token: str, transfer: bytes, download: Download
+        self, address: str, party: str, transfer: bytes, download: Download
     ) -> Any:
         retries = Retries(self._stall_seconds)
         while True:
             peer = None
             try:
-                peer = await self._peer(address, token)
+                peer = await self._peer(address, party)
                 retries.reached()
                 return await peer.fetch(transfer, download)
             except OperationFailed as error:
@@ -143,24 +143,24 @@ class Peers:
             download.try_again()
             await asyncio.sleep(pause)
 
-    async def _peer(self, address: str, token: str) -> PeerConnection:
+    async def _peer(self, address: str, party: str) -> PeerConnection:
         address = _normal(address)
         found = self._peers.get(address)
         if found is None or _is_over(found):
             # Clients choose the addresses, so failed connections must not accumulate.
             self._peers = {key: peer for key, peer in self._peers.items() if not _is_over(peer)}
             self._openers = {key: self._openers[key] for key in self._peers}
-            own = [key for key, opener in self._openers.items() if opener == token]
+            own = [key for key, opener in self._openers.items() if opener == party]
             free = MAX_PEERS - len(self._peers)
             if len(own) >= free:
                 self._close_idle(own if free else [*self._peers])
-            self._openers[address] = token
-            found = self._peers[address] = asyncio.ensure_future(self._connect(address, token))
+            self._openers[address] = party
+            found = self._peers[address] = asyncio.ensure_future(self._connect(address, party))
         return await asyncio.shield(found)
 
-    async def _connect(self, address: str, token: str) -> PeerConnection:
+    async def _connect(self, address: str, party: str) -> PeerConnection:
         try:
-            link, signer = await self._open(address, token)
+            link, signer = await self._open(address, party)
         except TransferFailed:
             raise
         except (BurnRemoteError, TimeoutError) as error:
@@ -189,18 +189,18 @@ class Peers:
                 beating.cancel()
 
     async def _dial(
-        self, address: str, route: str, max_message_bytes: int, token: str
+        self, address: str, route: str, max_message_bytes: int, party: str
     ) -> AsyncLink:
         """Connect to a route of an address, if the rules allow the address.
 
-        ``token`` is the name of the token whose client named the address.
+        ``party`` is that of the client that named the address.
 
         Of the addresses to which a host name resolves, the first that opens a WebSocket is used. A
         host may have an address on which its server does not listen, such as ``::1``.
         """
         seconds = self._settings.handshake_timeout_seconds
         async with asyncio.timeout(seconds):
-            target, found = await self._rules.resolve(address, token)
+            target, found = await self._rules.resolve(address, party)
         failure: Exception = TimeoutError()
         for numeric in found:
             try:
@@ -220,7 +220,7 @@ class Peers:
             return link
         raise failure
 
-    async def _open(self, address: str, token: str) -> tuple[AnyAsyncLink, FetchSigner | None]:
+    async def _open(self, address: str, party: str) -> tuple[AnyAsyncLink, FetchSigner | None]:
         """Connect to a native peer and exchange proofs of the peer token."""
         target = parse_address(address)
         if token_of(target) is not None:
@@ -235,16 +235,16 @@ class Peers:
         if not target.secure and self._settings.transfer_checksum:
             for _ in range(2):
                 try:
-                    return await self._open_link(address, target, token, is_checked=True)
+                    return await self._open_link(address, target, party, is_checked=True)
                 except UncheckedFrame as error:
                     if not _is_refusal(error.frame):
                         raise
-        return await self._open_link(address, target, token, is_checked=False)
+        return await self._open_link(address, target, party, is_checked=False)
 
     async def _open_link(
-        self, address: str, target: Address, token: str, *, is_checked: bool
+        self, address: str, target: Address, party: str, *, is_checked: bool
     ) -> tuple[AnyAsyncLink, FetchSigner | None]:
-        plain = await self._dial(address, "/transfer", OPENING_BYTES, token)
+        plain = await self._dial(address, "/transfer", OPENING_BYTES, party)
         link = CheckedAsyncLink(plain) if is_checked else plain
         settings = self._hints(target, is_checked=is_checked)
         hello = Hello(VERSIONS, client="burn-remote-server", settings=settings)
@@ -279,7 +279,7 @@ class Peers:
                 return
         raise TransferFailed(
             f"this server already fetches from {len(self._peers)} peers, of {MAX_PEERS} at most, "
-            "too many of them for clients of this token; try again later"
+            "too many of them for this client; try again later"
         )
 
     async def close(self) -> None:

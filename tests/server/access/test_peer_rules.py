@@ -8,6 +8,7 @@ import socket
 import pytest
 
 from burn_remote_protocol.errors import ConnectionFailed, TransferFailed, UsageError
+from burn_remote_server.access import name_lookups
 from burn_remote_server.access.peer_rules import PeerRules, is_forbidden, is_own_address
 
 ip = ipaddress.ip_address
@@ -187,14 +188,12 @@ def test_the_origin_of_a_connection_is_checked_by_the_same_rules() -> None:
 async def resolving(
     monkeypatch: pytest.MonkeyPatch, rules: PeerRules, address: str, *answers: str
 ) -> list[str]:
-    import asyncio
-
-    async def look_up(host: str, port: int, **_: object) -> list[object]:
+    def look_up(host: str, port: int) -> list[str]:
         if not answers:
             raise socket.gaierror
-        return [(0, 0, 0, "", (answer, port)) for answer in answers]
+        return [*answers]
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up, raising=False)
+    monkeypatch.setattr(name_lookups, "addresses_of", look_up)
     return (await rules.resolve(address))[1]
 
 

@@ -24,6 +24,7 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.ids import new_transfer_id
 from burn_remote_protocol.messages import MAX_HOPS, Fetch, FetchRequest, Upload
 from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.access import name_lookups
 from burn_remote_server.access.admission import NOBODY, Grant
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
@@ -303,6 +304,35 @@ async def test_a_fetch_from_another_device_of_the_process_is_copied_in_a_thread(
         assert np.array_equal(slot.array(), ARRAY)
         (thread,) = copying.threads
         assert thread is not threading.current_thread()
+
+
+async def test_without_tokens_a_silent_name_server_delays_only_the_session_that_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = threading.Event()
+
+    def addresses_of(host: str, port: int) -> list[str]:
+        if host == "silent":
+            answers.wait(PATIENCE_SECONDS)
+        return ["192.0.2.7"]
+
+    monkeypatch.setattr(name_lookups, "addresses_of", addresses_of)
+    async with hosting(port=3001) as host:
+        slots: list[InFlight] = []
+        for name in ("silent", "node-b"):
+            session, slot = RecordingOutbox(), InFlight(SPEC)
+            host.devices[0].open_session(len(slots) + 1, session, NATIVE_TRANSFERS)
+            task = Fetch(KEY[1], f"ws://{name}:3000", 1, SPEC)
+            host.start_fetch(session, host.devices[0].backend, task, slot)
+            slots.append(slot)
+        waiting, refused = slots
+        await until(refused.arrived)
+        assert not waiting.arrived()
+        answers.set()
+        await until(waiting.arrived)
+        for slot in slots:
+            with pytest.raises(TransferFailed, match="this server may not fetch from"):
+                slot.array()
 
 
 async def test_the_end_of_a_session_fails_the_fetches_that_it_waits_for() -> None:

@@ -34,6 +34,7 @@ from burn_remote_protocol.messages import (
 )
 from burn_remote_protocol.peer_proofs import peer_key
 from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.access import name_lookups
 from burn_remote_server.access.peer_rules import PeerRules
 from burn_remote_server.backends import open_backends
 from burn_remote_server.settings.server_settings import Settings
@@ -430,14 +431,14 @@ async def test_the_connections_of_one_token_leave_room_for_those_of_others(
             ports.append(server.sockets[0].getsockname()[1])
         tasks = [Fetch(b"t" * 32, f"ws://127.0.0.1:{port}", 1, SPEC) for port in ports]
         waiting = [
-            asyncio.create_task(peers.fetch("native", backend, task, token="alice"))
+            asyncio.create_task(peers.fetch("native", backend, task, party="alice"))
             for task in tasks[:2]
         ]
         for _ in waiting:
             await arrived.get()
-        with pytest.raises(TransferFailed, match="too many of them for clients of this token"):
-            await peers.fetch("native", backend, tasks[2], token="alice")
-        await peers.fetch("native", backend, tasks[3], token="bob")
+        with pytest.raises(TransferFailed, match="too many of them for this client"):
+            await peers.fetch("native", backend, tasks[2], party="alice")
+        await peers.fetch("native", backend, tasks[3], party="bob")
         for each in waiting:
             each.cancel()
         await asyncio.wait(waiting)
@@ -568,8 +569,8 @@ async def test_a_fetch_that_finds_its_connection_closed_may_be_tried_on_another(
 async def test_the_addresses_of_a_name_share_the_timeout_of_a_handshake(
     peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def look_up(host: str, port: int, **_: object) -> list[object]:
-        return [(0, 0, 0, "", (answer, port)) for answer in ("127.0.0.2", "127.0.0.3", "127.0.0.1")]
+    def look_up(host: str, port: int) -> list[str]:
+        return ["127.0.0.2", "127.0.0.3", "127.0.0.1"]
 
     waited: list[float] = []
 
@@ -577,7 +578,7 @@ async def test_the_addresses_of_a_name_share_the_timeout_of_a_handshake(
         waited.append(timeout_seconds)
         raise ConnectionFailed("nothing listens")
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up, raising=False)
+    monkeypatch.setattr(name_lookups, "addresses_of", look_up)
     monkeypatch.setattr(module, "connect_async", connect)
     with pytest.raises(ConnectionFailed):
         await peers._dial("ws://localhost", "/peer", 1, "")
@@ -588,9 +589,9 @@ async def test_the_addresses_of_a_name_share_the_timeout_of_a_handshake(
 async def test_all_addresses_of_a_name_are_tried(
     peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def look_up(host: str, port: int, **_: object) -> list[object]:
+    def look_up(host: str, port: int) -> list[str]:
         # Nothing listens at the first, and the second hangs up.
-        return [(0, 0, 0, "", (answer, port)) for answer in ("127.0.0.2", "127.0.0.3", "127.0.0.1")]
+        return ["127.0.0.2", "127.0.0.3", "127.0.0.1"]
 
     hung_up = asyncio.Event()
 
@@ -602,7 +603,7 @@ async def test_all_addresses_of_a_name_are_tried(
     async with serve(Source(whole).serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         async with await asyncio.start_server(hang_up, "127.0.0.3", port):
-            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up, raising=False)
+            monkeypatch.setattr(name_lookups, "addresses_of", look_up)
             task = Fetch(b"t" * 32, f"ws://localhost:{port}", 1, SPEC)
             array = await peers.fetch("native", backend, task)
     assert bytes(backend.to_bytes(array, SPEC.dtype)) == GOOD
