@@ -104,6 +104,17 @@ def test_a_slow_request_is_closed_in_time() -> None:
                 dripping.sendall(b"x")
 
 
+def test_a_known_peer_whose_request_trickles_is_closed() -> None:
+    # ``--max-connections`` allows one idle connection; this one does not count as idle.
+    flags = ("--fetch-timeout-seconds", "0.2", "--max-connections", "4")
+    with server(*flags) as running, connect(f"{running.address}/data") as peer:
+        peer.socket.sendall(b"\x82\x94" + bytes(4) + b"\x81")  # 1 of 20 bytes
+        with pytest.raises(ConnectionClosed) as caught:
+            peer.recv(30)
+        assert caught.value.rcvd is not None
+        assert caught.value.rcvd.reason == "a message arrived with less than 65,536 bytes/s"
+
+
 def test_a_socket_without_a_hello_is_closed_in_time() -> None:
     with (
         server("--handshake-timeout-seconds", "0.2") as running,

@@ -265,6 +265,10 @@ class AsyncMemoryLink(_End):
     def received_bytes(self) -> int:
         return self._incoming.total_bytes
 
+    @property
+    def sent_bytes(self) -> int:
+        return self._outgoing.total_bytes
+
     async def send(self, frame: bytes) -> None:
         async with self._changed:
             await self._changed.wait_for(lambda: self._may_send(len(frame)))

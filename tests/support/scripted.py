@@ -34,6 +34,7 @@ class ScriptedLink:
         self.peer = "a script"
         self.peer_host = "127.0.0.1"
         self.received_bytes = 0
+        self.sent_bytes = 0
         self.closed_with = (0, "")
 
     def say(self, frames: Iterable[bytes]) -> None:

@@ -266,6 +266,11 @@ class AsyncLink(Protocol):
         """How many bytes have arrived, including those of an incomplete message."""
         ...
 
+    @property
+    def sent_bytes(self) -> int:
+        """About how many bytes of frames the other end, or the system for it, has taken."""
+        ...
+
     async def send(self, frame: bytes) -> None:
         """Send one frame; wait while the peer is slow to take it. Raises ``ConnectionLost``."""
         ...

@@ -1,4 +1,4 @@
-"""Throughput watchdog: ends a fetch whose peer sends too slowly.
+"""Throughput watchdog: ends a transfer whose peer sends or reads too slowly.
 
 A fetch has no time limit while its connection reaches the minimum throughput. The throughput is
 measured per connection, so tensors that share a connection are not penalized.
@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.errors import TransferFailed
 
-__all__ = ["FairShare", "ThroughputSample", "watch_throughput"]
+__all__ = ["FairShare", "ThroughputSample", "watch_reader", "watch_throughput"]
 
 # Minimum throughput of a connection after a response has begun, averaged over each stall time
 # (``stall_seconds``). It is low enough for slow networks, and ends fetches from peers that send
@@ -72,6 +72,27 @@ async def watch_throughput(
         if came < floor:
             raise TransferFailed(
                 f"too little arrived {within}: {came:,} bytes, expected at least {floor:,.0f}"
+            )
+
+
+async def watch_reader(
+    done: asyncio.Future[Any], peer: str, stall_seconds: float, sent: Callable[[], int]
+) -> None:
+    """Wait for ``done``, without a time limit while the peer reads fast enough.
+
+    ``sent`` returns the number of bytes that the system has accepted for sending.
+
+    Raises ``TransferFailed`` if it grows by less than ``MIN_BYTES_PER_SECOND`` in a stall time.
+    """
+    floor = MIN_BYTES_PER_SECOND * stall_seconds
+    while not done.done():
+        before = sent()
+        await asyncio.wait([done], timeout=stall_seconds)
+        taken = sent() - before
+        if not done.done() and taken < floor:
+            raise TransferFailed(
+                f"{peer} read {taken:,} bytes within {stall_seconds:g} seconds, expected at least "
+                f"{floor:,.0f}"
             )
 
 

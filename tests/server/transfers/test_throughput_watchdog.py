@@ -13,6 +13,7 @@ from burn_remote_server.transfers.throughput_watchdog import (
     MAX_LAG_BYTES,
     FairShare,
     ThroughputSample,
+    watch_reader,
     watch_throughput,
 )
 
@@ -132,3 +133,45 @@ async def test_a_fetch_waits_while_its_peer_says_that_it_still_works() -> None:
             reports=count_reports,
         )
     assert asked == 3
+
+
+# -- sending ----------------------------------------------------------------------------------
+
+
+class Reader:
+    """A peer that reads given numbers of bytes per stall time, until all is sent."""
+
+    def __init__(self, *read: int) -> None:
+        self.read = [0, *read]
+        self.sent = 0
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.is_start = False
+
+    def taken(self) -> int:
+        self.is_start = not self.is_start  # called at the start and at the end of each interval
+        if self.is_start:
+            return self.sent
+        self.read.pop(0)
+        if len(self.read) <= 1:
+            self.done.set_result(None)
+        self.sent += self.read[0] if self.read else 0
+        return self.sent
+
+    async def wait(self) -> None:
+        await watch_reader(self.done, "a peer", STALL_SECONDS, self.taken)
+
+
+@pytest.mark.usefixtures("rate")
+async def test_a_peer_may_read_for_any_time_at_the_minimum_rate() -> None:
+    reader = Reader(*[FLOOR] * 20)
+    await reader.wait()
+    assert reader.sent == 20 * FLOOR
+
+
+@pytest.mark.usefixtures("rate")
+async def test_a_peer_that_reads_too_slowly_ends_the_transfer() -> None:
+    with pytest.raises(
+        TransferFailed,
+        match=r"a peer read 999 bytes within 0\.002 seconds, expected at least 1,000",
+    ):
+        await Reader(10 * FLOOR, FLOOR - 1, FLOOR).wait()

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from websockets.asyncio.client import ClientConnection
@@ -231,6 +231,16 @@ class DirectConnection(Connection):
         self.write_message(*buffers)
         if self._writing_paused:
             await self._written()
+
+    async def send_fragments(self, fragments: AsyncIterator[memoryview]) -> None:
+        """Send one message in fragments. Raises ``ConnectionClosed``."""
+
+        async def counted() -> AsyncIterator[memoryview]:
+            async for fragment in fragments:
+                self._written_bytes += len(fragment)
+                yield fragment
+
+        await super().send(counted())
 
     @property
     def is_writable(self) -> bool:

@@ -120,6 +120,10 @@ class WebSocketLink:
     def received_bytes(self) -> int:
         return self._connection.received_bytes
 
+    @property
+    def sent_bytes(self) -> int:
+        return self._connection.sent_bytes
+
     async def send(self, frame: bytes) -> None:
         try:
             await self._connection.send_message(frame)
@@ -143,7 +147,7 @@ class WebSocketLink:
             if fragment_bytes is None:
                 await self._connection.send_message(*buffers)
             else:
-                await self._connection.send(_fragments(buffers, fragment_bytes))
+                await self._connection.send_fragments(_fragments(buffers, fragment_bytes))
         except ConnectionClosed as error:
             self._raise_lost(error)
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Mapping
 
 from burn_remote_protocol.errors import HandshakeRefused
 from burn_remote_protocol.links.interface import AsyncLink
+from burn_remote_server.dialects.burn_0_21.idle_connections import IdleConnections
 from burn_remote_server.dialects.burn_0_21.socket_handlers import (
     serve_data,
     serve_request,
@@ -22,6 +23,7 @@ __all__ = ["burn_0_21_routes"]
 def burn_0_21_routes() -> Mapping[str, Route]:
     """Return the Burn 0.21 routes of one process, with a registry of its Burn sessions."""
     sessions = BurnSessions()
+    idle = IdleConnections()
 
     def serve_requests(
         link: AsyncLink, device: Device, token: str | None, address: str
@@ -39,8 +41,14 @@ def burn_0_21_routes() -> Mapping[str, Route]:
     ) -> Awaitable[None]:
         return serve_response(link, device, sessions, token, address)
 
+    def serve_peer(
+        link: AsyncLink, device: Device, token: str | None, address: str
+    ) -> Awaitable[None]:
+        link.count_received(device.host_memory, device.host.settings.fetch_timeout_seconds)
+        return serve_data(link, device, token, address, idle)
+
     return {
         "request": Route(serve_requests),
         "response": Route(serve_responses),
-        "data": Route(serve_data, is_for_peers=True),
+        "data": Route(serve_peer, is_for_peers=True),
     }

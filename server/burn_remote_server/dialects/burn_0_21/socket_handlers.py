@@ -18,12 +18,14 @@ from burn_remote_protocol.errors import (
     BurnRemoteError,
     ConnectionLost,
     HandshakeRefused,
+    LimitExceeded,
     ProtocolViolation,
     SessionLost,
 )
 from burn_remote_protocol.ids import is_secret
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.tensors import TensorData
+from burn_remote_server.dialects.burn_0_21.idle_connections import IdleConnections
 from burn_remote_server.dialects.burn_0_21.task_runner import Unreadable
 from burn_remote_server.dialects.burn_0_21.two_socket_sessions import (
     DIALECT,
@@ -36,6 +38,7 @@ from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
 from burn_remote_server.tensors.exposed_tensors import Key, burn_domain, transfer_key
 from burn_remote_server.transfers.burn_peer_fetches import MESSAGE_OVERHEAD_BYTES
+from burn_remote_server.transfers.throughput_watchdog import watch_reader
 
 __all__ = [
     "POLICY_VIOLATION",
@@ -67,6 +70,8 @@ WHOLE_BYTES: Final = 2**24
 FRAGMENT_BYTES: Final = 2**20
 # Queued requests of one peer. A Burn server waits for each response, so it queues none.
 MAX_WAITING_REQUESTS: Final = 64
+# One in this many connections of the server may be of a known peer that sends no request.
+IDLE_SHARE: Final = 4
 
 POLICY_VIOLATION: Final = 1008  # RFC 6455, section 7.4.1
 
@@ -339,31 +344,27 @@ async def _listen(link: AsyncLink) -> None:
         await asyncio.sleep(0)  # ``receive`` does not yield while frames are buffered
 
 
-async def _next_request(requests: asyncio.Queue[int], seconds: float | None) -> int:
-    try:
-        async with asyncio.timeout(seconds):
-            return await requests.get()
-    except TimeoutError:
-        raise HandshakeRefused(f"no request arrived within {seconds:g} seconds") from None
-
-
-async def serve_data(link: AsyncLink, device: Device, token: str | None, address: str) -> None:
+async def serve_data(
+    link: AsyncLink, device: Device, token: str | None, address: str, idle: IdleConnections
+) -> None:
     """Serve another server's requests for tensors on ``/data``, one at a time.
 
-    Burn's own transfer ids are small and easily guessed, so only known peers may use them.
+    Burn's own transfer ids are small and easily guessed, so only known peers may use them. Others
+    must also send each request in time; connections of known peers count in ``idle``.
     """
     host = device.host
     is_known = host.access.serves_small_ids(token, host.peer_rules.allows_address(link.peer_host))
-    requests: asyncio.Queue[int] = asyncio.Queue(MAX_WAITING_REQUESTS)
+    requests = _Requests(
+        idle if is_known else None, link.peer_host, _allowed_idle(host.settings.max_connections)
+    )
     sending = asyncio.Lock()
-    seconds = host.settings.handshake_timeout_seconds
     try:
         async with asyncio.TaskGroup() as tasks:
             # Reading also while a request waits for its tensor detects that the peer disconnected.
-            tasks.create_task(_receive_requests(link, requests))
+            tasks.create_task(requests.receive(link))
             tasks.create_task(_close_when_draining(host, sending))
             while True:
-                transfer = await _next_request(requests, None if is_known else seconds)
+                transfer = await requests.next(host.settings.handshake_timeout_seconds)
                 if not is_known and not is_secret(transfer):
                     raise HandshakeRefused(
                         "this server accepts small transfer ids only with a valid token or from "
@@ -372,8 +373,8 @@ async def serve_data(link: AsyncLink, device: Device, token: str | None, address
                 key = transfer_key(burn_domain(address), transfer)
                 async with sending:
                     await _serve_data_request(link, host, key)
-    except* ConnectionLost:
-        pass
+    except* ConnectionLost as group:
+        logger.info("peer connection ended", peer=link.peer, reason=str(group.exceptions[0]))
     except* BurnRemoteError as group:
         # The dialect has no message for a failed transfer, so close the connection.
         reason = str(group.exceptions[0])
@@ -381,9 +382,60 @@ async def serve_data(link: AsyncLink, device: Device, token: str | None, address
         await link.close(POLICY_VIOLATION, reason)
 
 
-async def _receive_requests(link: AsyncLink, requests: asyncio.Queue[int]) -> None:
-    while True:
-        await requests.put(decode_data_request(await link.receive()))
+class _Requests:
+    """The requests of a peer that were received but not served.
+
+    ``idle`` bounds the number of peers that send none; without it, their time is bounded.
+    """
+
+    def __init__(self, idle: IdleConnections | None, peer_host: str, allowed_idle: int) -> None:
+        self._idle: Final = idle
+        self._peer_host: Final = peer_host
+        self._allowed_idle: Final = allowed_idle
+        self._queue: Final[asyncio.Queue[int]] = asyncio.Queue(MAX_WAITING_REQUESTS)
+
+    async def receive(self, link: AsyncLink) -> None:
+        """Receive requests until the connection ends. Raises ``BurnRemoteError``."""
+        while True:
+            await self._queue.put(decode_data_request(await link.receive()))
+
+    async def next(self, seconds: float) -> int:
+        """Return the next request.
+
+        Raises ``HandshakeRefused`` if an unknown peer sends none in time, and ``LimitExceeded`` for
+        a known one if too many are idle.
+        """
+        if not self._queue.empty():
+            return self._queue.get_nowait()
+        if self._idle is not None:
+            return await self._next_of_known(self._idle)
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._queue.get()
+        except TimeoutError:
+            raise HandshakeRefused(f"no request arrived within {seconds:g} seconds") from None
+
+    async def _next_of_known(self, idle: IdleConnections) -> int:
+        ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def end(error: LimitExceeded) -> None:
+            if not ended.done():
+                ended.set_exception(error)
+
+        arriving = asyncio.ensure_future(self._queue.get())
+        try:
+            with idle.waiting(self._peer_host, end, self._allowed_idle):
+                done, _ = await asyncio.wait((arriving, ended), return_when=asyncio.FIRST_COMPLETED)
+            return (arriving if arriving in done else ended).result()
+        finally:
+            arriving.cancel()
+            if not ended.cancel():
+                ended.exception()  # mark as retrieved; asyncio logs unretrieved exceptions
+
+
+def _allowed_idle(max_connections: int) -> int:
+    """Return how many connections of known peers may be idle: the others are for clients."""
+    return max(1, max_connections // IDLE_SHARE)
 
 
 async def _close_when_draining(host: Host, sending: asyncio.Lock) -> None:
@@ -400,4 +452,14 @@ async def _serve_data_request(link: AsyncLink, host: Host, key: Key) -> None:
     spec = exposed.spec
     elements = await asyncio.to_thread(exposed.backend.to_bytes, exposed.array, spec.dtype)
     data = TensorData(elements, spec.shape, spec.dtype)
-    host.counters.peer_sent_bytes += await _send(link, encode_data(data))
+    sending = asyncio.ensure_future(_send(link, encode_data(data)))
+    try:
+        await watch_reader(
+            sending, link.peer, host.settings.fetch_timeout_seconds, lambda: link.sent_bytes
+        )
+        host.counters.peer_sent_bytes += sending.result()
+    finally:
+        sending.cancel()
+        await asyncio.wait([sending])
+        if not sending.cancelled():
+            sending.exception()  # mark as retrieved; asyncio logs unretrieved exceptions

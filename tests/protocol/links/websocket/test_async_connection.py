@@ -96,6 +96,19 @@ async def test_a_message_is_passed_to_the_transport_in_one_call(size: int) -> No
         assert await client.recv() == b"head" + payload
 
 
+async def test_sent_bytes_include_fragments() -> None:
+    async def fragments() -> AsyncIterator[memoryview]:
+        yield memoryview(b"one")
+        yield memoryview(b"two!")
+
+    async with connected() as (connection, client):
+        before = connection.sent_bytes
+        await connection.send_fragments(fragments())
+        assert await client.recv() == b"onetwo!"
+        await connection.drained()
+        assert connection.sent_bytes == before + 7
+
+
 async def test_a_cancelled_receive_loses_nothing() -> None:
     async with connected() as (connection, client):
         receiving = asyncio.ensure_future(connection.receive_message())

@@ -91,7 +91,7 @@ async def test_other_tasks_run_between_fragments_although_the_peer_reads_fast() 
 
         remote_address = ("127.0.0.1", 1)
 
-        async def send(self, message: AsyncIterator[memoryview]) -> None:
+        async def send_fragments(self, message: AsyncIterator[memoryview]) -> None:
             sent.extend([(bytes(fragment), turns) async for fragment in message])
 
     sent: list[tuple[bytes, int]] = []

@@ -26,8 +26,11 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 from burn_remote_server.access.peer_rules import PeerRules
 from burn_remote_server.backends import open_backends
 from burn_remote_server.dialects.burn_0_21 import socket_handlers
+from burn_remote_server.dialects.burn_0_21.idle_connections import IdleConnections
 from burn_remote_server.dialects.burn_0_21.socket_handlers import (
+    IDLE_SHARE,
     MAX_BATCH_FRAMES,
+    POLICY_VIOLATION,
     send_replies,
     serve_data,
     serve_request,
@@ -270,7 +273,7 @@ async def test_small_ids_are_served_to_tokens_and_allowed_addresses_only(
     request, serving = await exposed_as(host, sessions, 3)
     link = scripted([encode_data_request(3)])
     link.peer_host = address
-    fetching = asyncio.create_task(serve_data(link, host.devices[0], token, ""))
+    fetching = asyncio.create_task(serve_data(link, host.devices[0], token, "", IdleConnections()))
     if is_served:
         await link.wait_sent(1)
         link.end()
@@ -472,8 +475,48 @@ async def test_an_unknown_peer_without_requests_is_disconnected() -> None:
         host.peer_rules = PeerRules((), lambda _: False)  # type: ignore[misc]
         link = scripted([])
         link.peer_host = "192.0.2.7"
-        await serve_data(link, host.devices[0], None, "")
+        await serve_data(link, host.devices[0], None, "", IdleConnections())
         assert "within 0.01 seconds" in link.closed_with[1]
+
+
+async def test_only_so_many_known_peers_are_idle_and_the_longest_idle_is_disconnected(
+    sessions: BurnSessions,
+) -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        host = Host(settings(max_connections=3 * IDLE_SHARE), open_backends("numpy", 1), tasks)
+        idle = IdleConnections()
+        links = [scripted([]) for _ in range(4)]
+        serving = []
+        for link in links:
+            serving.append(asyncio.create_task(serve_data(link, host.devices[0], ALICE, "", idle)))
+            for _ in range(5):
+                await asyncio.sleep(0)
+        await serving[0]
+        code, reason = links[0].closed_with
+        assert code == POLICY_VIOLATION
+        assert reason == "idle connections of peers: seen 4, allowed 3"
+        # The others are served after any time.
+        request, exposing = await exposed_as(host, sessions, 3)
+        links[1].say([encode_data_request(3)])
+        await links[1].wait_sent(1)
+        for link in (request, *links[1:]):
+            link.end()
+        await asyncio.gather(exposing, *serving)
+        assert [link.closed_with for link in links[1:]] == 3 * [(0, "")]
+
+
+async def test_a_known_peer_that_does_not_read_is_disconnected(sessions: BurnSessions) -> None:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        host = Host(settings(fetch_timeout_seconds=0.01), open_backends("numpy", 1), tasks)
+        request, exposing = await exposed_as(host, sessions, 3)
+        link = scripted([encode_data_request(3)])
+        link.hold()
+        await serve_data(link, host.devices[0], ALICE, "", IdleConnections())
+        code, reason = link.closed_with
+        assert code == POLICY_VIOLATION
+        assert reason.startswith("a script read 0 bytes within 0.01 seconds")
+        request.end()
+        await exposing
 
 
 async def test_an_unknown_operation_without_tensors_fails_and_the_session_continues(
