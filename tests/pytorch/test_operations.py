@@ -281,6 +281,43 @@ CASES |= {
     "histc without elements": lambda p: torch.histc(drawn(p, 0), 4),
     "histc with NaN": lambda p: torch.histc(torch.tensor([0.5, math.nan, 3.0]).to(p), 4, 0, 2),
 }
+CASES |= {
+    f"{name} of degree {degree}": lambda p, name=name, degree=degree: getattr(  # type: ignore[misc]
+        torch.special, name
+    )(torch.linspace(-2.5, 2.5, 41, dtype=torch.float64).to(p), degree)
+    for name in (
+        "hermite_polynomial_h",
+        "hermite_polynomial_he",
+        "laguerre_polynomial_l",
+        "legendre_polynomial_p",
+        "chebyshev_polynomial_t",
+        "shifted_chebyshev_polynomial_w",
+    )
+    for degree in (-1, 0, 1, 2, 7)
+}
+WIDE = [1e-8, 0.3, 1.9, 2.1, 7.9, 8.1, 25.0, 300.0, 0.0, -0.0, -3.0, -30.0, math.nan]
+CASES |= {
+    f"{name} of near and far arguments": lambda p, name=name: getattr(  # type: ignore[misc]
+        torch.special, name
+    )(torch.tensor(WIDE).to(p))
+    for name in (
+        *[f"bessel_{kind}" for kind in ("j0", "j1", "y0", "y1")],
+        *[f"modified_bessel_{kind}" for kind in ("k0", "k1")],
+        *[f"scaled_modified_bessel_{kind}" for kind in ("k0", "k1")],
+        "spherical_bessel_j0",
+    )
+}
+SHAPES = [0.0, 1e-3, 0.5, 1.0, 4.2, 29.9, 30.1, 900.0, 1e5, math.inf, -1.0]
+CASES |= {
+    f"{name} of small and large arguments": lambda p, name=name: torch.stack(  # type: ignore[misc]
+        [
+            getattr(torch.special, name)(a, (a * factor).nan_to_num(2.0, math.inf))
+            for a in (torch.tensor(SHAPES, dtype=torch.float64).to(p),)
+            for factor in (0.0, 0.3, 0.97, 1.0, 1.02, 1.5, 40.0)
+        ]
+    )
+    for name in ("gammainc", "gammaincc")
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -314,6 +351,14 @@ def test_an_operation_is_refused_as_on_the_cpu(device: Any, name: str) -> None:
     for place in ("cpu", device):
         with pytest.raises(RuntimeError):
             REFUSED[name](place)
+
+
+def test_a_polynomial_of_unknown_degree_is_refused_by_name(device: Any) -> None:
+    x = torch.ones(2, device=device)
+    with pytest.raises(NotImplementedError, match="hermite_polynomial_h"):
+        torch.special.hermite_polynomial_h(x, x)
+    with pytest.raises(NotImplementedError, match="degrees up to 256"):
+        torch.special.laguerre_polynomial_l(x, 1000)
 
 
 def test_factors_of_the_cpu_solve_on_the_device(device: Any) -> None:

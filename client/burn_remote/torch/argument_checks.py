@@ -30,7 +30,8 @@ _INDEXED: Final = frozenset({
 _OTHERS: Final = frozenset({
     "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d",
     "arange", "argmax", "argmin", "avg_pool2d", "avg_pool3d", "clamp", "constant_pad_nd",
-    "embedding", "gather", "grid_sampler_2d", "index_add", "index_copy", "index_select",
+    "embedding", "gather", "grid_sampler_2d", "grid_sampler_3d", "index_add", "index_copy",
+    "index_select",
     "max_pool2d_with_indices", "max_pool3d_with_indices", "mean", "native_group_norm",
     "native_layer_norm", "nll_loss2d_forward", "nll_loss_forward", "reflection_pad1d",
     "reflection_pad2d", "reflection_pad3d", "repeat", "replication_pad1d", "replication_pad2d",

@@ -22,20 +22,24 @@ import torch
 from burn_remote.torch import decompositions
 from burn_remote.torch.aten import (  # noqa: F401 - these fill the table
     adaptive_pooling,
+    bessel_functions,
     creation,
     elementwise,
     embeddings,
     factorizations,
+    incomplete_gamma,
     indexing,
     layers,
     losses,
     matrices,
+    polynomials,
     recurrent,
     reductions,
     separable,
     shapes,
     signals,
     special_functions,
+    volume_sampling,
 )
 from burn_remote.torch.aten.table import TABLE
 from burn_remote.torch.burn_tensor import BurnTensor, alias_as

@@ -1,4 +1,4 @@
-"""Special functions: gamma functions, inverse error functions, and modified Bessel functions.
+"""Special functions: gamma functions, error functions and their inverses.
 
 They are compositions in float64, so results in float32 are exact to the last digit or two. Smooth
 parts are Chebyshev series, whose coefficients PyTorch's own functions on the CPU give.
@@ -19,7 +19,7 @@ from burn_remote.functions.casting import converted_to
 from burn_remote.torch.aten.promotion import as_floats
 from burn_remote.torch.aten.table import aten
 
-__all__: list[str] = []
+__all__ = ["chebyshev_series", "in_float64", "lgamma", "polynomial"]
 
 Tensor = br.Tensor
 
@@ -30,7 +30,7 @@ _SHIFT = 10
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
 
 
-def _in_float64(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def in_float64(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a function of floats or integers that computes in float64."""
 
     @functools.wraps(function)
@@ -41,7 +41,7 @@ def _in_float64(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return apply
 
 
-def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
+def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
     """Return a polynomial; the coefficient of the highest power is the first."""
     result = x * coefficients[0] + coefficients[1]
     for coefficient in coefficients[2:]:
@@ -59,7 +59,7 @@ def _coefficients(function: Callable[[Any], Any], degree: int) -> tuple[float, .
     return tuple(chebyshev.chebinterpolate(sampled, degree).tolist())
 
 
-def _series(t: Tensor, function: Callable[[Any], Any], degree: int) -> Tensor:
+def chebyshev_series(t: Tensor, function: Callable[[Any], Any], degree: int) -> Tensor:
     """Return a function of ``[0, 1]`` by its Chebyshev series (Clenshaw's algorithm)."""
     first, *others, before, last = _coefficients(function, degree)
     x = t * 2 - 1
@@ -87,13 +87,13 @@ def _shifted(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @aten("lgamma")
-@_in_float64
+@in_float64
 def lgamma(x: Tensor) -> Tensor:
     negative, positive = _reflected(x)
     small, z = _shifted(positive)
     inverse = 1 / z
     terms = [number / (2 * k * (2 * k - 1)) for k, number in enumerate(_BERNOULLI, start=1)]
-    series = _polynomial(inverse * inverse, terms[::-1]) * inverse
+    series = polynomial(inverse * inverse, terms[::-1]) * inverse
     result = z * (br.log(z) - 1) - 0.5 * br.log(z) + 0.5 * math.log(2 * math.pi) + series
     result = br.mask_fill(result, br.isinf(z), math.inf)
     bounded = br.minimum(positive, float(_SHIFT))
@@ -108,13 +108,13 @@ def lgamma(x: Tensor) -> Tensor:
 
 
 @aten("digamma", "special_digamma")
-@_in_float64
+@in_float64
 def digamma(x: Tensor) -> Tensor:
     negative, positive = _reflected(x)
     small, z = _shifted(positive)
     square = 1 / (z * z)
     terms = [-number / (2 * k) for k, number in enumerate(_BERNOULLI, start=1)]
-    result = br.log(z) - 0.5 / z + _polynomial(square, terms[::-1]) * square
+    result = br.log(z) - 0.5 / z + polynomial(square, terms[::-1]) * square
     bounded = br.minimum(positive, float(_SHIFT))
     total = 1 / bounded
     for step in range(1, _SHIFT):
@@ -134,7 +134,7 @@ def polygamma(n: int, x: Tensor) -> Tensor:
     return digamma(x) if n == 0 else _derivative(x, n)
 
 
-@_in_float64
+@in_float64
 def _derivative(x: Tensor, n: int) -> Tensor:
     """Return the ``n``-th derivative of the digamma function, for ``n`` of at least 1."""
     negative, positive = _reflected(x)
@@ -156,7 +156,7 @@ def _derivative(x: Tensor, n: int) -> Tensor:
     slope = Polynomial([0, 1])
     for _ in range(n):
         slope = -math.pi * slope.deriv() * Polynomial([1, 0, 1])
-    slopes = _polynomial(cotangent, [float(one) for one in slope.coef[::-1]])
+    slopes = polynomial(cotangent, [float(one) for one in slope.coef[::-1]])
     reflected = result * (-1.0) ** n - math.pi * slopes
     at_poles = math.inf if n % 2 else -math.inf
     reflected = br.mask_fill(reflected, br.equal(x, br.round(x)), at_poles)
@@ -178,7 +178,7 @@ def _log_of_scaled(t: Any) -> Any:
 def _scaled(x: Tensor) -> Tensor:
     """Return ``exp(x²) erfc(x)`` for ``x >= 0``."""
     t = 4 / (x + 4)
-    return t * br.exp(_series(t, _log_of_scaled, 30))
+    return t * br.exp(chebyshev_series(t, _log_of_scaled, 30))
 
 
 def _complement(x: Tensor) -> Tensor:
@@ -188,13 +188,13 @@ def _complement(x: Tensor) -> Tensor:
 
 
 @aten("erfc", "special_erfc")
-@_in_float64
+@in_float64
 def erfc(x: Tensor) -> Tensor:
     return _complement(x)
 
 
 @aten("special_erfcx")
-@_in_float64
+@in_float64
 def erfcx(x: Tensor) -> Tensor:
     result = _scaled(br.abs(x))
     return br.where(x < 0, 2 * br.exp(x * x) - result, result)
@@ -210,8 +210,8 @@ _TAIL = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573
 
 def _approximate_inverse(w: Tensor) -> Tensor:
     """Return an approximation of ``erfinv(x) / x``, for ``w = -log(1 - x²)``."""
-    near = _polynomial(w - 2.5, _CENTRAL)
-    return br.where(w < 5, near, _polynomial(br.sqrt(w) - 3, _TAIL))
+    near = polynomial(w - 2.5, _CENTRAL)
+    return br.where(w < 5, near, polynomial(br.sqrt(w) - 3, _TAIL))
 
 
 def _inverse_of_complement(q: Tensor) -> Tensor:
@@ -228,7 +228,7 @@ def _inverse_of_complement(q: Tensor) -> Tensor:
 
 
 @aten("erfinv", "special_erfinv")
-@_in_float64
+@in_float64
 def erfinv(x: Tensor) -> Tensor:
     size = br.abs(x)
     bounded = br.minimum(size, 0.5)
@@ -242,7 +242,7 @@ def erfinv(x: Tensor) -> Tensor:
 
 
 @aten("special_ndtri")
-@_in_float64
+@in_float64
 def ndtri(x: Tensor) -> Tensor:
     """Return the quantile of the normal distribution."""
     lower = x < 0.5
@@ -254,58 +254,8 @@ def ndtri(x: Tensor) -> Tensor:
 
 
 @aten("special_log_ndtr")
-@_in_float64
+@in_float64
 def log_ndtr(x: Tensor) -> Tensor:
     t = x * math.sqrt(0.5)
     tail = br.log(_scaled(br.abs(t)) / 2) - t * t
     return br.where(x < -1, tail, br.log1p(_complement(t) * -0.5))
-
-
-# --- Bessel functions ---------------------------------------------------------------------------
-
-# Below this argument, the series has powers of the argument; from it on, of its inverse.
-_BORDER = 8.0
-
-
-def _near_of(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda t: function(t * _BORDER)
-
-
-def _far_of(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def far(t: Any) -> Any:
-        x = _BORDER / t.clamp_min(1e-9)
-        return function(x) * x.sqrt()
-
-    return far
-
-
-_NEAR = {order: _near_of(one) for order, one in enumerate((torch.special.i0e, torch.special.i1e))}
-_FAR = {order: _far_of(one) for order, one in enumerate((torch.special.i0e, torch.special.i1e))}
-
-
-def _bessel(x: Tensor, order: int) -> Tensor:
-    """Return ``exp(-|x|) I(x)``, of the order 0 or 1."""
-    size = br.abs(x)
-    near = _series(br.minimum(size, _BORDER) / _BORDER, _NEAR[order], 30)
-    large = br.maximum(size, _BORDER)
-    far = _series(_BORDER / large, _FAR[order], 25) / br.sqrt(large)
-    result = br.where(size < _BORDER, near, far)
-    return br.where(x < 0, br.negative(result), result) if order else result
-
-
-for _name, _order in (("special_i0e", 0), ("special_i1e", 1)):
-    aten(_name)(_in_float64(lambda x, order=_order: _bessel(x, order)))
-
-
-def _unscaled(order: int) -> Callable[[Tensor], Tensor]:
-    return lambda x: _bessel(x, order) * br.exp(br.abs(x))
-
-
-for _name, _order in (
-    ("i0", 0),
-    ("special_i0", 0),
-    ("special_i1", 1),
-    ("special_modified_bessel_i0", 0),
-    ("special_modified_bessel_i1", 1),
-):
-    aten(_name)(_in_float64(_unscaled(_order)))
