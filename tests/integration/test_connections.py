@@ -81,7 +81,7 @@ def test_a_flood_is_closed_at_once_and_others_get_responses(
             assert b" 200 " in asking.recv(1000)
     told = capfd.readouterr().err
     assert "Traceback" not in told
-    assert told.count("connections_closed") == 1
+    assert told.count("connections closed") == 1
 
 
 def ended(connection: socket.socket) -> bool:

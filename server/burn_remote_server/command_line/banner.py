@@ -47,7 +47,7 @@ def announce(
         out.flush()
     except BrokenPipeError:
         # The parent process does not read the output. Continue to serve.
-        logger.debug("ready_line_unread")
+        logger.debug("ready line not read")
 
 
 def facts(

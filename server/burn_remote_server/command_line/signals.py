@@ -62,7 +62,7 @@ class _Policy:
     def interrupt(self) -> None:
         if self._interrupted:
             # Not sys.exit, because the interpreter would wait for worker threads in long kernels.
-            logger.warning("interrupted again, exiting at once")
+            logger.warning("interrupted again")
             self._exit_now(INTERRUPTED_EXIT_CODE)
             return
         self._interrupted = True

@@ -177,7 +177,7 @@ class Session:
         if error is None:
             return False
         logger.error(
-            "operation_lost", session=session_name(self.identifier), token=self.token,
+            "operation lost", session=session_name(self.identifier), token=self.token,
             operation=error.operation, shapes=error.shapes, seconds=round(self._seconds_seen, 1),
         )  # fmt: skip
         self.error = error
@@ -307,7 +307,7 @@ class Session:
 
     def _fail(self, error: BaseException) -> None:
         """End this session after a bug in the server; the others continue."""
-        logger.error("session_failed", session=session_name(self.identifier), exc_info=error)
+        logger.error("session failed", session=session_name(self.identifier), exc_info=error)
         self.error = self.error or BurnRemoteError(
             f"the server failed: {type(error).__name__}: {error}"
         )

@@ -96,9 +96,10 @@ class BackgroundCompiler(ABC, Generic[Compiled]):
             try:
                 kernels = self._compile(source, names)
             except Exception:  # a bug in the server: the programs run without the kernel
-                logger.exception("kernel_not_compiled", functions=len(names))
+                logger.exception("kernel not compiled", functions=len(names))
             seconds = time.perf_counter() - started
-            logger.debug("kernel_compiled", functions=len(names), seconds=round(seconds, 4))
+            if kernels is not None:
+                logger.debug("kernel compiled", functions=len(names), seconds=round(seconds, 4))
             with self._lock:
                 del self._waiting[source]
                 self._compiled[source] = kernels

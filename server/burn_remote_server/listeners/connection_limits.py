@@ -65,7 +65,7 @@ class ConnectionLimits:
         """Log connections that were closed without a response, at most once per interval."""
         closed = self.close(now_seconds)
         if closed:
-            logger.warning("connections_closed", count=closed, reason=reason)
+            logger.warning("connections closed", count=closed, reason=reason)
 
     def close(self, now_seconds: float) -> int:
         """Count a connection that was closed without a response.

@@ -166,7 +166,7 @@ class Plan:
         except BurnRemoteError as error:
             self.error = error
         except Exception as error:  # a bug in the server: fail the operation, not the session
-            logger.exception("operation_not_bound", operation=str(signature.row))
+            logger.exception("operation not bound", operation=str(signature.row))
             self.error = OperationFailed(f"the server failed: {type(error).__name__}: {error}")
 
     def _bind_into(self, signature: Signature, session: BackendSession) -> None:
@@ -381,5 +381,5 @@ def _blame(error: Exception, plan: Plan) -> tuple[type[OperationFailed], str]:
         return OutOfMemory, reason
     if isinstance(error, BurnRemoteError):
         return OperationFailed, str(error)
-    logger.warning("kernel_failed", operation=_named(plan.signature), exc_info=error)
+    logger.warning("kernel failed", operation=_named(plan.signature), exc_info=error)
     return OperationFailed, f"{type(error).__name__}: {error}"

@@ -207,7 +207,7 @@ class ProgramCapture:
         except MemoryError:  # the instructions run instead, and free memory if they need it
             results = None
         except Exception:  # an error of the device: the instructions report it
-            logger.warning("captured_run_failed", exc_info=True)
+            logger.warning("captured run failed", exc_info=True)
             results = None
         if results is None:
             self._forget(state)
@@ -261,7 +261,7 @@ class ProgramCapture:
         except (MemoryError, QuotaExceeded):
             state.runs_left = RUNS_WITHOUT_MEMORY
         except (NotCaptured, BurnRemoteError) as error:
-            logger.info("not_captured", reason=str(error))
+            logger.info("run not captured", reason=str(error))
             self._captures.counts.captures_refused += 1
             state.captures_left = 0
         return state.captured

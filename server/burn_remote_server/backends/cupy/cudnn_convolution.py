@@ -56,7 +56,7 @@ def open_cudnn(*, tf32: bool = False) -> Cudnn | None:
         return None
     reason = why_unusable(frontend)
     if reason is not None:
-        logger.warning("cudnn_not_used", reason=reason)
+        logger.warning("cudnn not used", reason=reason)
         return None
     _load_runtime()
     try:
@@ -64,9 +64,9 @@ def open_cudnn(*, tf32: bool = False) -> Cudnn | None:
 
         opened = Cudnn(cudnn, tf32=tf32)
     except (ImportError, OSError, RuntimeError) as error:  # no library, or none for this GPU
-        logger.warning("cudnn_not_used", reason=str(error))
+        logger.warning("cudnn not used", reason=str(error))
         return None
-    logger.info("cudnn_used", version=opened.version, frontend=frontend)
+    logger.info("cudnn used", version=opened.version, frontend=frontend)
     return opened
 
 
@@ -113,7 +113,7 @@ class Cudnn:
         try:
             return graphs.graph_of(task, partial(self._plan, task))
         except (self._library.cudnnGraphNotSupportedError, RuntimeError, ValueError) as error:
-            logger.debug("cudnn_declined", operation=signature.describe(), reason=str(error))
+            logger.debug("cudnn declined", operation=signature.describe(), reason=str(error))
             return None
 
     def _plan(self, task: Task) -> PlannedConvolution:

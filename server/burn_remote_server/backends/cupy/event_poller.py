@@ -94,4 +94,4 @@ def _invoke(passed: Callable[[int], None], status: int) -> None:
     try:
         passed(status)
     except Exception:  # a defect in one callback must not stop the others
-        logger.exception("event_callback_failed")
+        logger.exception("event callback failed")

@@ -41,7 +41,7 @@ class HostMemory:
             if not self._has_warned:
                 self._has_warned = True
                 logger.warning(
-                    "no pinned memory left, copies to and from GPUs are slower",
+                    "no pinned memory left",
                     bytes=size,
                     reason=str(error),
                 )

@@ -160,7 +160,7 @@ class TaskRunner:
             self._refuse(task, error)
             error.__traceback__ = None  # ``failure`` is kept, and the traceback refers to the tasks
         else:  # a bug in the server: the client still needs a response
-            logger.error("session_failed", exc_info=error)
+            logger.error("session failed", exc_info=error)
             self._refuse(task, OperationFailed(f"{type(error).__name__}: {error}"))
 
     def _refuse(self, task: BurnTask, error: BurnRemoteError) -> None:

@@ -81,9 +81,9 @@ def opened_compiler() -> KernelCompiler | None:
         except ModuleNotFoundError:  # an extra that few servers have, so nothing is logged
             return None
         except (ImportError, OSError) as error:  # installed, but not for this system
-            logger.warning("kernels_not_compiled", reason=str(error))
+            logger.warning("compiled kernels not used", reason=str(error))
             return None
-        logger.debug("kernels_compiled", llvmlite=llvmlite.__version__)
+        logger.debug("compiled kernels used", llvmlite=llvmlite.__version__)
         # Without a lock, because a fork could leave it locked. If two threads open a compiler, the
         # second one is discarded.
         _opened.setdefault("llvm", compiler)

@@ -70,7 +70,7 @@ def test_a_callback_that_raises_is_logged_and_the_others_are_called(
     assert told.get(timeout=PATIENCE_SECONDS) == "later"
     (record,) = caplog.records
     assert record.exc_info is not None
-    assert "event_callback_failed" in record.getMessage()
+    assert "event callback failed" in record.getMessage()
 
 
 def test_only_the_oldest_event_of_a_stream_is_queried(watch: EventPoller) -> None:

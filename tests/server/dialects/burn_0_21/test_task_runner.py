@@ -198,7 +198,7 @@ def test_a_bug_in_the_server_is_reported_and_logged(
     monkeypatch.setattr(running.interpreter, "execute", broken)
     answers = running.run(added(1, 1, 2), Read(1, 1, SPEC))
     assert "a mistake of ours" in str(answers[1])
-    assert "session_failed" in caplog.text
+    assert "session failed" in caplog.text
 
 
 def test_operations_that_may_wait_or_are_new_have_no_estimate(running: Running) -> None:
