@@ -53,9 +53,11 @@ class NumberProgram:
         self._constants: dict[int, Any] = {}
         self._instructions: list[_Instruction] = []
         self._is_finished = False
-        # From an expression to its result, so that a repeated expression takes one register.
+        # From an expression to its result, and from a constant to its register, so that repeated
+        # ones take one register. A guard is recorded once too.
         self._known: dict[Any, TracedNumber] = {}
-        self._guards: set[_Instruction] = set()
+        self._places_of_constants: dict[Any, int] = {}
+        self._guards: set[Any] = set()
         self.inputs: Final = tuple(
             [TracedNumber(self, place, value) for place, value in enumerate(values)]
         )
@@ -64,6 +66,7 @@ class NumberProgram:
         """End the recording: traced numbers that the function stored behave as plain ones now."""
         self._is_finished = True
         self._known.clear()
+        self._places_of_constants.clear()
         self._guards.clear()
 
     def resume(self) -> None:
@@ -76,14 +79,9 @@ class NumberProgram:
         if self._is_finished:
             return result
         places = tuple([self._place(operand) for operand in operands])
-        known: Any = None
-        if all(type(operand) is TracedNumber for operand in operands):
-            # Each operation makes a new ``partial`` for the conversion of a number to a dtype, so
-            # the contents are compared.
-            known = (function.func, function.args) if isinstance(function, partial) else function
-            known = (known, places)
-            if known in self._known:
-                return self._known[known]
+        known = _key(function, places)
+        if known is not None and known in self._known:
+            return self._known[known]
         self._instructions.append(_Instruction(function, places, False, None))
         self._registers.append(result)
         number = TracedNumber(self, len(self._registers) - 1, result)
@@ -97,13 +95,17 @@ class NumberProgram:
         if self._is_finished:
             return result
         places = tuple([self._place(operand) for operand in operands])
-        guard = _Instruction(function, places, True, _exact(result))
-        # Several operations with the same number need only one guard.
-        if guard not in self._guards:
-            self._instructions.append(guard)
-            if all(type(operand) is TracedNumber for operand in operands):
-                self._guards.add(guard)
+        self._guard(function, places, _exact(result), _key(function, places))
         return result
+
+    def _guard(
+        self, function: Callable[..., Any], places: tuple[int, ...], expected: object, key: Any
+    ) -> None:
+        """Record a guard, unless one with the same key was recorded: its result is the same."""
+        if key is None or key not in self._guards:
+            self._instructions.append(_Instruction(function, places, True, expected))
+            if key is not None:
+                self._guards.add(key)
 
     def _result(self, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
         """Call a function of numbers, traced or not; if it raises, record a guard on that.
@@ -117,7 +119,8 @@ class NumberProgram:
                 places = tuple([self._place(operand) for operand in operands])
                 failing = partial(_failure, function)
                 expected = _exact(_described(error))
-                self._instructions.append(_Instruction(failing, places, True, expected))
+                key = _key(function, places)
+                self._guard(failing, places, expected, None if key is None else (_failure, key))
             raise
 
     @property
@@ -147,9 +150,36 @@ class NumberProgram:
     def _place(self, operand: Any) -> int:
         if type(operand) is TracedNumber:
             return operand.place
-        self._constants[len(self._registers)] = operand
+        place = len(self._registers)
+        if isinstance(operand, _CONSTANTS):
+            key = _exact(operand)
+            if key in self._places_of_constants:
+                return self._places_of_constants[key]
+            self._places_of_constants[key] = place
+        self._constants[place] = operand
         self._registers.append(operand)
-        return len(self._registers) - 1
+        return place
+
+
+# Constants that are compared by value and type.
+_CONSTANTS: Final = (int, float, complex, str, type(None), np.number)
+
+
+def _key(function: Callable[..., Any], places: tuple[int, ...]) -> Any:
+    """Return what is equal for calls with equal results; ``None`` if nobody can tell.
+
+    Each operation makes a new ``partial`` for the conversion of a number to a dtype, so the
+    contents are compared.
+    """
+    contents: Any = function
+    if isinstance(function, partial):
+        given = (*function.args, *function.keywords.items())
+        contents = (function.func, given, tuple(map(type, given)))
+    try:
+        hash(contents)
+    except TypeError:
+        return None
+    return contents, places
 
 
 def _failure(function: Callable[..., Any], *operands: Any) -> object:

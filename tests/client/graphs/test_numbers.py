@@ -116,6 +116,43 @@ def test_decisions_about_the_same_number_share_their_check(device: br.Device) ->
     assert len(recorded.numbers._instructions) < 10
 
 
+@pytest.mark.parametrize(
+    "is_large",
+    [
+        lambda n: n > 0.5,
+        lambda n: n * 2 - 1 > 0.5,
+        lambda n: math.isclose(n, 1.0),
+        lambda n: round(n, 2) == 1,
+        lambda n: bool(n % 2),
+    ],
+)
+def test_decisions_with_constants_in_a_loop_share_their_checks(
+    device: br.Device, is_large: Callable[[float], bool]
+) -> None:
+    def function(x: br.Tensor, n: float) -> br.Tensor:
+        for _ in range(100):
+            x = x + 1 if is_large(n) else x - 1
+        return x
+
+    fast, x = br.compile(function), device.tensor([1.0])
+    assert fast(x, 1.0).item() == 101.0
+    ((recorded,),) = fast._graphs.values()
+    assert len(recorded.numbers._instructions) < 10
+    assert len(recorded.numbers._registers) < 10
+    assert fast(x, 0.0).item() == -99.0
+    assert fast(x, 1.0).item() == 101.0
+
+
+def test_equal_constants_of_other_types_are_told_apart(device: br.Device) -> None:
+    def function(x: br.Tensor, n: float) -> list[Any]:
+        return [x * 1, n * 1, n * 1.0, n * True, n * 0.0, n * -0.0, n + math.nan]
+
+    fast, x = br.compile(function), device.tensor([1.0])
+    for n in (3, 4, 2.5):
+        found, expected = fast(x, n)[1:], function(x, n)[1:]
+        assert [repr(one) for one in found] == [repr(one) for one in expected]
+
+
 def test_a_number_of_another_call_is_no_result(device: br.Device) -> None:
     left: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
