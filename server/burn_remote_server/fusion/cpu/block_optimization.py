@@ -86,11 +86,6 @@ class BlockOptimization(Optimization):
         """Whether the last execution used compiled kernels."""
         return self._program.runs_compiled
 
-    @property
-    def overwrites(self) -> bool:
-        """Whether outputs can take the memory of inputs, without kernels."""
-        return self._program.overwrites
-
     def execute(self, inputs: Sequence[Any], reusable: Sequence[int] = ()) -> list[Any] | None:
         return self._program.run(inputs, reusable)
 
