@@ -9,7 +9,6 @@ If an argument is a view that was not read yet, the same task reads it from its 
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -21,7 +20,7 @@ from burn_remote.graphs.recorded_call import RecordedCall, record_call
 from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.issuing import issue_each, recording
 from burn_remote.runner.stack import RunnerStack
-from burn_remote.sessions.source_locations import PACKAGES
+from burn_remote.sessions.source_locations import caller
 from burn_remote.torch.burn_tensor import BurnTensor, contiguous_metadata, value_of
 from burn_remote.torch.device_registry import torch_device
 from burn_remote.torch.storages import read
@@ -47,7 +46,6 @@ _with_graphs: Final[weakref.WeakKeyDictionary[RunnerStack, weakref.WeakSet[Plan]
     weakref.WeakKeyDictionary()
 )
 _default_dtype: Final = torch.get_default_dtype
-_frame: Final = sys._getframe
 
 
 class Plan:
@@ -102,10 +100,7 @@ class Plan:
         else:
             outputs = client.register_graph(recorded.graph, handles, registers)
             # The graph has the line that was recorded; this call may come from another one.
-            frame = _frame(2)
-            while frame.f_globals.get("__package__") in PACKAGES and frame.f_back is not None:
-                frame = frame.f_back
-            client.session.note_position(outputs[0].id, (frame.f_code, frame.f_lasti))
+            client.session.note_position(outputs[0].id, caller(3))
         made = [br.Tensor(out) for out in outputs]
         if recorded.result is None:
             return made[0]
