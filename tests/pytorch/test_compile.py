@@ -15,7 +15,7 @@ from burn_remote_protocol.errors import OperationFailed
 from support.session_tasks import Tasks
 
 torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group oracle")
-brt = pytest.importorskip("burn_remote.torch")
+brt = importlib.import_module("burn_remote.torch")
 lowering = importlib.import_module("burn_remote.torch.compiling.lowering")
 nn = torch.nn
 pytestmark = [

@@ -15,7 +15,7 @@ import burn_remote as br
 from support.servers import server
 
 torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group oracle")
-brt = pytest.importorskip("burn_remote.torch")
+brt = importlib.import_module("burn_remote.torch")
 registration = importlib.import_module("burn_remote.torch.registration")
 pytestmark = pytest.mark.torch
 
@@ -109,8 +109,13 @@ def test_a_program_waits_for_the_accelerator_and_times_itself(device: Any) -> No
         assert Timer("x.sin()", globals={"x": x}).timeit(2).number_per_run == 2
 
 
-def test_a_cache_of_memory_can_be_emptied(device: Any) -> None:
-    assert torch.get_device_module(device).empty_cache() is None
+def test_an_emptied_cache_leaves_the_tensors(device: Any) -> None:
+    x = torch.arange(3.0, device=device)
+    view = x[1:]
+    torch.get_device_module(device).empty_cache()
+    torch.accelerator.empty_cache()
+    view.add_(1)
+    assert x.tolist() == [0, 2, 3]
 
 
 def test_a_state_of_another_device_is_refused(device: Any) -> None:

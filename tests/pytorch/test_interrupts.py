@@ -16,7 +16,7 @@ from support.interrupts import InterruptAfterCall
 from support.servers import RunningServer, server
 
 torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group oracle")
-brt = pytest.importorskip("burn_remote.torch")
+brt = importlib.import_module("burn_remote.torch")
 device_registry = importlib.import_module("burn_remote.torch.device_registry")
 engine_errors = importlib.import_module("burn_remote.torch.backward_hook_errors")
 functional: Any = torch.nn.functional
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.torch
 
 # A call is remembered when it is first seen, recorded when it is seen again, and then repeated.
 REPEATED = 5
-FOLDER = str(Path(brt.__file__).parent)
+FOLDER = str(Path(str(brt.__file__)).parent)
 
 
 class CodesOfTheDevice(frozenset[CodeType]):

@@ -6,13 +6,14 @@ elements are read (``test_devices.py``).
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group oracle")
-brt = pytest.importorskip("burn_remote.torch")
+brt = importlib.import_module("burn_remote.torch")
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.filterwarnings("ignore::UserWarning"),  # of PyTorch, about arguments

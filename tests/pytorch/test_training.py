@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group oracle")
-brt = pytest.importorskip("burn_remote.torch")
+brt = importlib.import_module("burn_remote.torch")
 nn = torch.nn
 pytestmark = pytest.mark.torch
 
