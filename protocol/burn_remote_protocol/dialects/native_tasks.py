@@ -7,7 +7,7 @@ path. They are not converted here, but used as unpacked.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
-from typing import Any, Final
+from typing import Any, Final, final
 
 from burn_remote_protocol.collectives import (
     GROUP_SECRET_BYTES,
@@ -80,8 +80,8 @@ __all__ = [
     "MAX_SIGNATURES",
     "READ_TASK",
     "SLOW_TASKS",
+    "LastUses",
     "decode_task",
-    "dropped_later",
     "dropped_next",
     "encode_drop",
     "encode_read",
@@ -99,8 +99,6 @@ MAX_GRAPH_STEPS: Final = 4096
 # The most groups of which a session may be a member at a time. Each has two threads and a link to
 # each neighbour.
 MAX_GROUPS: Final = 16
-# The most tasks that ``dropped_later`` skips: clients drop tensors after at most 64 operations.
-MAX_BETWEEN: Final = 64
 
 _INTEGER: Final = frozenset({int})
 
@@ -355,23 +353,51 @@ def decode_task(wire: Any) -> Task:
         raise ProtocolViolation(f"malformed task: {seen}") from None
 
 
-def dropped_later(tasks: Sequence[Any], place: int) -> Set[Any]:
-    """Return the tensors that a batch drops after task ``place``, and that no task in between uses.
+@final
+class LastUses:
+    """The tensors that each task of a batch is the last to use before the batch drops them.
 
-    Only operations and graphs may be in between, at most ``MAX_BETWEEN``. ``tasks`` are unpacked
-    but not decoded. Never raises: a malformed task drops nothing.
+    Only operations and graphs may be between such a task and the drop. ``tasks`` are unpacked but
+    not decoded. Never raises: a malformed task ends the search, so nothing is dropped before it.
     """
-    used: set[Any] = set()
-    try:
-        for task in tasks[place + 1 : place + 2 + MAX_BETWEEN]:
-            if task[0] == _DROP:
-                return {*task[1]} - used
-            if not task[0] >= 0:
-                break
-            used.update(task[1:])
-    except (TypeError, IndexError):
-        pass
-    return frozenset()
+
+    __slots__ = ("_dying", "_end", "_tasks")
+
+    def __init__(self, tasks: Sequence[Any]) -> None:
+        self._tasks = tasks
+        self._end = 0  # the tasks before this position have been searched
+        self._dying: dict[int, set[Any]] = {}
+
+    def of(self, place: int) -> Set[Any]:
+        """Return the tensors that task ``place`` uses last. Call it in ascending order of places.
+
+        All calls together visit each task at most once.
+        """
+        if place >= self._end:
+            self._search(place)
+        return self._dying.get(place, frozenset())
+
+    def _search(self, start: int) -> None:
+        """Search from task ``start`` to the next one that is neither operation nor graph."""
+        used: dict[Any, int] = {}
+        self._dying = dying = {}
+        self._end = len(self._tasks)
+        for place in range(start, self._end):
+            task = self._tasks[place]
+            try:
+                if task[0] == _DROP:
+                    for tensor in task[1]:
+                        if tensor in used:
+                            dying.setdefault(used[tensor], set()).add(tensor)
+                    self._end = place
+                    return
+                if task[0] >= 0:
+                    used.update(dict.fromkeys(task[1:], place))
+                    continue
+            except (TypeError, IndexError):
+                dying.clear()
+            self._end = place
+            return
 
 
 def dropped_next(tasks: Sequence[Any], place: int) -> tuple[Any, ...]:

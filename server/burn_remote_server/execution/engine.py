@@ -17,8 +17,8 @@ from burn_remote_protocol.dialects.native import (
     DROP_TASK,
     INLINE_BYTES,
     Batch,
+    LastUses,
     decode_task,
-    dropped_later,
     dropped_next,
 )
 from burn_remote_protocol.dtypes import U64
@@ -176,6 +176,7 @@ class Engine:
         self.tasks = tasks = batch.tasks
         interpreter.begin_batch()
         waiting = enumerate(tasks)
+        last_uses = LastUses(tasks)
         for place, task in waiting:
             if self.is_stopped:
                 return
@@ -198,7 +199,7 @@ class Engine:
             elif isinstance(plan, GraphPlan):
                 # Also inputs that later tasks of the batch drop: a training step replaces weights,
                 # and the program drops the old ones a few tasks later.
-                dropped = dropped_later(tasks, place) if plan.reusable_inputs else ()
+                dropped = last_uses.of(place) if plan.reusable_inputs else ()
                 try:
                     self._interpreter.invoke_graph(plan, task[1:], dropped)
                 except Stopped:

@@ -25,8 +25,8 @@ from burn_remote_protocol.dialects.native_tasks import (
     MAX_SIGNATURES,
     READ_TASK,
     SLOW_TASKS,
+    LastUses,
     decode_task,
-    dropped_later,
     dropped_next,
     encode_task,
 )
@@ -293,27 +293,51 @@ def test_the_drops_right_after_an_operation_are_found(
 
 
 @pytest.mark.parametrize(
-    ("tasks", "dropped"),
+    ("tasks", "used_last"),
     [
-        ([(0, 1, 2), (-3, (1,))], {1}),
-        ([(0, 1, 2), (0, 2, 3), (4096, 3, 4, (0.5,)), (-3, (1, 2, 9))], {1, 9}),
-        ([(0, 1, 2), *[(0, 5, 6)] * 64, (-3, (1,))], {1}),
-        ([(0, 1, 2), *[(0, 5, 6)] * 65, (-3, (1,))], set()),
-        ([(0, 1, 2), (-6, 5, 1, ((2,), 3)), (-3, (1,))], set()),
-        ([(0, 1, 2)], set()),
-        ([(0, 1, 2), (), (-3, (1,))], set()),
-        ([(0, 1, 2), 7], set()),
-        ([(0, 1, 2), (None, 1)], set()),
-        ([(0, 1, 2), (-3,)], set()),
-        ([(0, 1, 2), (-3, 1)], set()),
-        ([(0, 1, 2), (-3, ([],))], set()),
-        ([(0, 1, 2), (0, [1]), (-3, (1,))], set()),
+        ([(0, 1, 2), (-3, (1,))], [{1}, set()]),
+        ([(0, 1, 2), (-3, (9,))], [set(), set()]),
+        (
+            [(0, 1, 2), (0, 2, 3), (4096, 3, 4, (0.5,)), (-3, (1, 2))],
+            [{1}, {2}, set(), set()],
+        ),
+        (
+            [(0, 1, 2), (0, 1, 3), (-3, (1,)), (0, 4, 5), (-3, (4,))],
+            [set(), {1}, set(), {4}, set()],
+        ),
+        ([(0, 1, 2), *[(0, 5, 6)] * 3, (-3, (1,))], [{1}, set(), set(), set(), set()]),
+        ([(0, 1, 2), (-6, 5, 1, ((2,), 3)), (-3, (1,))], [set()] * 3),
+        ([(0, 1, 2)], [set()]),
+        ([(0, 1, 2), (), (-3, (1,))], [set()] * 3),
+        ([(0, 1, 2), 7], [set()] * 2),
+        ([(0, 1, 2), (None, 1)], [set()] * 2),
+        ([(0, 1, 2), (-3,)], [set()] * 2),
+        ([(0, 1, 2), (-3, 1)], [set()] * 2),
+        ([(0, 1, 2), (-3, (1, []))], [set()] * 2),
+        ([(0, 1, 2), (0, [1]), (-3, (1,))], [set()] * 3),
     ],
 )
-def test_tensors_are_dropped_later_unless_a_task_before_uses_them(
-    tasks: list[Any], dropped: set[int]
+def test_the_last_uses_of_dropped_tensors_are_found(
+    tasks: list[Any], used_last: list[set[int]]
 ) -> None:
-    assert dropped_later(tasks, 0) == dropped
+    last_uses = LastUses(tasks)
+    assert [last_uses.of(place) for place in range(len(tasks))] == used_last
+
+
+def test_finding_the_last_uses_visits_each_task_once() -> None:
+    visits = 0
+
+    class Counting(list[Any]):
+        def __getitem__(self, place: Any) -> Any:
+            nonlocal visits
+            visits += 1
+            return super().__getitem__(place)
+
+    tasks = Counting([(0, 1, 2)] * 1000 + [(-3, (1,))] + [(0, 1, 2)] * 1000)
+    last_uses = LastUses(tasks)
+    for place in range(len(tasks)):
+        last_uses.of(place)
+    assert visits <= len(tasks) + 1
 
 
 def test_a_dtype_is_asked_for_by_its_wire_value() -> None:
