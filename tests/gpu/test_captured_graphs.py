@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
+from burn_remote import functional
 from burn_remote_server.backends import Backend
 from burn_remote_server.fusion.runtime_selection import with_fusion
 from support.random_programs import difference, drawn_program, run_eagerly, run_graph
@@ -128,6 +129,33 @@ def test_indices_out_of_range_fail_a_captured_graph(
         expected = embedded(table, index, grads)
         np.testing.assert_array_equal(rows.numpy(), expected[0].numpy())
         np.testing.assert_array_equal(updated.numpy(), expected[1].numpy())
+
+
+def embedding_step(table: br.Tensor, index: br.Tensor) -> tuple[br.Tensor, br.Tensor]:
+    def loss(table: br.Tensor) -> br.Tensor:
+        rows = functional.embedding(index, table)
+        return (rows * rows).sum()
+
+    found: tuple[br.Tensor, br.Tensor] = br.value_and_grad(loss)(table)
+    return found
+
+
+def test_an_embedding_and_its_gradient_are_captured(
+    running: RunningServer, device: br.Device
+) -> None:
+    compiled = br.compile(embedding_step)
+    draw = np.random.default_rng(0)
+    table = br.tensor(draw.normal(size=(50, 96)).astype(np.float32), device=device)
+    index = br.tensor(draw.integers(0, 50, (16, 64)), device=device)
+    call_until_captured(lambda: compiled(table, index), running)
+    assert running.metric("burn_remote_graph_captures_refused_total") == 0
+    expected = embedding_step(table, index)
+    for one, other in zip(compiled(table, index), expected, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy())
+    loss, gradient = compiled(table, index + 1)
+    for one in (loss, gradient):
+        with pytest.raises(br.OperationFailed, match=r"indices is 50, expected in 0\.\.49"):
+            one.numpy()
 
 
 def test_operations_that_wait_divide_a_graph(running: RunningServer, device: br.Device) -> None:

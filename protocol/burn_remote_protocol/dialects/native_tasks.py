@@ -380,7 +380,8 @@ class LastUses:
     def _search(self, start: int) -> None:
         """Search from task ``start`` to the next one that is neither operation nor graph."""
         used: dict[Any, int] = {}
-        self._dying = dying = {}
+        dying: dict[int, set[Any]] = {}
+        self._dying = dying
         self._end = len(self._tasks)
         for place in range(start, self._end):
             task = self._tasks[place]

@@ -21,6 +21,7 @@ from burn_remote_server.backends.cupy.element_kernels import (
 )
 from burn_remote_server.backends.cupy.launches import (
     PreparedLaunch,
+    is_c_ordered,
     kept_function,
     number_structure,
 )
@@ -91,7 +92,7 @@ def _unary(run: Run, prepare: Callable[[], PreparedLaunch], shape: Shape, dtype:
 
     def run_unary(x: Any) -> Any:
         nonlocal launch
-        if not x.flags.c_contiguous:
+        if not is_c_ordered(x):
             return run(x)
         if launch is None:
             launch = prepare()
@@ -109,7 +110,7 @@ def _binary(run: Run, prepare: Callable[[], PreparedLaunch], shape: Shape, dtype
 
     def run_binary(x: Any, y: Any) -> Any:
         nonlocal launch
-        if not (x.flags.c_contiguous and y.flags.c_contiguous):
+        if not (is_c_ordered(x) and is_c_ordered(y)):
             return run(x, y)
         if launch is None:
             launch = prepare()
@@ -127,7 +128,7 @@ def _of_several(run: Run, prepare: Callable[[], PreparedLaunch], shape: Shape, d
 
     def run_several(*arrays: Any) -> Any:
         nonlocal launch
-        if not all(array.flags.c_contiguous for array in arrays):
+        if not all(map(is_c_ordered, arrays)):
             return run(*arrays)
         if launch is None:
             launch = prepare()

@@ -25,13 +25,13 @@ from burn_remote_server.backends.array.kernels.ranking import NumericRanking
 from burn_remote_server.backends.array.kernels.reduction import NumericReduction
 from burn_remote_server.backends.cupy.array_module import CUPY
 from burn_remote_server.backends.cupy.index_updates import (
-    has_slice_kernel,
     update_in_order,
     update_slices_in_order,
+    updates_slices,
 )
 from burn_remote_server.backends.cupy.linear_algebra import CudaLinearAlgebra, CudaMatrixKernels
 from burn_remote_server.backends.cupy.network_modules import cuda_module_families
-from burn_remote_server.backends.cupy.range_checks import current_checks
+from burn_remote_server.backends.cupy.range_checks import checked_positions
 from burn_remote_server.backends.cupy.row_kernels import are_fitting
 from burn_remote_server.backends.cupy.row_reductions import log_softmax, softmax
 from burn_remote_server.backends.cupy.sums import sum_of
@@ -46,7 +46,7 @@ class CudaIndexing(BaseIndexing):
         self, tensor: Any, indices: Any, value: Any, *, dim: int, update: str, out: TensorSpec
     ) -> Any:
         """Return the tensor with the indexed slices along axis ``dim`` updated by ``value``."""
-        if not has_slice_kernel(indices.size, value.size):
+        if not updates_slices(indices.size):
             return super().select_assign(tensor, indices, value, dim=dim, update=update, out=out)
         chosen = self._checked(indices, tensor.shape, dim)
         result = cupy.array(tensor, order="C")
@@ -56,17 +56,8 @@ class CudaIndexing(BaseIndexing):
     def _checked(self, indices: Any, shape: Shape, axis: int) -> Any:
         if not indices.size or not shape[axis]:
             return super()._checked(indices, shape, axis)
-        try:
-            checks, is_captured = current_checks()
-        except MemoryError:  # no pinned memory: compare on the GPU, and copy the result
-            return super()._checked(indices, shape, axis)
-        if is_captured:
-            return checks.positions(indices, shape[axis])
-        checks.begin()
-        positions = checks.positions(indices, shape[axis])
-        if checks.failed(cupy.cuda.get_current_stream()):
-            super()._checked(indices, shape, axis)  # raises an error that names the index
-        return positions
+        compare = super()._checked
+        return checked_positions(indices, shape[axis], lambda: compare(indices, shape, axis))
 
     def _update(self, target: Any, positions: Any, values: Any, update: str) -> None:
         update_in_order(target, positions, values, update)

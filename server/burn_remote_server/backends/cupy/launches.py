@@ -10,16 +10,21 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import cupy
 import numpy as np
 from cupy.cuda import driver
 
-__all__ = ["PreparedLaunch", "kept_function", "number_structure", "prepared"]
+__all__ = ["PreparedLaunch", "is_c_ordered", "kept_function", "number_structure", "prepared"]
 
 # Most prepared launches of a thread, about 2 KB each. At this number, all are discarded.
 MAX_KEPT: Final = 1024
+
+# Whether an array is in C order: ``array.flags.c_contiguous`` without the object that ``flags``
+# makes, which takes 5 times as long.
+is_c_ordered: Final = attrgetter("_c_contiguous")
 
 _of_thread: Final = threading.local()
 

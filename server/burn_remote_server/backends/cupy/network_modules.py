@@ -17,6 +17,7 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.kernels.networks.attention import Attention
 from burn_remote_server.backends.array.kernels.networks.average_pooling import AveragePooling
 from burn_remote_server.backends.array.kernels.networks.checks import (
+    check_integers,
     check_range,
     check_rank,
     check_shape,
@@ -35,11 +36,17 @@ from burn_remote_server.backends.array.kernels.networks.correlation import (
 from burn_remote_server.backends.array.kernels.networks.deformable_convolution import (
     DeformableConvolution,
 )
+from burn_remote_server.backends.array.kernels.networks.embedding import Embedding
 from burn_remote_server.backends.array.kernels.networks.max_pooling import MaxPooling
 from burn_remote_server.backends.array.kernels.networks.module_kernels import Array, ModuleKernels
 from burn_remote_server.backends.array.kernels.networks.unfolding import Unfolding
 from burn_remote_server.backends.array.kernels.networks.windows import Axis, Windows
 from burn_remote_server.backends.cupy.array_module import CUPY
+from burn_remote_server.backends.cupy.index_updates import (
+    update_slices_in_order,
+    updates_slices,
+)
+from burn_remote_server.backends.cupy.range_checks import checked_positions
 from burn_remote_server.backends.cupy.windows import has_kernels, launch
 
 __all__ = ["cuda_module_families"]
@@ -161,6 +168,23 @@ class CudaAttention(Attention):
     workspace_bytes: ClassVar[int] = WORKSPACE_BYTES
 
 
+class CudaEmbedding(Embedding):
+    """Embedding whose indices are checked by a kernel, so that it can be captured."""
+
+    def _checked(self, operation: str, indices: Array, rows: int) -> Array:
+        check_integers(operation, "indices", indices)
+        if not indices.size or not rows:
+            return super()._checked(operation, indices, rows)
+        compare = super()._checked
+        return checked_positions(indices, rows, lambda: compare(operation, indices, rows))
+
+    def _scatter_add_rows(self, target: Array, rows: Array, values: Array) -> None:
+        if not updates_slices(rows.size):
+            super()._scatter_add_rows(target, rows, values)
+            return
+        update_slices_in_order(target, rows.astype(np.int64, copy=False), values, 0, "Add")
+
+
 _GEOMETRY: Final = ("kernel_size", "stride", "padding", "dilation")
 
 
@@ -247,6 +271,7 @@ def cuda_module_families() -> list[ModuleKernels]:
             CudaUnfolding,
             CudaDeformableConvolution,
             CudaAttention,
+            CudaEmbedding,
             CudaMaxPooling,
             CudaAveragePooling,
         )

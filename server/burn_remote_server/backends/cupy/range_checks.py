@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import cupy
@@ -19,7 +19,7 @@ import numpy as np
 from burn_remote_server.backends.cupy.host_copies import host_array
 from burn_remote_server.backends.cupy.pinned_memory import is_pinned
 
-__all__ = ["RangeChecks", "checked_by", "current_checks"]
+__all__ = ["RangeChecks", "checked_by", "checked_positions"]
 
 # Negative indices become unsigned numbers that exceed any size.
 _positions: Final = cupy.ElementwiseKernel(
@@ -67,7 +67,26 @@ class RangeChecks:
         return bool(self._note[0])
 
 
-def current_checks() -> tuple[RangeChecks, bool]:
+def checked_positions(indices: Any, size: int, compare: Callable[[], Any]) -> Any:
+    """Return indices as ``int64`` positions on an axis of ``size`` elements.
+
+    ``compare`` checks the indices by array functions and returns the positions, or raises an error
+    that names an index out of range. It is called if the kernel found such an index, and if there
+    is no pinned memory for the kernel's note. While a run is captured, it is not called: the launch
+    of the captured run reads the note. Neither ``indices`` nor the axis may be empty.
+    """
+    try:
+        checks, is_captured = _current_checks()
+    except MemoryError:
+        return compare()
+    if is_captured:
+        return checks.positions(indices, size)
+    checks.begin()
+    positions = checks.positions(indices, size)
+    return compare() if checks.failed(cupy.cuda.get_current_stream()) else positions
+
+
+def _current_checks() -> tuple[RangeChecks, bool]:
     """Return the checks of the calling thread, and whether they belong to a captured run."""
     found = getattr(_of_thread, "captured", None)
     if found is not None:

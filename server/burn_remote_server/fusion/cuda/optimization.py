@@ -17,7 +17,7 @@ import numpy as np
 from burn_remote_protocol.tensors import Shape
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.cupy.cuda_expressions import expression_of
-from burn_remote_server.backends.cupy.launches import PreparedLaunch, number_structure
+from burn_remote_server.backends.cupy.launches import PreparedLaunch, is_c_ordered, number_structure
 from burn_remote_server.fusion.background_compiler import BackgroundCompiler
 from burn_remote_server.fusion.cuda.kernel_source import KernelStep
 from burn_remote_server.fusion.fuser import Optimization, OptimizationState, StreamOperation
@@ -115,7 +115,7 @@ class CudaOptimization(Optimization):
             kernel = PreparedLaunch(found.kernel, self.grid, self.block, count, self._values)
             self._kernel = kernel
         for array, (shape, dtype) in zip(inputs, self._expected, strict=True):
-            if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
+            if array.shape != shape or array.dtype != dtype or not is_c_ordered(array):
                 return None
         read = self._pointers(inputs)  # these arrays live until the kernel is queued
         outputs = [cupy.ndarray(shape, dtype) for shape, dtype in self._results]

@@ -36,8 +36,8 @@ class Embedding(ModuleKernels):
     def embedding(self, weights: Array, indices: Array, *, out: TensorSpec) -> Array:
         """Return the rows of ``weights`` at ``indices``; ``weights`` has any dtype."""
         check_rank("Embedding", "weights", weights, 2, "[rows, dim]")
-        check_range("Embedding", "indices", indices, 0, weights.shape[0])
-        return self.xp.take(weights, indices, axis=0)
+        rows = self._checked("Embedding", indices, weights.shape[0])
+        return self.xp.take(weights, rows, axis=0)
 
     def embedding_backward(
         self, weights: Array, out_grad: Array, indices: Array, *, out: TensorSpec
@@ -47,8 +47,13 @@ class Embedding(ModuleKernels):
         check_rank(operation, "weights", weights, 2, "[rows, dim]")
         rows, dim = weights.shape
         check_shape(operation, "out_grad", out_grad, (*indices.shape, dim))
-        check_range(operation, "indices", indices, 0, rows)
+        chosen = self._checked(operation, indices, rows)
         used = math.prod(indices.shape)
         sums = self.xp.zeros((rows, dim), out_grad.dtype)
-        self._scatter_add_rows(sums, indices.reshape(used), out_grad.reshape(used, dim))
+        self._scatter_add_rows(sums, chosen.reshape(used), out_grad.reshape(used, dim))
         return sums
+
+    def _checked(self, operation: str, indices: Array, rows: int) -> Array:
+        """Return indices as row numbers. Raises ``ShapeMismatch`` if one is out of range."""
+        check_range(operation, "indices", indices, 0, rows)
+        return indices
