@@ -47,9 +47,7 @@ def test_repeated_rows_are_updated_in_order(
     session.activate()
     specs = [TensorSpec(target.shape, F32), TensorSpec(chosen.shape, I64)]
     run = session.bind(
-        signature(
-            "Base.SelectAssign", *specs, TensorSpec(values.shape, F32), dim=0, update=update
-        )
+        signature("Base.SelectAssign", *specs, TensorSpec(values.shape, F32), dim=0, update=update)
     )
     found = run(*map(cupy.asarray, (target, chosen, values)))
     UPDATES[update].at(target, chosen, values)

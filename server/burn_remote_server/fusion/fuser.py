@@ -112,10 +112,12 @@ class DirectCall(NamedTuple):
 class Optimization(NumOperations):
     """One execution in place of several operations of one output each, with the same results.
 
-    ``shape`` is the shape of the fuser that accepted the operations.
+    ``shape`` is the shape of the fuser that accepted the operations. ``reuses_inputs`` says whether
+    ``execute`` may write an output into an input.
     """
 
     name: ClassVar[str]
+    reuses_inputs: ClassVar[bool] = False
 
     def __init__(self, shape: Shape, operations: Sequence[StreamOperation]) -> None:
         self._shape: Final = shape

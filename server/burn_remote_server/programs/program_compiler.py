@@ -306,7 +306,7 @@ class ProgramCompiler:
         released = {register for step in steps for register in step.released}
         dying = tuple(sorted(released.intersection(inputs)))
         # With limits, an execution may fail after it has written everything.
-        if not dying or run != execute:
+        if not dying or run != execute or not block.execution.optimization.reuses_inputs:
             return (MANY_OUTPUTS, run, inputs, 0, outputs)
         return (FUSED, run, inputs, dying, outputs)
 

@@ -13,6 +13,7 @@ import burn_remote_server.fusion.cpu.block_program as block_program
 from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.messages import Define, DefineGraph, Drop
 from burn_remote_server.execution import interpreter
+from burn_remote_server.fusion.cpu.block_optimization import BlockOptimization
 from burn_remote_server.programs.graphs import GraphPlan
 from support.compiled_kernels import compiled_at_once
 from support.engines import EngineSession
@@ -75,6 +76,20 @@ def test_only_a_time_limit_within_reach_keeps_inputs_from_being_overwritten(
         assert isinstance(plan, GraphPlan)
         assert plan.fused_count == 3
         assert plan.reusable_inputs == ({0, 1} if limit_seconds == 60.0 else set())
+
+
+def test_a_graph_offers_no_inputs_to_an_optimization_that_overwrites_none(
+    session: EngineSession,
+) -> None:
+    with patch.object(BlockOptimization, "reuses_inputs", False):
+        session.run(DefineGraph(GRAPH, 2, ((ADD, 0, 1), (TWICE, 2), (ADD, 3, 0)), (3, 4)))
+    plan = session.interpreter.numbered[GRAPH]
+    assert isinstance(plan, GraphPlan)
+    assert (plan.fused_count, plan.reusable_inputs) == (3, set())
+    before = store(session, 11, 12)
+    session.run((GRAPH, 11, 12, 13, 14), Drop((11, 12)))
+    assert not {address(session, 13), address(session, 14)}.intersection(before)
+    assert values(session, 14) == (COUNTING * 5).tolist()
 
 
 def test_a_time_limit_within_reach_keeps_inputs_of_a_stream_from_being_overwritten() -> None:

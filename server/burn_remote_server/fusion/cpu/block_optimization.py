@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,6 +32,8 @@ class BlockOptimization(Optimization):
     Each result has one common shape, or one element for each row of this shape. ``program_inputs``
     has the shapes and dtypes of the inputs.
     """
+
+    reuses_inputs: ClassVar[bool] = True
 
     def __init__(
         self,
