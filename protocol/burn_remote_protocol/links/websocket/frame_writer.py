@@ -40,6 +40,10 @@ JOINED_BYTES: Final = 64 * 2**10
 # Masking keys drawn per system call; a system call for each frame would take 0.5 µs.
 KEYS_PER_DRAW: Final = 256
 
+# How often the rest of an interrupted message is copied again if an interrupt or a lack of memory
+# ends the copying. A copy takes 0.1 ms.
+MAX_DETACHMENTS: Final = 20
+
 _SPLIT_KEYS: Final = struct.Struct("4s" * KEYS_PER_DRAW).unpack
 
 _EMPTY: Final = memoryview(b"")
@@ -71,6 +75,11 @@ class OutgoingBuffer:
     def done(self) -> bool:
         """Whether the operating system has accepted all bytes."""
         return sum(self.accepted) == len(self._data)
+
+    @property
+    def borrows(self) -> bool:
+        """Whether it still refers to the caller's memory."""
+        return self._key is not None
 
     def detach(self) -> None:
         """Mask the bytes now, into a copy, so that the caller's memory is no longer needed."""
@@ -132,7 +141,7 @@ class FrameWriter:
         """
         try:
             if self._unsent:
-                self._flush()
+                self._flush_rest()
             made = messages_buffers(frames, self._keys, self._fragment_bytes)
             unsent = self._unsent
             # CPython runs no signal handler between these, because they call nothing.
@@ -140,19 +149,17 @@ class FrameWriter:
             del frames[:]
             self._flush()
         except BaseException:
-            for buffer in self._unsent:
-                buffer.detach()
+            self._detach()
             raise
 
     def _send(self, buffers: Callable[..., list[OutgoingBuffer]], *arguments: Any) -> None:
         try:
             if self._unsent:
-                self._flush()
+                self._flush_rest()
             self._unsent.extend(buffers(*arguments))
             self._flush()
         except BaseException:
-            for buffer in self._unsent:
-                buffer.detach()
+            self._detach()
             raise
 
     @property
@@ -177,6 +184,28 @@ class FrameWriter:
             # frame is still sent once: both have the same ``OutgoingBuffer``.
             self._unsent.append(self._control[0])
             self._control.popleft()
+        return self._flush_rest(timeout_seconds)
+
+    def _detach(self) -> None:
+        """Detach the rest of an interrupted message, although further interrupts may come."""
+        try:
+            for _ in range(MAX_DETACHMENTS):
+                try:
+                    for buffer in self._unsent:
+                        buffer.detach()
+                    return
+                except BaseException:  # the caller raises the first interrupt
+                    continue
+        except BaseException:  # came between two turns of the loop
+            for buffer in self._unsent:
+                buffer.detach()
+
+    def _flush_rest(self, timeout_seconds: float | None = None) -> bool:
+        """Send what earlier sends have left in the queue. Raises ``OSError``."""
+        if any(buffer.borrows for buffer in self._unsent):
+            # The caller may have changed this memory since, so the link must end. A session then
+            # sends the message again over a new link.
+            raise ConnectionAbortedError("a message was interrupted and could not be copied")
         return self._flush(timeout_seconds)
 
     def _flush(self, timeout_seconds: float | None = None) -> bool:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from unittest.mock import patch
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame
 from websockets.protocol import Side, State
 from websockets.server import ServerProtocol
 
+from burn_remote_protocol.links.websocket import frame_writer
 from burn_remote_protocol.links.websocket.frame_writer import (
+    MASK_BLOCK_BYTES,
+    FrameWriter,
     OutgoingBuffer,
     message_buffers,
     messages_buffers,
 )
-from burn_remote_protocol.links.websocket.frames import BINARY, FINAL_BIT, frame_header
+from burn_remote_protocol.links.websocket.frames import BINARY, FINAL_BIT, apply_mask, frame_header
 from support.link_ends import SIZES, pattern
 
 
@@ -85,6 +92,71 @@ def test_a_detached_buffer_does_not_change_with_the_memory_it_came_from() -> Non
     buffer.detach()
     memory[:] = bytes(100)
     assert bytes(buffer.unsent()) == pattern(100)
+
+
+class Interrupt(BaseException):
+    """Takes the place of KeyboardInterrupt."""
+
+
+class InterruptedSocket:
+    """Accepts the header and the first block of a message; then the sender is interrupted.
+
+    After that, the next ``failures`` calls of ``apply_mask`` raise ``error``.
+    """
+
+    def __init__(self, failures: int, error: type[BaseException]) -> None:
+        self._buffers = 0
+        self._errors = [error] * failures
+        self.accepted = b""
+
+    def write(self, buffer: OutgoingBuffer, timeout_seconds: float | None) -> bool:
+        self._buffers += 1
+        if self._buffers == 3:
+            raise Interrupt
+        data = bytes(buffer.unsent())
+        self.accepted += data
+        buffer.accepted.append(len(data))
+        return True
+
+    def apply_mask(self, data: bytes | memoryview, key: bytes) -> bytes:
+        if self._buffers == 3 and self._errors:
+            raise self._errors.pop()
+        return apply_mask(data, key)
+
+
+@pytest.mark.parametrize("error", [Interrupt, MemoryError])
+@pytest.mark.parametrize("failures", [0, 1, 3])
+def test_an_interrupted_message_is_sent_whole_although_its_memory_changes(
+    failures: int, error: type[BaseException]
+) -> None:
+    socket = InterruptedSocket(failures, error)
+    writer = FrameWriter(socket.write, None)
+    message = pattern(3 * MASK_BLOCK_BYTES)
+    payload = bytearray(message)
+    with patch.object(frame_writer, "apply_mask", socket.apply_mask):
+        with pytest.raises(Interrupt):
+            writer.send(b"", memoryview(payload))
+        payload[:] = bytes(len(payload))
+        writer.send(b"next", memoryview(b""))
+    assert [frame.data for frame in read_by_server(socket.accepted)] == [message, b"next"]
+
+
+@pytest.mark.parametrize("call", ["send", "send_together", "send_control"])
+def test_a_message_that_could_not_be_copied_is_never_continued(call: str) -> None:
+    socket = InterruptedSocket(1000, MemoryError)
+    writer = FrameWriter(socket.write, None)
+    calls: dict[str, Callable[[], object]] = {
+        "send": lambda: writer.send(b"next", memoryview(b"")),
+        "send_together": lambda: writer.send_together([b"next"]),
+        "send_control": lambda: writer.send_control([b"next"]),
+    }
+    with patch.object(frame_writer, "apply_mask", socket.apply_mask):
+        with pytest.raises(Interrupt):
+            writer.send(b"", memoryview(bytearray(3 * MASK_BLOCK_BYTES)))
+        accepted = len(socket.accepted)
+        with pytest.raises(ConnectionAbortedError, match="could not be copied"):
+            calls[call]()
+    assert len(socket.accepted) == accepted
 
 
 def test_server_headers_match_those_of_websockets() -> None:
