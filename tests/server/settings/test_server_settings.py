@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import socket
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+import burn_remote_server
 from burn_remote_server.settings.server_settings import Settings
 
 
@@ -92,3 +97,21 @@ def test_a_token_replaces_limits_and_leaves_the_rest() -> None:
 def test_a_key_without_a_certificate_is_refused() -> None:
     with pytest.raises(ValidationError, match="tls_key needs tls_certificate"):
         Settings(tls_key="key.pem")
+
+
+def strings_of_the_server() -> Iterator[str]:
+    """Iterate over the texts in the server's code that are not docstrings or comments."""
+    for path in Path(burn_remote_server.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def test_errors_name_settings_that_exist() -> None:
+    advised = {
+        name
+        for text in strings_of_the_server()
+        for name in re.findall(r"\braise ([a-z]+(?:_[a-z]+)+) on the server", text)
+    }
+    assert "max_tensor_bytes" in advised
+    assert advised <= Settings.model_fields.keys()
