@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 _IMMUTABLE: Final = "tensors are immutable; use the tensor itself"
+_RESULT: Final = "x = the result; functions return new tensors"
 _NUMPY: Final = "numpy's function on x.numpy()"
 _NUMPY_PAIR: Final = "numpy's function on x.numpy() and y.numpy()"
 _LAYOUT: Final = "no equivalent; the memory layout of a device is not exposed"
@@ -359,7 +360,9 @@ GROUP_ATTRIBUTES: Final = {
 
 # Methods and attributes of arrays: foreign name -> what to write instead.
 METHODS: Final = {
-    "fill_diagonal_": "burn_remote.where(burn_remote.eye(n, dtype='bool'), value, x)",
+    "fill_diagonal_": (
+        "burn_remote.where(burn_remote.eye(n, dtype='bool', device=x.device), value, x)"
+    ),
     "norm": "burn_remote.linalg.norm(x)",
     "abs_": "x = x.abs(), for a parameter x.data = x.abs()",
     "add": "x + y",
@@ -455,7 +458,9 @@ METHODS: Final = {
     "new_tensor": "burn_remote.tensor(data, dtype=x.dtype, device=x.device)",
     "new_zeros": "burn_remote.zeros(shape, dtype=x.dtype, device=x.device)",
     "nonzero": "burn_remote.nonzero(x)",
-    "normal_": "y = burn_remote.random.normal(x.shape), for a parameter x.data = y",
+    "normal_": (
+        "y = burn_remote.random.normal(x.shape, device=x.device), for a parameter x.data = y"
+    ),
     "numel": "x.size",
     "outer": "burn_remote.outer(x, y)",
     "pow": "x ** y",
@@ -491,7 +496,9 @@ METHODS: Final = {
     "type": "x.astype(dtype)",
     "type_as": "x.astype(y.dtype)",
     "unbind": "list(x)",
-    "uniform_": "y = burn_remote.random.uniform(x.shape), for a parameter x.data = y",
+    "uniform_": (
+        "y = burn_remote.random.uniform(x.shape, device=x.device), for a parameter x.data = y"
+    ),
     "unique": "burn_remote.unique_values(x)",
     "values": "x.max_with_indices(axis) and similar methods return values and indices",
     "view_as": "x.reshape(y.shape)",
@@ -563,14 +570,14 @@ KEYWORDS: Final = {
     "fullgraph": "not needed; a function is recorded completely, or refused",
     "fused": _ONE_TASK,
     "initial": "result + number for a sum, burn_remote.maximum(result, number) for a maximum",
-    "inplace": _IMMUTABLE,
+    "inplace": _RESULT,
     "learning_rate": "lr=",
     "memory_format": _LAYOUT,
     "mode": "not needed; there is only one way in which a function is computed and compiled",
     "non_blocking": "not needed; no call blocks",
     "only_inputs": "not needed; only inputs get gradients",
     "order": "no equivalent; elements are always in C order",
-    "out": _IMMUTABLE,
+    "out": _RESULT,
     "pin_memory": "not needed; the server pins memory itself",
     "reduce": _REDUCTION,
     "requires_grad": "x.requires_grad_()",

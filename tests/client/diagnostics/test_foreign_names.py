@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import operator
+import os
 import re
 
 import numpy as np
@@ -16,6 +18,7 @@ from burn_remote.diagnostics.foreign_names import (
     DISTRIBUTED,
     FUNCTIONS,
     GROUP_ATTRIBUTES,
+    METHODS,
     NAMESPACES,
 )
 from support.runners import RecordingDevice
@@ -177,3 +180,52 @@ def test_submodules_remain_importable() -> None:
     )
     with pytest.raises(ImportError, match="unheard_of"):
         exec("from burn_remote import unheard_of")
+
+
+def programs(written: str) -> list[str]:
+    """Return the statements that an equivalent consists of, if it is written as code."""
+    code = written.replace("axis=…", "axis=0").replace("max=…", "max=2").replace("min=…", "min=1")
+    found = [part.split(" with ", 1) for part in code.split(", for a parameter ")]
+    try:
+        return [ast.unparse(ast.parse("\n".join(reversed(parts)))) for parts in found]
+    except SyntaxError:
+        return []
+
+
+# For vectors, then for matrices of numbers, and for integers: each equivalent has to compute for
+# one of them.
+FORMS: tuple[np.ndarray, ...] = (
+    np.array([1.0, 2.0, 3.0], "float32"),
+    np.array([[1.0, 2.0], [0.0, 1.0]], "float32"),
+    np.array([0, 1, 1]),
+)
+
+
+@pytest.mark.parametrize(
+    ("typed", "program"),
+    [(typed, program) for typed, written in METHODS.items() for program in programs(written)],
+)
+def test_the_equivalents_of_methods_compute(typed: str, program: str) -> None:
+    assert typed not in vars(burn_remote.Tensor)
+    failures: list[Exception] = []
+    for array in FORMS:
+        with burn_remote.LocalDevice() as device:
+            x = device.tensor(array)
+            y = x.clone()
+            if program.startswith("x.data = ") and x.dtype.is_floating:
+                x.requires_grad_()
+            names = {
+                "burn_remote": burn_remote, "numpy": np, "device": device, "dtype": "float64",
+                "x": x, "y": y, "z": y, "mask": y > 1, "condition": y > 1, "shape": y.shape,
+                "value": y if ".scatter(" in program else 2.0, "values": y[:1], "data": [1, 2],
+                "indices": y.astype(burn_remote.int64) % 2, "file": os.devnull, "bins": 3,
+                "axis": 0, "place": 0, "start": 0, "end": 1, "n": len(array), "q": 0.5, "low": 0,
+                "high": 1, "count": 1, "share": 0.5, "index": 0, "p": 0.5,
+            }  # fmt: skip
+            try:
+                exec(program, names)
+                device.sync()
+                return
+            except Exception as error:
+                failures.append(error)
+    raise failures[0]

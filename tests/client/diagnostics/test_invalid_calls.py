@@ -49,7 +49,7 @@ OTHER_NAMES: dict[str, Callable[[], object]] = {
         f(2), f(2), size_average=1
     ),
     "requires_grad=; in burn_remote: x.requires_grad_()": lambda: br.arange(3, requires_grad=True),
-    "inplace=; in burn_remote: tensors are immutable": lambda: F.relu(f(2), inplace=True),
+    "inplace=; in burn_remote: x = the result": lambda: F.relu(f(2), inplace=True),
     r"to: it has no argument dtype=; in burn_remote: x\.astype": lambda: f(2).to(dtype=br.float16),
 }
 
