@@ -118,6 +118,16 @@ def test_an_emptied_cache_leaves_the_tensors(device: Any) -> None:
     assert x.tolist() == [0, 2, 3]
 
 
+def test_a_lazy_module_moves_after_its_first_call(device: Any) -> None:
+    model = torch.nn.Sequential(torch.nn.LazyLinear(4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    with pytest.raises(brt.UnsupportedOperation, match="call it once on the CPU"):
+        model.to(device)
+    expected = model(torch.ones(3, 5))
+    model.to(device)
+    found = model(torch.ones(3, 5, device=device))
+    torch.testing.assert_close(found.cpu(), expected)
+
+
 def test_a_state_of_another_device_is_refused(device: Any) -> None:
     with pytest.raises(br.UsageError, match="8 bytes on the CPU"):
         torch.burn.set_rng_state(torch.get_rng_state(), device)

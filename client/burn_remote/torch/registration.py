@@ -206,6 +206,9 @@ def register() -> None:
     # PyTorch's own function raises for all backends in Python. torch.utils.benchmark calls it, also
     # for programs on the CPU.
     torch._C._accelerator_synchronizeDevice = _synchronize
+    # torch.accelerator.empty_cache() and the counts of memory then do nothing, as before the first
+    # allocation. There is no allocator of PyTorch's.
+    torch._C._accelerator_isAllocatorInitialized = bool
     library = torch.library.Library("aten", "IMPL")
     for func in factories():
         library.impl(func.name().removeprefix("aten::"), _factory(func), "PrivateUse1")
