@@ -13,6 +13,7 @@ from enum import IntFlag, StrEnum
 from typing import Any, Final, final
 
 from burn_remote_protocol.errors import ProtocolViolation, Unsupported, shown
+from burn_remote_protocol.frozen_map import FrozenMap
 
 __all__ = [
     "ALL_DTYPES",
@@ -107,7 +108,7 @@ class QuantScheme:
 
     @classmethod
     def from_wire(cls, wire: Any) -> QuantScheme:
-        """Read a scheme from decoded MessagePack (maps as dictionaries or tuples of pairs).
+        """Read a scheme from decoded MessagePack (maps as dictionaries or ``FrozenMap``).
 
         Accepts the forms of both releases of Burn: only the older one has the dtype of the scales
         as its second element. Raises ``ProtocolViolation`` for anything else.
@@ -342,7 +343,9 @@ def _array(wire: Any, length: int) -> Any:
 
 
 def _variant(wire: Any) -> Any:
-    ((name, body),) = wire.items() if type(wire) is dict else wire if type(wire) is tuple else ()
+    if type(wire) is not dict and type(wire) is not FrozenMap:
+        raise ValueError
+    ((name, body),) = wire.items() if type(wire) is dict else wire
     return name, body
 
 

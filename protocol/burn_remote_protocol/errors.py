@@ -92,6 +92,9 @@ class _Excerpt(reprlib.Repr):
 
     repr_bytearray = repr_memoryview = repr_bytes
 
+    def repr_FrozenMap(self, value: tuple[Any, ...], level: int) -> str:
+        return self.repr_dict(dict(value), level)
+
 
 _EXCERPT: Final = _Excerpt()
 

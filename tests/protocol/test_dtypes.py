@@ -27,6 +27,7 @@ from burn_remote_protocol.dtypes import (
     QuantScheme,
 )
 from burn_remote_protocol.errors import ProtocolViolation, Unsupported
+from burn_remote_protocol.frozen_map import FrozenMap
 from burn_remote_protocol.operations.vocabularies import Vocabulary
 from burn_remote_protocol.operations.wire_values import dtype_to_wire
 from support.recorded import golden, schema
@@ -185,7 +186,7 @@ def test_every_scheme_survives_encoding_and_decoding(scheme: QuantScheme) -> Non
     packed = msgpack.packb(scheme.to_wire())
 
     assert QuantScheme.from_wire(msgpack.unpackb(packed)) == scheme
-    unpacked = msgpack.unpackb(packed, use_list=False, object_pairs_hook=tuple)
+    unpacked = msgpack.unpackb(packed, use_list=False, object_pairs_hook=FrozenMap)
     assert QuantScheme.from_wire(unpacked) == scheme
 
 

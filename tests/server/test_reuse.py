@@ -12,6 +12,7 @@ import pytest
 
 import burn_remote as br
 from burn_remote_protocol.dialects.native import Batch, dropped_next, encode_task
+from burn_remote_protocol.frozen_map import FrozenMap
 from burn_remote_protocol.messages import Define, Drop
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.operations.table import sign
@@ -256,7 +257,7 @@ def test_a_batch_that_drops_a_tensor_after_its_last_use_has_it_reused() -> None:
         engine.run(Batch(0, tuple(tasks)))
 
     def encoded(task: Any) -> Any:
-        return msgpack.unpackb(encode_task(task), use_list=False, object_pairs_hook=tuple)
+        return msgpack.unpackb(encode_task(task), use_list=False, object_pairs_hook=FrozenMap)
 
     define = encoded(Define(0, unary()))
     run(define, (0, 1, 3), define, encoded(Drop((1,))), (0, 2, 4), (0, 2, 5), encoded(Drop((2, 4))))

@@ -11,6 +11,7 @@ import numpy as np
 from burn_remote_protocol.dialects.native import Batch, encode_task
 from burn_remote_protocol.dtypes import F32, DType
 from burn_remote_protocol.errors import OperationFailed
+from burn_remote_protocol.frozen_map import FrozenMap
 from burn_remote_protocol.messages import Fetch, Read, ReplyValue, Task, Upload
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.data_files import NO_FILES, DataFiles
@@ -107,7 +108,7 @@ class EngineSession:
 
 def undecoded(task: Any) -> Any:
     """Return a task as a batch holds it after unpacking."""
-    return msgpack.unpackb(encode_task(task), use_list=False, object_pairs_hook=tuple)
+    return msgpack.unpackb(encode_task(task), use_list=False, object_pairs_hook=FrozenMap)
 
 
 def vector(size: int) -> TensorSpec:

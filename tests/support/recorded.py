@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from burn_remote_protocol.frozen_map import FrozenMap
+
 GOLDEN = {"0.21": "golden.jsonl.gz", "0.22": "golden-0.22.jsonl.gz"}
 SCHEMAS = {"0.21": "burn-0.21-schema.json", "0.22": "burn-0.22.1-schema.json"}
 
@@ -33,7 +35,7 @@ class Golden(NamedTuple):
     @property
     def tuples(self) -> Any:
         """The value as tuples and tuples of pairs."""
-        return msgpack.unpackb(self.payload, use_list=False, object_pairs_hook=tuple)
+        return msgpack.unpackb(self.payload, use_list=False, object_pairs_hook=FrozenMap)
 
 
 @cache
@@ -77,5 +79,7 @@ def recorded_operations(recording: str) -> Iterator[tuple[str, Any]]:
     for session in sessions(recording):
         for frame in session["frames"]:
             if frame["dir"] == "c2s" and b"RegisterOperation" in frame["payload"][:40]:
-                message = msgpack.unpackb(frame["payload"], use_list=False, object_pairs_hook=tuple)
+                message = msgpack.unpackb(
+                    frame["payload"], use_list=False, object_pairs_hook=FrozenMap
+                )
                 yield session["name"], message[0][1][0][0][1]

@@ -19,6 +19,7 @@ import numpy as np
 
 import burn_remote as br
 from burn_remote.runner.stack import outermost
+from burn_remote_protocol.frozen_map import FrozenMap
 from burn_remote_protocol.operations.encoding import decode_operation, decode_tensor_data
 from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Operation, Signature
@@ -83,7 +84,7 @@ def steps_of(frames: Sequence[dict[str, Any]]) -> list[Step]:
     for frame in frames:
         if frame["route"] == "/data":
             continue
-        message = msgpack.unpackb(frame["payload"], use_list=False, object_pairs_hook=tuple)
+        message = msgpack.unpackb(frame["payload"], use_list=False, object_pairs_hook=FrozenMap)
         if frame["dir"] == "s2c":
             ((kind, answer),), identity = message
             if kind == "ReadTensor" and str(identity) in waiting:

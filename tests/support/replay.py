@@ -20,6 +20,7 @@ import numpy as np
 
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import BurnRemoteError, OperationFailed
+from burn_remote_protocol.frozen_map import FrozenMap
 from burn_remote_protocol.operations.encoding import decode_operation, decode_tensor_data
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.operations.wire_values import decode_tensor
@@ -102,7 +103,7 @@ class Replay:
             if frame["route"] == "/data":
                 continue
             number = frame.get("server", 0)
-            message = msgpack.unpackb(frame["payload"], use_list=False, object_pairs_hook=tuple)
+            message = msgpack.unpackb(frame["payload"], use_list=False, object_pairs_hook=FrozenMap)
             if frame["dir"] == "s2c":
                 self._compare(number, *message)
             elif message[0][0] == "Compute":

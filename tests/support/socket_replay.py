@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgpack
 
 from burn_remote_protocol.dialects.burn_0_21 import encode_init
+from burn_remote_protocol.frozen_map import FrozenMap
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.links.transport_registry import connect
 from burn_remote_protocol.operations.encoding import decode_operation, decode_tensor_data
@@ -92,7 +93,7 @@ class _Replay:
         server.requests.send(payload)
 
     def _mark_random(self, number: int, payload: bytes) -> None:
-        frozen = msgpack.unpackb(payload, use_list=False, object_pairs_hook=tuple)
+        frozen = msgpack.unpackb(payload, use_list=False, object_pairs_hook=FrozenMap)
         signature, tensors = decode_operation(frozen[0][1][0][0][1])
         count = len(signature.input_uses)
         keys = [(number, tensor) for tensor in tensors]

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgpack
 
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
+from burn_remote_protocol.frozen_map import FrozenMap
 
 __all__ = [
     "MAX_LIST_LENGTH",
@@ -47,11 +48,11 @@ _NOT_MESSAGEPACK: Final = (ValueError, TypeError, RecursionError, msgpack.Unpack
 
 
 def unpack_frozen(body: bytes | memoryview) -> Any:
-    """Unpack lists as tuples and maps as tuples of pairs, which are hashable and immutable.
+    """Unpack lists as tuples and maps as ``FrozenMap``, which are hashable and immutable.
 
     Raises ``ProtocolViolation`` for anything but one MessagePack value.
     """
-    return _unpack(body, use_list=False, object_pairs_hook=tuple)
+    return _unpack(body, use_list=False, object_pairs_hook=FrozenMap)
 
 
 def unpack_frozen_pair(body: memoryview, items: list[Any]) -> Generator[None, None, Any]:
@@ -70,7 +71,7 @@ def unpack_frozen_pair(body: memoryview, items: list[Any]) -> Generator[None, No
             max_array_len=most,
             max_map_len=most,
             use_list=False,
-            object_pairs_hook=tuple,
+            object_pairs_hook=FrozenMap,
         )
         unpacker.feed(body)
         if unpacker.read_array_header() != 2:

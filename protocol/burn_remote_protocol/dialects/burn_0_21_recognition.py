@@ -19,6 +19,7 @@ from burn_remote_protocol.errors import ProtocolViolation
 from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.operations.vocabularies import Vocabulary
+from burn_remote_protocol.operations.wire_values import variant
 
 __all__ = [
     "BEFORE_ID",
@@ -113,8 +114,9 @@ def _learn(key: tuple[bytes, ...], pieces: list[Any]) -> Signature | None:
         return None
     count = len(key) - 2
     try:
-        ((kind, body),) = unpack_frozen(_with_unused_ids(key))
-        (((task, wire),), (position, (stream,))) = body
+        kind, body = variant(unpack_frozen(_with_unused_ids(key)), "a frame")
+        content, (position, (stream,)) = body
+        task, wire = variant(content, "a task")
         if (kind, task) != ("Compute", "RegisterOperation"):
             return None
         signature, tensors = decode_operation(wire, Vocabulary.BURN_0_21)

@@ -27,6 +27,7 @@ from burn_remote_protocol.dialects.bounded_unpacking import (
 from burn_remote_protocol.dialects.burn_0_21 import EXPIRES_SECONDS
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import BurnRemoteError, ProtocolViolation, Unsupported, shown
+from burn_remote_protocol.frozen_map import FrozenMap
 from burn_remote_protocol.messages import (
     Drop,
     Expose,
@@ -442,7 +443,7 @@ def _operation(wire: Any) -> tuple[Message, ...]:
     return (_all_reduce(decoded) if decoded.signature.row is ALL_REDUCE else decoded,)
 
 
-_SYNC_COLLECTIVE: Final = (("Distributed", "SyncCollective"),)
+_SYNC_COLLECTIVE: Final = FrozenMap([("Distributed", "SyncCollective")])
 _REDUCTIONS: Final = {"Sum": Reduction.SUM, "Mean": Reduction.MEAN}
 
 

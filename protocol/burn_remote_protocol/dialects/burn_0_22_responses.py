@@ -16,6 +16,7 @@ from burn_remote_protocol.dialects.burn_0_21_responses import BurnReply, data_pi
 from burn_remote_protocol.dialects.burn_0_22 import VERSION
 from burn_remote_protocol.dtypes import BOOL, F32, I32, DType
 from burn_remote_protocol.errors import BurnRemoteError
+from burn_remote_protocol.frozen_map import FrozenMap
 from burn_remote_protocol.operations.vocabularies import Vocabulary
 from burn_remote_protocol.operations.wire_values import is_unsigned, sequence, unexpected, variant
 from burn_remote_protocol.tensors import TensorData
@@ -96,7 +97,7 @@ def decode_opening(frame: bytes | memoryview) -> SessionInfo | Refusal:
     if name == "Init":
         version, settings, count, _ = sequence(body, 4, "Init")
         floats, integers, bools, _ = sequence(settings, 4, "the settings of a device")
-        names = (DType.from_wire(wire) for wire in (floats, integers, (("Bool", bools),)))
+        names = (DType.from_wire(wire) for wire in (floats, integers, FrozenMap([("Bool", bools)])))
         if not is_unsigned(version) or not is_unsigned(count):
             raise unexpected("a version and a number of devices", body)
         return SessionInfo(count, next(names), next(names), next(names), version)

@@ -257,29 +257,11 @@ def _decode_batch(frame: bytes | memoryview) -> Batch:
         received, tasks = wire
     except (TypeError, ValueError):
         raise ProtocolViolation(f"malformed batch: {shown(wire)}") from None
-    # A map is unpacked to a tuple, too.
-    if type(tasks) is not tuple or not _has_array_of_tasks(body):
+    if type(wire) is not tuple or type(tasks) is not tuple:
         raise ProtocolViolation(f"a batch holds a list of tasks, not {shown(tasks)}")
     if type(received) is not int or received < 0:
         count(received)  # raises
     return Batch(received, tasks)
-
-
-# The lengths of an array's header and of integers in MessagePack, by their first bytes. Other
-# integers take one byte. A client may write an integer in a longer form than it needs.
-_HEADER_BYTES: Final = {0x92: 1, 0xDC: 3, 0xDD: 5}
-_INTEGER_BYTES: Final = {
-    0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5, 0xD3: 9
-}  # fmt: skip
-
-
-def _has_array_of_tasks(body: bytes | memoryview) -> bool:
-    """Whether a pair is an array of an integer and an array. ``body`` is a complete pair."""
-    start = _HEADER_BYTES.get(body[0])
-    if start is None:
-        return False
-    first = body[start + _INTEGER_BYTES.get(body[start], 1)]
-    return first >> 4 == 0x9 or first in (0xDC, 0xDD)
 
 
 def decode_batch_in_steps(frame: bytes | memoryview) -> Generator[None, None, Batch]:

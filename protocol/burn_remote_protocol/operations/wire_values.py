@@ -1,7 +1,7 @@
 """The wire form of tensors, their data, scalars and slices.
 
 MessagePack is unpacked either to lists and dictionaries or, where speed matters, to tuples and
-tuples of pairs. Decoding accepts both; encoding produces lists and dictionaries.
+``FrozenMap``. Decoding accepts both; encoding produces lists and dictionaries.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from burn_remote_protocol import quantized_storage as quantization
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import ProtocolViolation, shown
+from burn_remote_protocol.frozen_map import FrozenMap
 from burn_remote_protocol.operations.vocabularies import Vocabulary, check_dtype
 from burn_remote_protocol.tensors import (
     Slice,
@@ -107,11 +108,14 @@ def sequence(wire: Any, length: int, expected: str) -> Any:
 
 def variant(wire: Any, expected: str) -> tuple[str, Any]:
     """Split ``{name: body}``, the form of a Rust variant with a body."""
-    pairs = tuple(wire.items()) if type(wire) is dict else wire
-    if type(pairs) is tuple and len(pairs) == 1:
-        pair = pairs[0]
-        if type(pair) is tuple and len(pair) == 2 and type(pair[0]) is str:
-            return pair
+    if type(wire) is FrozenMap and len(wire) == 1:
+        name, body = wire[0]
+    elif type(wire) is dict and len(wire) == 1:
+        ((name, body),) = wire.items()
+    else:
+        raise unexpected(f"{expected}, a map of one name", wire)
+    if type(name) is str:
+        return name, body
     raise unexpected(f"{expected}, a map of one name", wire)
 
 

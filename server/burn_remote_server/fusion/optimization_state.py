@@ -12,6 +12,7 @@ from typing import Any
 
 import msgpack
 
+from burn_remote_protocol.dialects.bounded_unpacking import unpack_frozen
 from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.tensors import Shape
@@ -48,7 +49,7 @@ def operations_of(state: OptimizationState, session: BackendSession) -> list[Str
 
 
 def _operation(item: dict[str, Any], session: BackendSession) -> StreamOperation:
-    wire = msgpack.unpackb(item["operation"], use_list=False, object_pairs_hook=tuple)
+    wire = unpack_frozen(item["operation"])
     signature, tensors = decode_operation(wire)
     count = len(signature.input_uses)
     calls = session.bind_elementwise(signature)

@@ -17,14 +17,25 @@ from burn_remote_protocol.dialects.bounded_unpacking import (
     unpack_lists,
 )
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
+from burn_remote_protocol.frozen_map import FrozenMap
 
 VALUE = {"a": [1, {"b": [2.5, None]}]}
 
 
 def test_the_frozen_form_is_hashable() -> None:
     frozen = unpack_frozen(msgpack.packb(VALUE))
-    assert frozen == (("a", (1, (("b", (2.5, None)),))),)
+    assert frozen == FrozenMap([("a", (1, FrozenMap([("b", (2.5, None))])))])
     hash(frozen)
+
+
+def test_a_map_differs_from_the_array_of_its_pairs() -> None:
+    for array, as_map in (([], {}), ([["a", 1]], {"a": 1})):
+        first, second = (unpack_frozen(msgpack.packb(value)) for value in (array, as_map))
+        assert first != second and second != first
+        assert len({first: 0, second: 1}) == 2
+        assert type(first) is tuple and type(second) is FrozenMap
+        again = unpack_frozen(msgpack.packb(as_map))
+        assert again == second and hash(again) == hash(second)
 
 
 def test_the_plain_form_has_lists_and_dictionaries() -> None:

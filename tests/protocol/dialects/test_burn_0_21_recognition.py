@@ -13,6 +13,7 @@ from burn_remote_protocol.dialects.burn_0_21_recognition import (
     recognize_operation,
 )
 from burn_remote_protocol.dtypes import F64
+from burn_remote_protocol.frozen_map import FrozenMap
 from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
 from burn_remote_protocol.operations.families import numeric
 from burn_remote_protocol.operations.row import Operation
@@ -27,7 +28,7 @@ IDS = st.integers(0, 2**64 - 1)
 
 def decoded(frame: bytes) -> Operation:
     """Decode a frame in full."""
-    wire = msgpack.unpackb(frame, use_list=False, object_pairs_hook=tuple)
+    wire = msgpack.unpackb(frame, use_list=False, object_pairs_hook=FrozenMap)
     return decode_operation(wire[0][1][0][0][1])
 
 

@@ -10,6 +10,7 @@ import msgpack
 import pytest
 
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation, Unsupported
+from burn_remote_protocol.frozen_map import FrozenMap
 from burn_remote_protocol.operations import encoding
 from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
 from burn_remote_protocol.operations.table import KINDS, TABLE
@@ -27,12 +28,12 @@ def add(first: Any = 1, *, dims: Any = (2, 3), status: Any = "ReadOnly", dtype: 
     """Return an addition as MessagePack unpacks it, with one part changed."""
     lhs = ((first,), (dims,), status, dtype)
     rhs, out = (((2,), ((2, 3),), "ReadOnly", "F32"), ((3,), ((2, 3),), "NotInit", "F32"))
-    return (("NumericFloat", ("F32", (("Add", (lhs, rhs, out)),))),)
+    return FrozenMap([("NumericFloat", ("F32", FrozenMap([("Add", (lhs, rhs, out))])))])
 
 
 def add_scalar(scalar: Any) -> Any:
     lhs, out = (((1,), ((2,),), "ReadOnly", "F32"), ((2,), ((2,),), "NotInit", "F32"))
-    return (("NumericFloat", ("F32", (("AddScalar", (lhs, scalar, out)),))),)
+    return FrozenMap([("NumericFloat", ("F32", FrozenMap([("AddScalar", (lhs, scalar, out))])))])
 
 
 def rhs_of(wire: Any) -> Any:
@@ -175,7 +176,8 @@ def test_dims_that_only_compare_equal_to_known_ones_are_refused(dims: Any) -> No
 
 def test_zero_and_negative_zero_are_different_scalars() -> None:
     signs = [
-        math.copysign(1, rhs_of(add_scalar((("Float", zero),)))) for zero in (0.0, -0.0, 0.0, -0.0)
+        math.copysign(1, rhs_of(add_scalar(FrozenMap([("Float", zero)]))))
+        for zero in (0.0, -0.0, 0.0, -0.0)
     ]
 
     assert signs == [1, -1, 1, -1]
@@ -184,7 +186,7 @@ def test_zero_and_negative_zero_are_different_scalars() -> None:
 def test_the_bits_of_a_nan_are_kept() -> None:
     for bits in (0x7FF8000000000001, 0xFFF8000000000000, 0x7FF8000000000001):
         (nan,) = struct.unpack("<d", struct.pack("<Q", bits))
-        operation = decode_operation(add_scalar((("Float", nan),)))
+        operation = decode_operation(add_scalar(FrozenMap([("Float", nan)])))
         encoded: Any = encode_operation(operation)
         kept = encoded["NumericFloat"][1]["AddScalar"][1]["Float"]
         assert struct.unpack("<Q", struct.pack("<d", kept)) == (bits,)
@@ -192,7 +194,7 @@ def test_the_bits_of_a_nan_are_kept() -> None:
 
 def test_scalars_of_equal_value_keep_their_variant() -> None:
     for variant, value in (("Float", 1.0), ("Int", 1), ("UInt", 1), ("Bool", True)):
-        assert encode_operation(decode_operation(add_scalar(((variant, value),)))) == {
+        assert encode_operation(decode_operation(add_scalar(FrozenMap([(variant, value)])))) == {
             "NumericFloat": [
                 "F32",
                 {
@@ -204,7 +206,7 @@ def test_scalars_of_equal_value_keep_their_variant() -> None:
                 },
             ]
         }
-        assert type(rhs_of(add_scalar(((variant, value),)))) is type(value)
+        assert type(rhs_of(add_scalar(FrozenMap([(variant, value)])))) is type(value)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +237,7 @@ def test_an_unknown_dtype_beside_the_variant_is_refused() -> None:
     (kind, (_, body)) = add()[0]
 
     with pytest.raises(ProtocolViolation, match="unknown dtype 'F33'"):
-        decode_operation(((kind, ("F33", body)),))
+        decode_operation(FrozenMap([(kind, ("F33", body))]))
 
 
 @pytest.mark.parametrize("status", ["NotInit", "Lost", None, 1, ()])

@@ -9,6 +9,7 @@ import pytest
 
 from burn_remote_protocol.dtypes import F32, QuantScheme
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
+from burn_remote_protocol.frozen_map import FrozenMap
 from burn_remote_protocol.operations.fields import (
     Field,
     Role,
@@ -87,7 +88,7 @@ def tensor(identifier: int, status: str = "ReadOnly") -> list[Any]:
 )
 def test_a_field_encodes_what_it_decodes(field: Field, wire: Any, argument: Any, ids: Any) -> None:
     packed = msgpack.packb(wire)
-    for form in (wire, msgpack.unpackb(packed, use_list=False, object_pairs_hook=tuple)):
+    for form in (wire, msgpack.unpackb(packed, use_list=False, object_pairs_hook=FrozenMap)):
         tensors: list[int] = []
         assert field.codec.decode(form, tensors) == argument
         assert tensors == ids

@@ -9,6 +9,7 @@ import pytest
 
 from burn_remote_protocol.dtypes import F16, F32, DType, QuantScheme
 from burn_remote_protocol.errors import DTypeMismatch, LimitExceeded, ShapeMismatch
+from burn_remote_protocol.frozen_map import FrozenMap
 from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
 from burn_remote_protocol.operations.estimates import estimated
 from burn_remote_protocol.operations.families import base, floats, numeric, session
@@ -48,7 +49,7 @@ def test_recorded_operations_are_encoded_to_the_bytes_they_were_decoded_from(
 ) -> None:
     for name, wire in recorded_operations(recording):
         packed = msgpack.packb(encode_operation(decode_operation(wire)))
-        again = msgpack.unpackb(packed, use_list=False, object_pairs_hook=tuple)
+        again = msgpack.unpackb(packed, use_list=False, object_pairs_hook=FrozenMap)
         assert again == wire, name
 
 

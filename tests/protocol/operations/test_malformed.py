@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation, UsageError
+from burn_remote_protocol.frozen_map import FrozenMap
 from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
 from burn_remote_protocol.operations.inference import check_declared
 from burn_remote_protocol.operations.row import Operation
@@ -64,7 +65,7 @@ def places(wire: Any) -> list[tuple[Any, Any]]:
 def tuples(wire: Any) -> Any:
     """Return a value with tuples for lists, as the fast unpacking gives it."""
     if isinstance(wire, dict):
-        return tuple([(name, tuples(body)) for name, body in wire.items()])
+        return FrozenMap([(name, tuples(body)) for name, body in wire.items()])
     return tuple([tuples(item) for item in wire]) if isinstance(wire, list) else wire
 
 

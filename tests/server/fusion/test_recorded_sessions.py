@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from burn_remote_protocol.errors import OperationFailed
+from burn_remote_protocol.frozen_map import FrozenMap
 from burn_remote_protocol.operations.encoding import decode_operation, decode_tensor_data
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.operations.wire_values import decode_tensor
@@ -36,7 +37,7 @@ def tasks_of(session: dict[str, Any]) -> Iterator[Any]:
     for frame in session["frames"]:
         if frame["route"] == "/data" or frame["dir"] == "s2c":
             continue
-        message = msgpack.unpackb(frame["payload"], use_list=False, object_pairs_hook=tuple)
+        message = msgpack.unpackb(frame["payload"], use_list=False, object_pairs_hook=FrozenMap)
         if message[0][0] == "Compute":
             task = message[0][1][0]
             name, body = (task, None) if type(task) is str else task[0]
