@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any, Final
 
 import torch
-from torch_training import Training
+from torch_transformer import Training
 
 import burn_remote as br
 import burn_remote.torch as brt
