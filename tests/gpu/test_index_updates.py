@@ -10,11 +10,6 @@ import pytest
 from burn_remote_protocol.dtypes import F32, I64
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends import Backend
-from burn_remote_server.backends.cupy.index_updates import (
-    MAX_COMPARISONS,
-    MAX_LINKED,
-    update_slices_in_order,
-)
 from support.kernels import signature
 
 pytestmark = pytest.mark.gpu
@@ -25,8 +20,17 @@ UPDATES: Any = {
 # Numbers of updates and of rows, and the length of a row: few comparisons, links, and sorting.
 SIZES: Any = [
     (1, 3, 5), (40, 7, 5), (1000, 50, 96), (1000, 1, 33), (5000, 10_000, 3),
-    (MAX_LINKED, 300, 2), (MAX_LINKED + 1, 300, 2),
+    (2**14, 300, 2), (2**14 + 1, 300, 2),
 ]  # fmt: skip
+
+
+def test_the_sizes_cover_each_way_to_find_updates() -> None:
+    from burn_remote_server.backends.cupy.index_updates import MAX_COMPARISONS, MAX_LINKED
+
+    ways = {
+        (count <= MAX_LINKED, count * count * width <= MAX_COMPARISONS) for count, _, width in SIZES
+    }
+    assert ways == {(True, True), (True, False), (False, False)}
 
 
 def drawn(count: int, rows: int, width: int) -> tuple[Any, Any, Any]:
@@ -55,6 +59,11 @@ def test_repeated_rows_are_updated_in_order(
 
 
 def test_slices_of_a_middle_axis_are_updated_in_order(gpu: Backend) -> None:
+    from burn_remote_server.backends.cupy.index_updates import (
+        MAX_COMPARISONS,
+        update_slices_in_order,
+    )
+
     cupy: Any = gpu.array_module  # type: ignore[attr-defined]
     draw = np.random.default_rng(0)
     target = draw.normal(size=(4, 30, 25)).astype(np.float32)
