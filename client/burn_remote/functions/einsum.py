@@ -17,9 +17,10 @@ from burn_remote.functions.einsum_plan import planned
 from burn_remote.functions.linear_algebra import matmul
 from burn_remote.functions.manipulation import permute_dims
 from burn_remote.functions.matrix_parts import diagonal
+from burn_remote.functions.operands import all_alike
 from burn_remote.functions.statistics import sum
 from burn_remote.functions.tensor_value import is_tensor
-from burn_remote_protocol.dtypes import BOOL, I64
+from burn_remote_protocol.dtypes import BOOL, I64, Category
 from burn_remote_protocol.errors import ArgumentMismatch, UsageError
 
 if TYPE_CHECKING:
@@ -42,11 +43,12 @@ def einsum(equation: str, /, *operands: Tensor) -> Tensor:
     ``einsum("bij,bjk->bik", x, y)`` multiplies matrices. A letter names an axis; equal letters have
     equal sizes, or size 1, which broadcasts. A letter twice in one operand takes its diagonal, and
     ``...`` stands for further axes. Without ``->``, the result has the letters that occur once, in
-    alphabetical order. The operands and the result have one dtype; sums of integers wrap around,
-    and those of bools are a logical OR. The operands of a longer product are multiplied pair by
-    pair, in the order of ``numpy.einsum_path``.
+    alphabetical order. Operands of different dtypes are converted to their common dtype, which the
+    result has. Sums of integers wrap around, and those of bools are a logical OR. The operands of a
+    longer product are multiplied pair by pair, in the order of ``numpy.einsum_path``.
 
-    Raises ``UsageError`` for a malformed equation, ``ShapeMismatch`` for shapes that do not fit it.
+    Raises ``UsageError`` for a malformed equation, ``ShapeMismatch`` for shapes that do not fit it,
+    and ``DTypeMismatch`` for operands without a common dtype.
     """
     if not isinstance(equation, str):
         raise UsageError(
@@ -57,7 +59,10 @@ def einsum(equation: str, /, *operands: Tensor) -> Tensor:
         if not is_tensor(operand):
             raise ArgumentMismatch(no_tensor(f"operands[{place}]", operand))
     plan = planned(equation, tuple([x.shape for x in operands]))
-    if operands[0].dtype.is_bool:
+    # ``matmul`` dequantizes quantized operands, which have no common dtype with others.
+    if not any(x.dtype.category is Category.QUANTIZED for x in operands):
+        operands = tuple(all_alike(operands))
+    if all(x.dtype.is_bool for x in operands):
         return astype(einsum(equation, *[astype(x, I64) for x in operands]), BOOL)
     terms = [
         _without_repetitions(_Term(labels, x), plan.sizes)

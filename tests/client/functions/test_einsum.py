@@ -116,6 +116,32 @@ def test_the_result_has_the_dtype_of_the_operands(dtype: str, device: br.Device)
         np.testing.assert_array_equal(found, np.einsum(equation, *arrays), strict=True)
 
 
+@pytest.mark.parametrize(
+    "equation, dtypes",
+    [
+        ("i,i->i", ["bool", "float32"]),
+        ("i,i", ["float32", "bool"]),
+        ("i,i", ["bool", "int8"]),
+        ("i,i,i", ["bool", "bool", "float64"]),
+        # The product of the first two overflows int8.
+        ("i,i,i->i", ["int8", "int8", "float64"]),
+        ("ii,i", ["bool", "float32"]),
+    ],
+)
+def test_operands_of_different_dtypes_are_converted_first(
+    equation: str, dtypes: list[str], device: br.Device
+) -> None:
+    terms = equation.partition("->")[0].split(",")
+    arrays = [
+        (np.arange(4 ** len(term)) * 25.0).reshape((4,) * len(term)).astype(dtype)
+        if dtype == "int8"
+        else (np.arange(4 ** len(term)) % 3 / 2).reshape((4,) * len(term)).astype(dtype)
+        for term, dtype in zip(terms, dtypes, strict=True)
+    ]
+    found = br.einsum(equation, *[br.tensor(array, device=device) for array in arrays])
+    np.testing.assert_array_equal(found.numpy(), np.einsum(equation, *arrays), strict=True)
+
+
 def test_an_even_number_of_true_elements_is_true(device: br.Device) -> None:
     x = br.ones((256,), dtype=br.bool, device=device)
     assert br.einsum("i,i->", x, x).item() is True
