@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from burn_remote.arguments.numbers import real_number, whole_number
 from burn_remote.autodiff.grad_mode import check_random_numbers
@@ -14,15 +14,12 @@ from burn_remote.functions.gathering import scatter
 from burn_remote.functions.logic import less, logical_or
 from burn_remote.functions.manipulation import expand_dims, matrix_transpose, squeeze
 from burn_remote.functions.selection import mask_fill
+from burn_remote.functions.tensor import Tensor
 from burn_remote_protocol.dtypes import I64
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import floats, layers
 from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
-
-if TYPE_CHECKING:
-    from burn_remote.functions.casting import distinct
-from burn_remote.functions.tensor import Tensor
 
 __all__ = ["dropout", "embedding", "linear", "one_hot", "scaled_dot_product_attention"]
 
