@@ -696,8 +696,9 @@ __all__ = [
 
 __version__ = version("burn-remote")
 
-# The version of the array API standard that this namespace follows; None inserts an axis.
+# The version of the array API standard that this namespace follows.
 __array_api_version__ = API_VERSION
+# ``x[newaxis]`` inserts an axis, as in NumPy.
 newaxis = None
 
 if not TYPE_CHECKING:  # hidden from type checkers, which must report missing names

@@ -1,7 +1,7 @@
 """Functions of nested containers: parameters, gradients and states of optimizers.
 
-Containers are tuples, named tuples, lists, dictionaries and instances of data classes, in any
-nesting. Everything else is a leaf, except ``None``, which means that nothing is there.
+Containers are tuples, named tuples, lists, dictionaries, slices and instances of data classes, in
+any nesting. Everything else is a leaf, except ``None``, which means that nothing is there.
 """
 
 from __future__ import annotations

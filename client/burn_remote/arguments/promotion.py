@@ -146,7 +146,7 @@ def compared_with_number(dtype: DType, number: Any) -> DType:
     """Return the dtype in which a tensor is compared with a Python number.
 
     As ``promoted_with_number``, but integers are compared with floats in float64, in which
-    NumPy compares them too: float32 would make 2²⁴ + 1 equal to 2.0²⁴.
+    NumPy compares them too: float32 would make ``2**24 + 1`` equal to ``2.0**24``.
     """
     common = promoted_with_number(dtype, number)
     return dtypes.F64 if common is dtypes.F32 and dtype.is_integer else common

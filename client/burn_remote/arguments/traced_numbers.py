@@ -166,10 +166,10 @@ _CONSTANTS: Final = (int, float, complex, str, type(None), np.number)
 
 
 def _key(function: Callable[..., Any], places: tuple[int, ...]) -> Any:
-    """Return what is equal for calls with equal results; ``None`` if nobody can tell.
+    """Return a key that is equal only for calls with equal results; ``None`` if there is none.
 
-    Each operation makes a new ``partial`` for the conversion of a number to a dtype, so the
-    contents are compared.
+    Each operation makes a new ``partial`` for the conversion of a number to a dtype, so partials
+    are compared by their contents.
     """
     contents: Any = function
     if isinstance(function, partial):

@@ -156,8 +156,9 @@ class Group:
         """Wait until all members have carried out what was issued, or one of them failed.
 
         Returns the failure, whose ``member`` and ``address`` say which member it was. The other
-        members report it, so this does not wait for a lost member. A member whose session is lost
-        after its last collective failed too. Returns ``None`` if none failed.
+        members report it, so this does not wait for a lost member. A member also counts as
+        failed if its session is lost after its last collective. Returns ``None`` if none failed.
+
         Raises ``Unsupported`` with the engine ``moves``, which does not know which member failed,
         and the error of a device that failed for another reason.
         """

@@ -1,11 +1,10 @@
 """The engine ``moves``: collectives composed of slices, additions and moves between devices.
 
 It works with all devices, also of different kinds. Between servers, each part moves directly from
-the server that has it to the one that needs it. Each member reduces one part of the elements, to
-which all others send theirs, and then sends its result to all. So each member sends and receives
-``2 (n - 1) / n`` of the bytes, as in a ring, but after two moves instead of ``2 (n - 1)``. Small
-buckets, and all buckets in a group of two members, are sent to all members at once, which saves one
-of these moves.
+the server that has it to the one that needs it. Each member reduces one part of the elements: all
+others send it theirs, and it sends the result to all. So each member sends and receives ``2 (n - 1)
+/ n`` of the bytes, as in a ring, but in two moves instead of ``2 (n - 1)``. Small buckets, and all
+buckets in a group of two members, are sent to all members at once, which saves one of these moves.
 """
 
 from __future__ import annotations
@@ -191,11 +190,12 @@ class Reduce:
 
 
 class _Packed:
-    """A bucket that is packed into one tensor for each dtype when it is first sent."""
+    """A bucket to be sent; several small tensors are packed into one for each dtype."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
-        # A packed tensor is a copy, and quantized tensors cannot be packed.
+        # Not for large tensors, because packing copies them, nor for quantized ones, which cannot
+        # be packed.
         self._layout = (
             Layout([x.handle.spec for x in bucket])
             if len(bucket) > 1

@@ -57,8 +57,8 @@ _REDUCTIONS: Final = {
 
 
 # Groups whose objects were garbage-collected without ``close``, by session. The session leaves them
-# when it joins its next one. Not their numbers: a finalizer that Ctrl-C interrupts is repeated, and
-# numbers are reused.
+# when it joins its next one. They are known by their specs, not their numbers: a finalizer that
+# Ctrl-C interrupts is repeated, and another group may have the number by then.
 _forgotten: Final[WeakKeyDictionary[Session, deque[GroupSpec]]] = WeakKeyDictionary()
 
 
@@ -288,7 +288,7 @@ class RingEngine:
         return [made[place] for place in sorted(made)]
 
     def issued(self, member: int) -> int:
-        """Return how many collectives a member has issued. Raises ``UsageError``."""
+        """Return how many collectives a member has issued, as ``Session.collectives_issued``."""
         session: Session = self._devices[member].session
         return session.collectives_issued(self._numbers[member])
 

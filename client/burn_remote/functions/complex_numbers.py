@@ -72,7 +72,7 @@ def angle(x: Tensor, /) -> Tensor:
 
 
 def adjoint(x: Tensor) -> Tensor:
-    """Return the conjugate of a holomorphic function's gradient; ``x`` if it is real."""
+    """Return the complex conjugates as ``conj`` does, for tensors that are not quantized."""
     return CONJUGATE.unary(x) if x.handle.spec.dtype.is_complex else x
 
 

@@ -144,8 +144,9 @@ def histogram(
     ``x`` has NaN or infinite elements, ``range`` or edges must be given: else the edges are NaN.
 
     Shapes: any to ``[bins]`` and ``[bins + 1]``. Counts are int64, or have the dtype of
-    ``weights``, which has the shape of ``x``. ``density`` divides them by the widths and their
-    sum. Never waits. Raises ``Unsupported`` on Burn's own servers.
+    ``weights``, which has the shape of ``x``. ``density`` divides the counts by the
+    widths of the intervals and by the sum of the counts. Never waits. Raises ``Unsupported`` on
+    Burn's own servers.
     """
     if weights is not None and weights.shape != x.shape:
         raise ShapeMismatch(f"weights are {weights.handle.spec}, but x is {x.handle.spec}")

@@ -435,7 +435,7 @@ def _progression(
     places = counted(Tensor, client, count)
     if large and dtype is U64:
         places = astype(places, U64)
-    # In float64, because rounding errors of float32 accumulate in long ranges.
+    # In float64, because float32 does not hold all integers above 2**24.
     scaled = multiply(places if whole else astype(places, F64), step)
     return astype(add(scaled, start), dtype)
 

@@ -1,6 +1,6 @@
 """Products and norms of vectors and matrices.
 
-Both operands and the result have the same dtype, except those of ``kron``. All raise
+Operands of different dtypes are converted to their common dtype, which the result has. All raise
 ``ShapeMismatch`` and ``DTypeMismatch``.
 """
 
@@ -138,7 +138,6 @@ def kron(x1: Tensor, x2: Tensor, /) -> Tensor:
     """Return the Kronecker product: each element of ``x1`` times the whole ``x2``.
 
     Shapes ``[n…]`` and ``[m…]`` give ``[n * m…]``; axes of size 1 are prepended to the shorter one.
-    The dtype is that of ``multiply``.
     """
     rank = max(x1.ndim, x2.ndim)
     x1, x2 = with_rank(x1, rank), with_rank(x2, rank)

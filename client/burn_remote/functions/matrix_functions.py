@@ -105,7 +105,7 @@ def _of_pinv(residuals: tuple[Tensor, Tensor], grad: Tensor) -> Tensor:
     x, inverse = residuals
     turned, grad_turned = _adjoint(inverse), _adjoint(grad)
     first = matmul(matmul(turned, grad), turned)
-    # (1 - A P) Gᴴ P Pᴴ and Pᴴ P Gᴴ (1 - P A)
+    # (1 - A P) Gᴴ P Pᴴ and Pᴴ P Gᴴ (1 - P A), with A = x, P = inverse and G = grad
     rows = matmul(matmul(grad_turned, inverse), turned)
     columns = matmul(turned, matmul(inverse, grad_turned))
     rows = subtract(rows, matmul(x, matmul(inverse, rows)))

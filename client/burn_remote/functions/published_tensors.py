@@ -52,7 +52,7 @@ def publish(device: Device, name: str, tensor: Tensor) -> None:
 
 
 def list_published(device: Device, name: str | None = None) -> dict[str, TensorSpec]:
-    """Return all published names and their specs, or one of them."""
+    """Return all published names and their specs; with ``name``, only this one, if it exists."""
     check_has_names(device)
     return dict(device.runners.storage_task(ListNames(name), []).result())
 

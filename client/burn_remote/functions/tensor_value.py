@@ -300,7 +300,7 @@ def is_tensor(value: object) -> TypeIs[Tensor]:
 def holds_tensors(data: Any) -> bool:
     """Return whether nested lists contain tensors, each of which NumPy would read separately.
 
-    Of each level, only the first list is examined for lists, because their depths are equal.
+    Below each level, only its first list is examined, because all its lists have one depth.
     """
     while isinstance(data, list | tuple) and data:
         if any(is_tensor(one) for one in data):

@@ -199,9 +199,8 @@ def gradient(x: Tensor) -> Tensor | None:
 def set_gradient(x: Tensor, value: Tensor | None) -> None:
     """Set or clear the gradient of a leaf, or of a tensor whose gradient is retained.
 
-    Raises ``UsageError`` for any other tensor, except that ``None`` does nothing for an untracked
-    one, and ``ShapeMismatch``, ``DTypeMismatch`` or ``DeviceMismatch`` if the gradient is unlike
-    the tensor.
+    ``None`` does nothing for an untracked tensor. Raises ``UsageError`` for any other tensor, and
+    ``ShapeMismatch``, ``DTypeMismatch`` or ``DeviceMismatch`` if the gradient is unlike the tensor.
     """
     handle = x.handle
     source = handle.source if isinstance(handle, TrackedHandle) else None

@@ -200,10 +200,9 @@ class CompiledFunction(Generic[P, R]):
         return traced.issue(stack, call, tensors, numbers)
 
     def _call_tracked(self, args: Any, kwargs: Any) -> Any:
-        """Call the function with tracked tensors while recording is paused.
+        """Call the function with tracked tensors inside ``no_grad``.
 
-        The arguments need not be tracked. Leaves that the function updates in place get their new
-        elements from the graph.
+        Leaves that the function updates in place get their new elements from the graph.
         """
         tensors = tensors_in((args, kwargs))
         key = tuple([place for place, tensor in enumerate(tensors) if is_tracked_leaf(tensor)])

@@ -38,10 +38,9 @@ MAX_GUARDS: Final = 256
 _NO_VALUE: Final = object()
 _NO_ATTRIBUTES: Final[dict[Any, Any]] = {}
 _NOT_PLAIN: Final = object()
-# Immutable types without members: the same object has the same value.
 # The instructions with which ``except`` and ``except*`` compare classes.
 _CHECKS: Final = frozenset({"CHECK_EXC_MATCH", "CHECK_EG_MATCH"})
-
+# Immutable types without members: the same object has the same value.
 _ATOMS: Final = frozenset({int, float, complex, bool, str, bytes, types.NoneType})
 # Modules whose contents do not change, by the first part of their names; ``builtins`` is one.
 _CONSTANT: Final = frozenset({"burn_remote", "burn_remote_protocol", "numpy"}) | (

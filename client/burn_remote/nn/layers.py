@@ -79,7 +79,7 @@ def one_hot(x: Tensor, num_classes: int) -> Tensor:
 def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """Set elements to 0 with probability ``p`` and scale the others by ``1 / (1 - p)``.
 
-    Returns the input itself unless ``training``. The device's random generator draws the elements.
+    Without ``training``, no element changes. The device's random generator draws the elements.
     """
     if not 0 <= real_number("p", p) <= 1:
         raise UsageError(f"p must be from 0 to 1, not {p}")

@@ -73,7 +73,7 @@ class ForwardingRunner:
     ) -> tuple[TensorHandle, ...]:
         """Issue the operations of a graph one by one, so that this runner sees each of them.
 
-        In a stack, it also sees that the tensors between these operations are dropped.
+        In a stack, this runner also sees when the graph's intermediate tensors are dropped.
         """
         inner = self.inner if type(self.inner) is Level else None
         return issue_each(graph, self, inputs, numbers, inner)

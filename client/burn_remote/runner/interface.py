@@ -47,8 +47,8 @@ class TensorHandle:
     """The program's reference to one tensor of a session.
 
     ``client`` receives the operations on the tensor: it is the device's ``RunnerStack``, or a
-    runner that tracks this tensor. Such a runner uses a subclass that keeps the ``OwningHandle``,
-    so that the tensor lives as long.
+    runner that tracks this tensor. The handles of such a runner are of a subclass, and keep the
+    ``OwningHandle``. So the tensor lives as long as such a handle does.
     """
 
     __slots__ = ("client", "id", "spec")
@@ -251,7 +251,7 @@ class Session(Protocol):
 
     @property
     def transfer_domain(self) -> str | None:
-        """The domain: sessions of one domain fetch tensors from each other by transfer id."""
+        """The domain in which sessions fetch tensors by transfer id; ``None`` if none can."""
         ...
 
     @property

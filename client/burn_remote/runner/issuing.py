@@ -52,8 +52,8 @@ def issue_each(
 ) -> tuple[TensorHandle, ...]:
     """Issue the operations of a graph one by one, by a runner that does not take graphs.
 
-    Results that belong to ``inner``, the runner inside, then belong to ``runner``: it has to see
-    when they are dropped, because the program issued the graph, not ``runner``.
+    ``runner`` becomes the client of results that belong to ``inner``, the runner inside it. It has
+    to see when they are dropped, because the program issued the graph, not ``runner``.
     """
     handles: dict[int, TensorHandle] = dict(enumerate(inputs))
     next_slot = graph.input_count

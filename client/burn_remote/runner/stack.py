@@ -48,7 +48,7 @@ class Level:
     ) -> None:
         self._stack: Final = stack
         self.runner = runner
-        # The runner makes no tensors for itself: all belong to the program.
+        # Whether the runner makes no tensors for itself, so that all belong to the program.
         self.is_transparent: Final = is_transparent
 
     @property
@@ -62,7 +62,7 @@ class Level:
         return self._stack.session
 
     def is_around(self, other: RunnerClient) -> bool:
-        """Return whether the runner is ``other`` or around it; handles of the stack are inside."""
+        """Return whether ``other`` is the stack, this level's runner, or a runner inside that."""
         return other is self._stack or self.runner is other or self.runner.is_around(other)
 
     def register_op(

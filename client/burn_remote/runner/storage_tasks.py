@@ -41,7 +41,7 @@ class StoringSession(Session, Protocol):
         ...
 
     def list_published(self, name: str | None = None) -> Pending[Any]:
-        """Ask for all names and their specs, or for one of them."""
+        """Ask for all published names and their specs, or only for ``name``."""
         ...
 
     def open_published(self, tensor: int, spec: TensorSpec, name: str) -> None:
@@ -97,7 +97,7 @@ class RemoveName(NamedTuple):
 
 
 class ListNames(NamedTuple):
-    """Ask for all published names and their specs, or for one of them."""
+    """Ask for all published names and their specs, or only for ``name``."""
 
     name: str | None = None
 

@@ -92,7 +92,8 @@ class Receiver:
                     pending.wait(remaining)
         finally:
             self._waiters.discard(waiter)
-            # An exception left a frame. If it is not an interrupt, the attendant ends the session.
+            # A frame is left if its handler raised an exception. The attendant handles it again,
+            # and ends the session if that raises too.
             if self._waiters or self._frame is not None:
                 self._wanted.set()
 

@@ -1,4 +1,4 @@
-"""``load`` and ``save``: files of tensors by the suffix of their names."""
+"""``load`` and ``save``: the suffix of a file's name determines its format."""
 
 from __future__ import annotations
 

@@ -129,7 +129,10 @@ def selected(
 
 
 def check_like(one: StoredTensor, model: Any) -> None:
-    """Raise ``InvalidCheckpoint`` if a tensor of a file cannot replace a leaf of ``like=``."""
+    """Raise ``InvalidCheckpoint`` if a tensor of a file cannot replace a leaf of ``like=``.
+
+    Raises ``ArgumentMismatch`` if the leaf is neither a tensor nor a number.
+    """
     if is_tensor(model):
         is_integer = not model.dtype.is_floating
         if model.shape != one.spec.shape or (is_integer and one.spec.dtype.is_floating):

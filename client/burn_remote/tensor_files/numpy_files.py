@@ -1,7 +1,7 @@
 """Loading and saving of NumPy's files: ``.npy`` with one array, ``.npz`` with several by name.
 
 NumPy's own functions parse and write the headers. Elements are read and written block by block: the
-client holds one array of a file at a time, and never the file and its elements both. Arrays of
+client holds one array of a file at a time, and never both the file and its elements. Arrays of
 objects are refused, because only pickle could load them.
 """
 
@@ -297,7 +297,7 @@ def _elements(
             raise InvalidCheckpoint(f"{where} ends before the last element")
         report(name, done + place + len(block), total)
     if header.dtype.kind == "b":
-        # Other bytes are no valid elements of NumPy's bools.
+        # In NumPy, an element of a bool array must be the byte 0 or 1.
         np.not_equal(array.view(np.uint8), 0, out=array)
     return array
 

@@ -236,5 +236,6 @@ def _read(
     if sys.byteorder == "big":
         array.byteswap(inplace=True)
     if one.spec.dtype.is_bool:
-        array = array.view(np.uint8) != 0  # other bytes are no valid elements of NumPy's bools
+        # In NumPy, an element of a bool array must be the byte 0 or 1.
+        array = array.view(np.uint8) != 0
     return array

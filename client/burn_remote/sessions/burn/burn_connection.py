@@ -134,7 +134,7 @@ class BurnConnection:
         self.end(closed)
 
     def abandon(self, error: BurnRemoteError) -> None:
-        """Fail every later use. Send nothing on the sockets, which the parent still uses."""
+        """Fail every later use in a forked child; send nothing on the sockets of its parent."""
         self.error = error
         self._ending = threading.Lock()
 

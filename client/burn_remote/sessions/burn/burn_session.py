@@ -48,8 +48,8 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["BurnSession"]
 
-# An upload up to this size is queued like an operation. A larger limit would hold more memory
-# twice; with a smaller one, small tensors would be sent one by one.
+# An upload up to this size is queued like an operation. Until it is sent, its elements
+# are in memory twice. With a smaller limit, small tensors would be sent one by one.
 SMALL_UPLOAD_BYTES: Final = 16 * 2**10
 
 

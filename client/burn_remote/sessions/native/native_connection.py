@@ -119,7 +119,7 @@ class Connection:
         self._lost = lost
         self._due = due
         self._beat_due = False
-        self._is_leaving = False  # ``Closing`` has been sent, or is being sent
+        self._is_leaving = False  # whether ``Closing`` has been sent, or is being sent
         self._sending = threading.Lock()
         # Guards ``_end``, ``_link`` and ``error``. Entering a condition runs Python code, so
         # sending and receiving a frame take its lock directly.

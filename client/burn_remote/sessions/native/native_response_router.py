@@ -45,7 +45,8 @@ class _Request:
         self.reports_failures = reports_failures
         # Where the chunks of a download go, once the server has announced them.
         self.buffer: memoryview | None = None
-        self.discards = False  # no memory for ``buffer``: the chunks are counted only
+        # Whether there is no memory for ``buffer``, so that the chunks are only counted.
+        self.discards = False
         self.received = 0
 
 

@@ -524,7 +524,7 @@ class NativeSession:
         return self._ask(lambda request: encode_task(Unpublish(request, name)))
 
     def list_published(self, name: str | None = None) -> Pending[Names]:
-        """Ask for all names and their specs, or for one of them."""
+        """Ask for all published names and their specs, or only for ``name``."""
         return self._ask(lambda request: encode_task(ListPublished(request, name)))
 
     def open_published(self, tensor: int, spec: TensorSpec, name: str) -> None:
@@ -594,8 +594,9 @@ class NativeSession:
             self._undropped_bytes += size
             task = encode_task(Collective(group, sequence, call, tuple(inputs), tuple(made)))
             tasks, sequences, end = self._tasks, self._sequences, len(self._tasks)
-            # The other members count on the part once it counts as issued, so Ctrl-C must not come
-            # between the two. CPython runs no signal handler in a statement without calls.
+            # The other members rely on this part once it is counted, so Ctrl-C must not come
+            # between counting and queueing it. CPython runs no signal handler in a statement
+            # without calls.
             sequences[group], tasks[end:] = sequence + 1, [task]
             self._appended(task)
             if self.transfer_domain == "local":

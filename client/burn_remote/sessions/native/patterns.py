@@ -37,8 +37,8 @@ MAX_PATTERNS: Final = 64
 MAX_SEEN: Final = 512
 # The largest number of patterns that begin with the same operation.
 MAX_ALIKE: Final = 4
-# The largest number of steps in all definitions of one session together. The server counts 650
-# bytes for each step in the quota.
+# The largest number of steps in all definitions of one session together. The server counts
+# about 650 bytes for each step in the quota, and 1,000 more for a fused one.
 MAX_DEFINED_STEPS: Final = 4096
 # After this many calls in a row in which the program kept tensors that the pattern counts as dead,
 # they become outputs of the pattern.
@@ -124,7 +124,8 @@ class Pattern:
         self.output_count: Final = sum(len(step.signature.outputs) for step in graph.steps)
         self.kept: Final = tuple([slot - graph.input_count for slot in graph.output_slots])
         self.dead: Final = frozenset(range(self.output_count)).difference(self.kept)
-        # The slots before the first operation: the ids of outputs, counted from the first one.
+        # What the slots contain before the first operation: the ids of the outputs, counted from
+        # the first one, and ``None`` for each input.
         self.slots: Final[list[int | None]] = [
             *range(self.output_count),
             *[None] * self.input_count,

@@ -40,7 +40,8 @@ class ReusedMemory:
         self._min_bytes: Final = min_bytes
         self._max_bytes: Final = max_bytes
         self._kept: deque[np.ndarray[Any, Any]] = deque(maxlen=most_blocks)
-        self._was_idle = False  # nothing was allocated since the last ``expire``
+        # Whether nothing was allocated since the last ``expire``.
+        self._was_idle = False
 
     @property
     def kept_bytes(self) -> int:
