@@ -56,6 +56,7 @@ async def listen(
     def process_request(connection: ServerConnection, request: HttpRequest) -> HttpResponse | None:
         assert isinstance(connection, _GatedConnection)  # made by _Starter
         try:
+            request.headers.get("Host")  # handlers read it after the handshake
             response = None if respond is None else respond(_request(connection, request))
         except MultipleValuesError:
             return connection.respond(HTTPStatus.BAD_REQUEST, "A header occurs more than once.\n")

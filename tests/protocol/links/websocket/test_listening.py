@@ -122,3 +122,15 @@ async def test_a_header_that_occurs_twice_is_a_bad_request_and_no_error_of_the_s
             request = b"GET / HTTP/1.1\r\nHost: box\r\nOrigin: a\r\nOrigin: b\r\n\r\n"
             response = await read_http(listener.port, request)
     assert response.startswith(b"HTTP/1.1 400 ")
+
+
+async def test_a_second_host_is_a_bad_request_although_only_handlers_read_the_host() -> None:
+    request = (
+        b"GET / HTTP/1.1\r\nHost: box\r\nHost: other\r\n"
+        b"Upgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async with listen("127.0.0.1", 0, echo) as listener:
+            response = await read_http(listener.port, request)
+    assert response.startswith(b"HTTP/1.1 400 ")
