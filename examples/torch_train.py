@@ -4,7 +4,7 @@ The model is PyTorch's, and so are losses, gradients and the optimizer. A compil
 messages, and nothing waits for the server until the program reads the loss. The program prints the
 losses beside those of the same training on the CPU, and the number of round trips.
 
-    pip install "burn-remote[torch]"
+    pip install ".[torch]"
     python examples/torch_train.py
     python examples/torch_train.py --address ws://gpu-box:3000 --no-compiled
 """
