@@ -100,6 +100,21 @@ def test_nested_announcements_of_long_lists_allocate_little(
     assert peak < 4 * len(body) + 60_000  # the unpacker itself takes 45 KB
 
 
+@pytest.mark.parametrize("unpack", [unpack_frozen, unpack_lists])
+def test_a_malformed_value_in_nested_lists_leaks_no_memory(unpack: object) -> None:
+    assert callable(unpack)
+    body = b"\xdc\x01\x00" * 1000 + b"\xa1\xff" + b"\xc0" * 255_000  # text that is not UTF-8
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            with pytest.raises(ProtocolViolation, match="not MessagePack"):
+                unpack(body)
+        left, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert left < 1_000_000  # 2 MB for each call with versions of msgpack before 1.2.1
+
+
 BEFORE = re.compile(rb"\x93\x01")
 LARGE = bytes(range(256)) * (MAX_VALUE_BYTES // 256 + 1)
 
