@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -37,6 +38,7 @@ __all__ = [
     "unset",
     "upload",
     "value_of",
+    "values_of",
     "view_of_storage",
     "without_repetition",
     "wrap",
@@ -325,7 +327,7 @@ def unset(size: Any, stride: Any, dtype: Any, place: Any) -> BurnTensor:
     made._value = None
     made._version_seen = -1
     made._place = place
-    made._is_whole = False
+    made._is_whole = stride is None
     made._metadata = metadata_of(
         Geometry(size, row_major(size) if stride is None else stride, 0), dtype
     )
@@ -402,6 +404,16 @@ def value_of(x: BurnTensor) -> br.Tensor:
     value = storage.read(geometry_of(x))
     x._value, x._version_seen = value, storage.version
     return value
+
+
+def values_of(tensors: Sequence[BurnTensor]) -> list[br.Tensor]:
+    """Return ``value_of`` of each tensor, in less time if most are unchanged since the last use."""
+    return [
+        value
+        if x._version_seen == x._storage.version and (value := x._value) is not None
+        else value_of(x)
+        for x in tensors
+    ]
 
 
 def check_cast(value: br.Tensor, target: Any) -> None:

@@ -28,7 +28,15 @@ import burn_remote as br
 from burn_remote.arguments.traced_numbers import definite
 from burn_remote.torch.aten.shapes import strided_positions
 from burn_remote.torch.aten.table import TABLE, overload
-from burn_remote.torch.burn_tensor import alias, upload, value_of, wrap, wrap_strided, write
+from burn_remote.torch.burn_tensor import (
+    alias,
+    upload,
+    value_of,
+    values_of,
+    wrap,
+    wrap_strided,
+    write,
+)
 from burn_remote.torch.compiling.output_layouts import Layout, roots_of
 from burn_remote.torch.device_registry import BACKEND, wire_device
 from burn_remote.torch.dtypes import dtype_from_torch
@@ -301,6 +309,15 @@ class _Lowered:
         made = [node for node in dict.fromkeys(wanted) if node in steps]
         self._made = made
         self._layouts = {node: Layout(_value(node), self._inputs) for node in made}
+        # Outputs that share no elements with another one, and are contiguous: nearly all.
+        self._plain = {
+            node
+            for node in self._outputs
+            if node in self._layouts
+            and node not in self._writes
+            and node not in self._roots
+            and self._layouts[node].is_contiguous
+        }
         # The inputs of the function on the device: tensors there, and values of this process.
         used = dict.fromkeys(x for node in self._steps for x in node.all_input_nodes)
         self._taken = [node for node in used if node not in steps and is_on_device(_value(node))]
@@ -427,7 +444,7 @@ class _Lowered:
             env.update(zip(form.returned, form.local(*args), strict=True))
         args.clear()
         env.update(self._constants)
-        values: list[Any] = [value_of(env[node]) for node in self._taken]
+        values: list[Any] = values_of([env[node] for node in self._taken])
         values += [upload(env[node], self._place) for node in self._uploaded]
         for node in form.numbers:
             value = env[node]
@@ -435,7 +452,13 @@ class _Lowered:
         made = dict(zip(self._made, form.compiled(None, *values), strict=True))
         for target, new in self._writes.values():
             write(env[target], made[new] if new in made else value_of(env[new]))
-        return [self._output(node, env, made) for node in self._outputs]
+        place, plain = self._place, self._plain
+        return [
+            wrap(made[node], place)
+            if node in plain and type(made[node]) is br.Tensor
+            else self._output(node, env, made)
+            for node in self._outputs
+        ]
 
     def _output(self, node: Any, env: dict[Any, Any], made: dict[Any, Any]) -> Any:
         if node in self._writes:
