@@ -92,6 +92,8 @@ def select(index: Any, shape: Shape) -> Selection:
     # For NumPy's rule about adjacent advanced indices, integers count as advanced indices too.
     picking: list[int] = []
     for position, item in enumerate(items):
+        if item is Ellipsis:
+            continue
         if item is None:
             result.append(1)
             continue
@@ -145,7 +147,10 @@ def _key(index: Any) -> Any:
 
 
 def _expanded(index: Any, shape: Shape) -> list[Any]:
-    """Return one item per axis of the tensor, plus ``None`` for each inserted axis."""
+    """Return one item per axis of the tensor, plus ``None`` for each inserted axis.
+
+    An ellipsis stays if it stands for no axes: it separates advanced indices all the same.
+    """
     items = [_array_of(item) for item in (index if isinstance(index, tuple) else (index,))]
     used = sum(_axes_used(item) for item in items)
     if used > len(shape):
@@ -154,7 +159,8 @@ def _expanded(index: Any, shape: Shape) -> list[Any]:
     if len(dots) > 1:
         raise ShapeMismatch("an index has at most one ellipsis (...)")
     place = dots[0] if dots else len(items)
-    items[place : place + 1] = [slice(None)] * (len(shape) - used)
+    if used < len(shape):
+        items[place : place + 1] = [slice(None)] * (len(shape) - used)
     return list(_without_masks(items, shape))
 
 

@@ -46,6 +46,10 @@ INDICES = [
     (slice(None), [[0], [1]], [0, 1, 2]), np.array(2), np.int64(1), [], ([1, 0], None, 0),
     np.arange(4) % 2 == 0, (slice(None), np.array([True, False, True])),
     (np.ones((4, 3), bool), slice(1, 3)), (0, [1, 2], slice(None)), ([1], 0, [2]),
+    # An ellipsis that stands for no axes separates advanced indices.
+    (slice(None), [0, 1], ..., [1, 2]), (slice(None), [0, 1], ..., 2), (slice(None), 0, ..., [1]),
+    (slice(None), np.array([True, False, True]), ..., 2), (..., [0, 1], 2), ([0, 1], [0, 1], ...),
+    (slice(None), 0, None, ..., [1, 2]), (slice(None), ..., [0, 1], [0, 1]),
 ]  # fmt: skip
 
 
