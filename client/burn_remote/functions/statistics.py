@@ -283,7 +283,11 @@ def _reduce(whole: Operator, along: Operator, x: Tensor, axis: Axes, keepdims: b
     rank = len(shape)
     axes = normal_axes(axis, rank)
     if not axes and axis is not None:
-        return distinct(x)
+        if whole in (SUM, PROD, MEAN):
+            return distinct(x)
+        # Each element is reduced alone, along a new axis: the result may differ from the element.
+        single = along.apply((reshaped(x, (1, *shape)),), (0, 1))
+        return reshaped(single, shape)
     if len(axes) == rank and (axis is None or rank > 1):
         # In Burn's IR the result of a full reduction has shape [1].
         return reshaped(whole.unary(x), (1,) * rank if keepdims else ())

@@ -50,6 +50,27 @@ def test_sums_of_integers_have_64_bits(device: br.Device, dtype: Any) -> None:
     same(x.cumulative_sum(axis=1), a.cumsum(axis=1))
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.float32, np.bool_])
+@pytest.mark.parametrize("shape", [(2, 2), (), (0, 3)])
+def test_a_reduction_over_no_axes_reduces_each_element(
+    device: br.Device, dtype: Any, shape: tuple[int, ...]
+) -> None:
+    a = np.resize(np.array([3, 0, -2, 100]), shape).astype(dtype)
+    x = br.tensor(a, device=device)
+    for name in ("any", "all", "sum", "prod", "count_nonzero"):
+        found = getattr(br, name)(x, axis=()).numpy()
+        expected = np.asarray(getattr(np, name)(a, axis=()))
+        assert found.dtype == expected.dtype, name
+        np.testing.assert_array_equal(found, expected, name)
+    if dtype is np.bool_:  # refused as for other axes
+        with pytest.raises(br.DTypeMismatch):
+            br.max(x, axis=())
+        return
+    same(br.max(x, axis=()), a)
+    same(br.min(x, axis=()), a)
+    same(br.max_abs(x, axis=()), np.abs(a))
+
+
 def test_empty_reductions_return_the_neutral_element(device: br.Device) -> None:
     x = br.zeros((0, 3), device=device)
     same(x.sum(), np.float32(0))
