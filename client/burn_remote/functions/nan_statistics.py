@@ -14,8 +14,9 @@ from burn_remote.arguments.arrays import AnyDType
 from burn_remote.arguments.axes import Axes
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions import statistics
-from burn_remote.functions.arithmetic import divide, multiply, subtract
+from burn_remote.functions.arithmetic import add, divide, multiply, subtract
 from burn_remote.functions.casting import astype, at_least_float32
+from burn_remote.functions.complex_numbers import imag, real
 from burn_remote.functions.elementwise import isnan, sqrt
 from burn_remote.functions.logic import equal, less_equal, logical_not
 from burn_remote.functions.selection import mask_fill
@@ -92,16 +93,18 @@ def nanvar(
     """Return the variance of the elements that are not NaN.
 
     It is ``sum((x - mean(x)) ** 2) / (count - correction)``, and NaN where ``count`` is not larger
-    than ``correction``. ``dtype`` is that of the sums and of the result.
+    than ``correction``. ``dtype`` is that of the sums and of the result. The variance of complex
+    numbers is real: the sum of the variances of their parts.
     """
     x = x if dtype is None else astype(x, dtype)
     if not _may_have_nan(x):
         return statistics.var(x, axis=axis, correction=correction, keepdims=keepdims)
     wide = at_least_float32(x)
     distance = without_nan(subtract(wide, _mean(wide, axis, True)), 0)
-    squares = statistics.sum(multiply(distance, distance), axis=axis, keepdims=keepdims)
-    count = subtract(_count(wide, axis, keepdims), correction)
-    return astype(divide(squares, mask_fill(count, less_equal(count, 0), math.nan)), x.dtype)
+    squares = statistics.sum(_squared(distance), axis=axis, keepdims=keepdims)
+    count = astype(subtract(_count(wide, axis, keepdims), correction), squares.dtype)
+    variance = divide(squares, mask_fill(count, less_equal(count, 0), math.nan))
+    return variance if x.dtype.is_complex else astype(variance, x.dtype)
 
 
 @explained
@@ -117,6 +120,14 @@ def nanstd(
     """Return the square root of ``nanvar``."""
     variance = nanvar(x, axis=axis, dtype=dtype, correction=correction, keepdims=keepdims)
     return sqrt(variance)
+
+
+def _squared(x: Tensor) -> Tensor:
+    """Return the squares of the absolute values, which are real."""
+    if not x.dtype.is_complex:
+        return multiply(x, x)
+    first, second = real(x), imag(x)
+    return add(multiply(first, first), multiply(second, second))
 
 
 def _may_have_nan(x: Tensor) -> bool:

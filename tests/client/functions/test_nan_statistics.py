@@ -41,6 +41,16 @@ def test_numpy_passes_ddof_as_the_correction(name: str) -> None:
     np.testing.assert_allclose(same(x[:, 2], ddof=1).numpy(), np.std(ARRAY[:, 2], ddof=1))
 
 
+@pytest.mark.parametrize("name", ["nanvar", "nanstd"])
+@pytest.mark.parametrize("axis", [None, 0, 1, ()])
+def test_the_variance_of_complex_numbers_is_real(name: str, axis: Any) -> None:
+    array = ARRAY + 1j * np.asarray([[2.0, 0.0, -1.0], [0.5, 3.0, np.nan], [7.0, 1.0, -4.0]])
+    found = getattr(br, name)(br.tensor(array, device="local"), axis=axis, keepdims=True).numpy()
+    expected = reference(name, array, axis, True)
+    assert found.dtype == expected.dtype
+    np.testing.assert_allclose(found, expected)
+
+
 def test_float16_is_accumulated_in_float32() -> None:
     array = np.full(4000, 10.0, np.float16)
     array[1] = np.nan
