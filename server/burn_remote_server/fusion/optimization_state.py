@@ -2,7 +2,7 @@
 
 A state is a dictionary of strings, numbers, lists and bytes, which MessagePack can store. It has
 the optimization's name, the shape of its results, and its operations in Burn's wire form with the
-ids of their tensors. It has no functions and compiled kernels; these are bound again.
+ids of their tensors. It has no functions or compiled kernels; these are bound again.
 """
 
 from __future__ import annotations

@@ -491,9 +491,9 @@ class Host:
     def open_fetches(self, owner: object, party: str = "") -> None:
         """Let a session begin fetches; ``owner`` is its outbox.
 
-        ``party`` are those among whom connections to peers, waiting fetches and lookups of names
-        are divided: the sessions of a token, by its name, or one session of a server without
-        tokens.
+        Connections to peers, waiting fetches and lookups of names are divided among *parties*. A
+        party is a token with all its sessions, or one session of a server without tokens.
+        ``party`` is its name.
         """
         self._parties[owner] = party
         self._local_fetches.open(owner)

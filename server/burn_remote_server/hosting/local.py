@@ -172,9 +172,9 @@ class LocalLink:
     def send_together(self, frames: list[bytes]) -> None:
         """Execute several frames. Raises ``ConnectionLost`` once the session has ended.
 
-        A frame that has left the list is executed, also after a ``KeyboardInterrupt``. That makes
-        the operation fail that is being executed. A separate thread then executes the tasks after
-        it, in this frame and in later ones.
+        A frame that has left the list is executed, also after a ``KeyboardInterrupt``. Then the
+        operation that was being executed fails, and a separate thread executes the tasks after it,
+        in this frame and in later ones.
         """
         if self.closed:
             raise ConnectionLost(f"{self.address} was closed")
@@ -219,7 +219,8 @@ class LocalLink:
             if not (self._readable() or self._arrived.wait_for(self._readable, timeout_seconds)):
                 return None
         # Only one thread receives. CPython runs no signal handler between removing the frame and
-        # the caller's assignment, because nothing is called; leaving the ``with`` block calls.
+        # the caller's assignment, because nothing is called. The lock was released before, because
+        # leaving a ``with`` block is a call.
         frames = self._frames
         if frames:
             frame = frames[0]

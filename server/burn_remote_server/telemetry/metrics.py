@@ -154,7 +154,7 @@ ROWS: Final = (
     ),
     _Row(
         "burn_remote_operations_lost",
-        "Operations that did not return, for which the server ended their sessions.",
+        "Operations that did not return; the server ended their sessions.",
         "operations_lost",
     ),
     _Row(

@@ -27,8 +27,8 @@ __all__ = ["BURN", "ExposeLimits", "Exposed", "Key", "Transfers", "burn_domain",
 
 # Most fetches that wait for their tensor to be exposed. This bounds the memory that a peer can
 # occupy by guessing ids, and suffices for bursts of moves between sessions of different speeds.
-# A party may have at most as many waiting fetches as there are free places: one party at most half
-# of them, so it cannot refuse the fetches of others.
+# A party may add another one only while it has fewer than there are free places. So one party has
+# at most half of them, and the fetches of others are not refused because of it.
 MAX_WAITING: Final = 131_072
 
 # Entries withdrawn per acquisition of the lock: about 0.3 ms, during which no fetch can start.

@@ -27,8 +27,8 @@ __all__ = ["MESSAGE_OVERHEAD_BYTES", "BurnPeers", "is_expected"]
 # Upper bound of a message's size in addition to the tensor's elements.
 MESSAGE_OVERHEAD_BYTES: Final = 4096
 
-# Most connections: one per pair of a fetching session and an address. The sessions of one party may
-# have at most as many as are free, that is, at most half of them.
+# Most connections: one per pair of a fetching session and an address. A party may open another one
+# only while it has fewer than are free, so one party has at most half of them.
 MAX_CONNECTIONS: Final = 512
 
 # How long an unused connection stays open. Opening a new one takes about a millisecond.
@@ -76,7 +76,7 @@ class BurnPeers:
             if own >= MAX_CONNECTIONS - len(self._links):
                 raise TransferFailed(
                     f"{len(self._links)} connections to Burn servers are open, of "
-                    f"{MAX_CONNECTIONS} at most, too many of them for this client; "
+                    f"{MAX_CONNECTIONS} at most, and this client may open no more; "
                     "try again later"
                 )
             peer_link = self._links[key] = _PeerLink(party)

@@ -48,8 +48,8 @@ from burn_remote_server.transfers.retries import Retries
 __all__ = ["Peers"]
 
 # Most connections to other servers, whose addresses clients choose. So this is also the most
-# servers from which this one can fetch tensors at the same time. The clients of one party may have
-# opened at most as many as are free, that is, at most half of them.
+# servers from which this one can fetch tensors at the same time. A party may open another one only
+# while it has opened fewer than are free, so one party opens at most half of them.
 MAX_PEERS: Final = 512
 
 # The largest message before a peer has proved its token; frames of the handshake are small.
@@ -279,7 +279,7 @@ class Peers:
                 return
         raise TransferFailed(
             f"this server already fetches from {len(self._peers)} peers, of {MAX_PEERS} at most, "
-            "too many of them for this client; try again later"
+            "and this client may open no more; try again later"
         )
 
     async def close(self) -> None:

@@ -137,7 +137,7 @@ async def test_the_connections_of_one_token_leave_room_for_those_of_others(
             for owner, token in (("first", "alice"), ("second", "alice"), ("third", "bob"))
         ]
         assert [await dialled.get() for _ in fetches] == ["alice", "alice", "bob"]
-        with pytest.raises(TransferFailed, match="too many of them for this client"):
+        with pytest.raises(TransferFailed, match="this client may open no more"):
             await peers.fetch("fourth", backend, task, SPEC.nbytes, "alice")
         for each in fetches:
             each.cancel()

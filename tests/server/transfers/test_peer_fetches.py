@@ -436,7 +436,7 @@ async def test_the_connections_of_one_token_leave_room_for_those_of_others(
         ]
         for _ in waiting:
             await arrived.get()
-        with pytest.raises(TransferFailed, match="too many of them for this client"):
+        with pytest.raises(TransferFailed, match="this client may open no more"):
             await peers.fetch("native", backend, tasks[2], party="alice")
         await peers.fetch("native", backend, tasks[3], party="bob")
         for each in waiting:

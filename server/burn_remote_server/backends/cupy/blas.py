@@ -22,8 +22,8 @@ from burn_remote_server.backends.interface import NotCaptured
 
 __all__ = ["WORKSPACE_BYTES", "CapturedBlas", "captured_by", "capturing"]
 
-# The size of cuBLAS's own workspace: 32 MiB on GPUs of compute capability 9.0 (Hopper), 4 MiB on
-# others. With a smaller one, cuBLAS would choose other algorithms than outside of captures.
+# The size of cuBLAS's own workspace: 32 MiB on GPUs of compute capability 9.0 (Hopper) or more, 4
+# MiB on others. With a smaller one, cuBLAS would choose other algorithms than outside of captures.
 HOPPER: Final = 90
 WORKSPACE_BYTES: Final = {True: 32 * 2**20, False: 4 * 2**20}
 
