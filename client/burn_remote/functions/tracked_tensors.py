@@ -213,8 +213,11 @@ def set_gradient(x: Tensor, value: Tensor | None) -> None:
     elif place in grads:
         grads[place] = checked
     else:
+        if source is None:
+            raise UsageError(f"{handle.spec} is not tracked; call x.requires_grad_() first")
         raise UsageError(
-            f"{handle.spec} is not a tracked leaf and has no gradient; call x.requires_grad_()"
+            f"{handle.spec} is the result of an operation on tracked tensors and has no .grad; "
+            "call x.retain_grad() first"
         )
 
 
