@@ -97,8 +97,9 @@ def where(
     """Return the elements of ``x1`` where ``condition`` is true and those of ``x2`` elsewhere.
 
     ``condition`` is a bool tensor. If both ``x1`` and ``x2`` are Python numbers, two integers give
-    int64, two bools give bool, two real numbers float32, and other numbers complex64. Without
-    ``x1`` and ``x2``, it returns ``nonzero(condition)``, which waits for one round trip.
+    int64, two bools give bool, other real numbers float32, and complex numbers complex64. Without
+    ``x1`` and ``x2``, it returns ``nonzero(condition)``, which waits for one round trip. Raises
+    ``DTypeMismatch`` for a bool and another number.
     """
     if x1 is not None and x2 is not None:
         return selection.where(condition, x1, x2)

@@ -20,7 +20,8 @@ from burn_remote.functions.casting import NOT, distinct
 from burn_remote.functions.logic import EQUAL, GREATER, LOWER, OR
 from burn_remote.functions.operands import Pair, alike, operands, refuse_numbers
 from burn_remote.functions.tensor_value import is_tensor
-from burn_remote_protocol.dtypes import C64, F32, DType
+from burn_remote_protocol.dtypes import BOOL, C64, F32, DType
+from burn_remote_protocol.errors import DTypeMismatch
 from burn_remote_protocol.operations.families import base, floats, numeric
 from burn_remote_protocol.tensors import TensorSpec
 
@@ -43,7 +44,8 @@ def where(condition: Tensor, x1: Tensor | Operand, x2: Tensor | Operand, /) -> T
     """Return the elements of ``x1`` where ``condition`` is true and those of ``x2`` elsewhere.
 
     ``condition`` is a bool tensor. If both ``x1`` and ``x2`` are Python numbers, two integers give
-    int64, two bools give bool, two real numbers float32, and other numbers complex64.
+    int64, two bools give bool, other real numbers float32, and complex numbers complex64. Raises
+    ``DTypeMismatch`` for a bool and another number.
     """
     return _selected(condition, *alike(x1, x2))
 
@@ -172,6 +174,10 @@ def _chosen(second: Tensor, x1: Tensor, x2: Tensor) -> Tensor:
 
 def _alike(condition: Tensor, x1: Number, x2: Number) -> Tensor:
     kinds = {dtype_of_number(x1), dtype_of_number(x2)}
+    if len(kinds) > 1 and BOOL in kinds:
+        raise DTypeMismatch(
+            f"{x1!r} and {x2!r} have no common dtype; write 0 or 1 in place of the bool"
+        )
     dtype = kinds.pop() if len(kinds) == 1 else C64 if C64 in kinds else F32
     spec = TensorSpec((1,) * len(condition.handle.spec.shape), dtype)
     return condition.__class__(filled(condition.handle.client, spec, x2))
