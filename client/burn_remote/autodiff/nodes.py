@@ -2,7 +2,7 @@
 
 A tracked tensor has a ``TrackedHandle``. Its elements belong to the plain handle inside it, and its
 ``source`` says where it comes from: a ``Leaf``, or an output of a ``Node``, which is one recorded
-operation. A node keeps only the plain handles that the formulas of its tracked inputs take, so a
+operation. A node keeps only the plain handles that the formulas of its tracked inputs take. So a
 node that keeps an output of its own is in no reference cycle, and tensors are freed at once when
 the program drops the results.
 """

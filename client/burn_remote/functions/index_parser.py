@@ -80,9 +80,10 @@ def selection_of(index: Any, shape: Shape) -> Selection:
 def select(index: Any, shape: Shape) -> Selection:
     """Parse an index for a tensor of the given shape.
 
-    Raises ``IndexOutOfRange`` for too many indices or one out of range, ``DTypeMismatch`` for
-    indices that are not integers, and ``UsageError`` for a mask tensor, because the shape of the
-    result would depend on its elements.
+    Raises ``IndexOutOfRange`` for too many indices or one out of range, ``ShapeMismatch`` for two
+    ellipses or a mask of another shape, and ``DTypeMismatch`` for indices that are not integers.
+    Raises ``UsageError`` for a mask tensor, because the shape of the result would depend on its
+    elements, and for ``True`` and ``False``.
     """
     items = _expanded(index, shape)
     ranges: list[Slice] = []

@@ -76,8 +76,8 @@ def load(
     ``"server:/models/x.safetensors"`` names a file of the server, below a directory that its
     operator allows (``--data-dir``). It may be a ``.safetensors`` or ``.npy`` file, or a ``.npz``
     file that is not compressed. The server reads the elements, so only the headers cross the
-    network, in two to six round trips; ``like`` is not available. If the server has no such file or
-    allows none, this raises ``FileUnavailable`` or ``Unsupported``. If it fails to load a tensor
+    network, in two to seven round trips; ``like`` is not available. If the server has no such file
+    or allows none, this raises ``FileUnavailable`` or ``Unsupported``. If it fails to load a tensor
     later, reading the tensor raises ``FileUnavailable`` or ``QuotaExceeded``.
 
     Raises ``InvalidCheckpoint`` for a file that is not valid, ``ArgumentMismatch`` for another

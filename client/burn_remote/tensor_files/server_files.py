@@ -127,8 +127,9 @@ def load_server_npy(name: str, *, device: AnyDevice | None = None) -> Tensor:
 def load_server_npz(name: str, *, device: AnyDevice | None = None) -> dict[str, Tensor]:
     """Load the arrays of a ``.npz`` file of the device's server; see ``burn_remote.load``.
 
-    The directory at the end of the file costs one round trip or two, the headers of all arrays two
-    more. A server decompresses nothing, so the arrays must be stored, as ``numpy.savez`` does.
+    The directory at the end of the file costs three round trips, or four if it is larger than
+    ``FIRST_BYTES``, and the headers of all arrays two more. A server decompresses nothing, so the
+    arrays must be stored, as ``numpy.savez`` does.
     """
     file = _found(name, device)
     where = f"server:/{file.name}"
