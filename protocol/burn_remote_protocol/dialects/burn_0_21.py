@@ -16,7 +16,12 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from burn_remote_protocol.dialects.bounded_unpacking import unpack_around_buffer, unpack_frozen
+from burn_remote_protocol.dialects.bounded_unpacking import (
+    Steps,
+    completed,
+    unpack_around_buffer,
+    unpack_frozen,
+)
 from burn_remote_protocol.dialects.burn_0_21_recognition import recognize_operation
 from burn_remote_protocol.dtypes import F32, DType
 from burn_remote_protocol.errors import (
@@ -59,6 +64,7 @@ __all__ = [
     "decode_identity",
     "decode_init",
     "decode_tasks",
+    "decode_tasks_in_steps",
     "drop_frame",
     "encode_close",
     "encode_identity",
@@ -148,7 +154,15 @@ def decode_tasks(
     operation = recognize(frame)
     if operation is not None:
         return (operation,)
-    value, elements = unpack_around_buffer(frame, _BEFORE_ELEMENTS)
+    return completed(decode_tasks_in_steps(frame))
+
+
+def decode_tasks_in_steps(frame: bytes) -> Steps[tuple[Task | Operation | Close, ...]]:
+    """Decode a frame on ``/request`` that is no known operation, in short steps.
+
+    Raises ``ProtocolViolation``.
+    """
+    value, elements = yield from unpack_around_buffer(frame, _BEFORE_ELEMENTS)
     kind, body = variant(value, "a task")
     if kind == "Close":
         return (Close(_unsigned_in_array(body, "the id of a session")),)

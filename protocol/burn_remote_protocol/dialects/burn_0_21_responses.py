@@ -11,7 +11,11 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from burn_remote_protocol.dialects.bounded_unpacking import unpack_around_buffer, unpack_frozen
+from burn_remote_protocol.dialects.bounded_unpacking import (
+    completed,
+    unpack_around_buffer,
+    unpack_frozen,
+)
 from burn_remote_protocol.dialects.burn_0_21 import decode_identity, encode_identity
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -145,7 +149,7 @@ _BEFORE_ELEMENTS: Final = re.compile(rb"\x81\xa6Tensor\x93")
 
 def decode_data(frame: bytes) -> TensorData:
     """Return the tensor that a peer sends. Raises ``ProtocolViolation``."""
-    value, elements = unpack_around_buffer(frame, _BEFORE_ELEMENTS)
+    value, elements = completed(unpack_around_buffer(frame, _BEFORE_ELEMENTS))
     name, data = variant(value, "Tensor")
     if name != "Tensor":
         raise unexpected("Tensor", name)

@@ -23,6 +23,7 @@ from burn_remote_protocol.dialects.bounded_unpacking import (
     MAX_LIST_LENGTH,
     MAX_VALUE_BYTES,
     unpack_frozen,
+    unpack_frozen_in_steps,
 )
 from burn_remote_protocol.dialects.burn_0_21 import EXPIRES_SECONDS
 from burn_remote_protocol.dtypes import DType
@@ -262,17 +263,21 @@ def decode_messages(frame: bytes | memoryview) -> list[Message | ProtocolViolati
     If a read or an expose is a tensor's last use, a ``Drop`` follows it. Raises
     ``ProtocolViolation`` if the frame is no array of messages.
     """
-    return [*each_message(frame)]
+    return [message for message in each_message(frame) if message is not None]
 
 
-def each_message(frame: bytes | memoryview) -> Iterator[Message | ProtocolViolation]:
+def each_message(frame: bytes | memoryview) -> Iterator[Message | ProtocolViolation | None]:
     """Yield the messages of a frame like ``decode_messages``, decoding each only when it is due.
 
-    Raises ``ProtocolViolation`` where the frame ceases to be an array of messages.
+    Yields ``None`` between the steps of unpacking long messages. Raises ``ProtocolViolation`` where
+    the frame ceases to be an array of messages.
     """
-    for wire, elements in _messages(frame):
+    for unpacked in _messages(frame):
+        if unpacked is None:
+            yield None
+            continue
         try:
-            yield from _decode_message(wire, elements)
+            yield from _decode_message(*unpacked)
         except ProtocolViolation as error:
             # Its traceback would keep the decoded values of the frame alive.
             yield error.with_traceback(None)
@@ -304,15 +309,17 @@ _COPIED_BYTES: Final = 64 * 1024
 _AFTER_ELEMENTS_BYTES: Final = 1024
 
 
-def _messages(frame: bytes | memoryview) -> Iterator[tuple[Any, memoryview | None]]:
+def _messages(frame: bytes | memoryview) -> Iterator[tuple[Any, memoryview | None] | None]:
     """Yield the unpacked messages of a frame, each with the bytes that were cut out of it.
+
+    Yields ``None`` between the steps of unpacking.
 
     Those are the elements of an upload or the operations of a graph, as a view of the frame; the
     unpacked message has an empty buffer or array in their place. ``None`` if nothing was cut out. A
     client may put several large uploads into one frame. Raises ``ProtocolViolation``.
     """
     if len(frame) <= MAX_VALUE_BYTES and _REGISTERS_GRAPH not in bytes(frame):
-        value = unpack_frozen(frame)
+        value = yield from unpack_frozen_in_steps(frame)
         if type(value) not in ARRAYS:
             raise unexpected("an array of messages", value)
         for wire in value:
@@ -345,7 +352,7 @@ def _messages(frame: bytes | memoryview) -> Iterator[tuple[Any, memoryview | Non
             end = stop + _length(frame[stop : stop + _AFTER_ELEMENTS_BYTES], 2)
             body = b"".join((frame[place : match.end()], _EMPTY_BUFFER, frame[stop:end]))
         left_bytes -= len(body)
-        yield unpack_frozen(body), elements
+        yield (yield from unpack_frozen_in_steps(body)), elements
         place = end
     if place != len(frame):
         raise ProtocolViolation(f"{len(frame) - place:,} bytes follow the messages of a frame")

@@ -12,15 +12,16 @@ creates objects. A negative first element is the code of any other task.
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
 from burn_remote_protocol.dialects.bounded_unpacking import (
     MAX_LIST_LENGTH,
+    Steps,
     unpack_frozen,
-    unpack_frozen_pair,
+    unpack_frozen_in_steps,
     unpack_lists,
 )
 from burn_remote_protocol.dialects.native_messages import (
@@ -251,8 +252,20 @@ def _body(frame: bytes | memoryview) -> bytes | memoryview:
 
 
 def _decode_batch(frame: bytes | memoryview) -> Batch:
-    body = _body(frame)
-    wire = unpack_frozen(body)
+    return _batch(unpack_frozen(_body(frame)))
+
+
+def decode_batch_in_steps(frame: bytes | memoryview) -> Steps[Batch]:
+    """Decode a frame of a batch like ``decode_frame``, in short steps.
+
+    Raises ``ProtocolViolation``.
+    """
+    if len(frame) > MAX_BODY_BYTES:
+        raise LimitExceeded("bytes of a frame", seen=len(frame), allowed=MAX_BODY_BYTES)
+    return _batch((yield from unpack_frozen_in_steps(_body(frame))))
+
+
+def _batch(wire: Any) -> Batch:
     try:
         received, tasks = wire
     except (TypeError, ValueError):
@@ -262,21 +275,6 @@ def _decode_batch(frame: bytes | memoryview) -> Batch:
     if type(received) is not int or received < 0:
         count(received)  # raises
     return Batch(received, tasks)
-
-
-def decode_batch_in_steps(frame: bytes | memoryview) -> Generator[None, None, Batch]:
-    """Decode a frame of a batch like ``decode_frame``; yield after each task.
-
-    Raises ``ProtocolViolation``.
-    """
-    if len(frame) > MAX_BODY_BYTES:
-        raise LimitExceeded("bytes of a frame", seen=len(frame), allowed=MAX_BODY_BYTES)
-    body = memoryview(frame)[1:]
-    tasks: list[Any] = []
-    received = yield from unpack_frozen_pair(body, tasks)
-    if type(received) is not int or received < 0:
-        count(received)  # raises
-    return Batch(received, tuple(tasks))
 
 
 def _decode_chunk(frame: bytes | memoryview) -> Chunk:

@@ -13,9 +13,9 @@ __all__ = ["LARGE_FRAME_BYTES", "DecodingTurns"]
 T = TypeVar("T")
 
 # Longer frames are decoded in turns. Decoding a frame of this size and freeing the result takes
-# 5 ms at worst (lists nested 1,000 deep) and 2 ms for lists of one element; the largest frame,
-# 512 KiB, takes 40 ms and 17 ms. Our client sends a batch when it has this size, so its frames are
-# rarely longer.
+# 5 ms at worst (lists nested 1,000 deep) and 2 ms for lists of one element. The steps of the
+# largest frame, 512 KiB, take 40 ms and 17 ms together. Our client sends a batch when it has this
+# size, so its frames are rarely longer.
 LARGE_FRAME_BYTES: Final = 64 * 1024
 
 # Decoding in steps pauses once it has taken this time; the last step before a pause may exceed it.

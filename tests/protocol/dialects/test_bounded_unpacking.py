@@ -12,8 +12,11 @@ from burn_remote_protocol.dialects import bounded_unpacking as module
 from burn_remote_protocol.dialects.bounded_unpacking import (
     MAX_LIST_LENGTH,
     MAX_VALUE_BYTES,
+    STEP_BYTES,
+    completed,
     unpack_around_buffer,
     unpack_frozen,
+    unpack_frozen_in_steps,
     unpack_lists,
 )
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
@@ -115,13 +118,52 @@ def test_a_malformed_value_in_nested_lists_leaks_no_memory(unpack: object) -> No
     assert left < 1_000_000  # 2 MB for each call with versions of msgpack before 1.2.1
 
 
+NESTED = b"\xdc\x01\xf4" + (b"\x91" * 1000 + b"\xc0") * 500
+
+
+def test_a_deeply_nested_value_is_unpacked_in_short_steps() -> None:
+    assert len([*unpack_frozen_in_steps(NESTED)]) >= len(NESTED) // STEP_BYTES
+    assert len(completed(unpack_frozen_in_steps(NESTED))) == 500
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_the_place_of_a_step_does_not_change_the_value(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = {"text \N{SNOWMAN}" * 20: [2.5, 2**64 - 1, -(2**63), b"\x91" * 300, None, {}, [[[]]]]}
+    body = msgpack.packb([value] * 9)
+    expected = unpack_frozen(body)
+    monkeypatch.setattr(module, "STEP_BYTES", size)
+    found = completed(unpack_frozen_in_steps(body))
+    assert found == expected
+    assert type(found[0]) is FrozenMap
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        NESTED + b"\x01",
+        NESTED + b"\x01" * STEP_BYTES,
+        NESTED[:-1],
+        NESTED[:-1] + b"\xc1",
+        b"\xdc\x10\x01" + b"\x01" * 4097 * 9,
+        b"\x91" * 1025 + NESTED,
+        b"\x92\xa1\xff" + NESTED,
+    ],
+    ids=["more", "many more", "short", "unused", "array", "deep", "text"],
+)
+def test_a_long_value_that_is_malformed_is_a_violation(body: bytes) -> None:
+    with pytest.raises(ProtocolViolation, match="not MessagePack"):
+        completed(unpack_frozen_in_steps(body))
+
+
 BEFORE = re.compile(rb"\x93\x01")
 LARGE = bytes(range(256)) * (MAX_VALUE_BYTES // 256 + 1)
 
 
 def test_a_large_buffer_in_its_place_is_not_unpacked_or_copied() -> None:
     body = msgpack.packb([1, LARGE, "rest"])
-    value, buffer = unpack_around_buffer(body, BEFORE)
+    value, buffer = completed(unpack_around_buffer(body, BEFORE))
     assert value == (1, b"", "rest")
     assert buffer is not None
     assert bytes(buffer) == LARGE
@@ -129,7 +171,7 @@ def test_a_large_buffer_in_its_place_is_not_unpacked_or_copied() -> None:
 
 
 def test_a_small_value_is_unpacked_whole() -> None:
-    assert unpack_around_buffer(msgpack.packb([1, b"ab"]), BEFORE) == ((1, b"ab"), None)
+    assert completed(unpack_around_buffer(msgpack.packb([1, b"ab"]), BEFORE)) == ((1, b"ab"), None)
 
 
 @pytest.mark.parametrize(
@@ -150,5 +192,5 @@ def test_a_large_message_without_exactly_one_large_buffer_is_never_unpacked(
     unpacked: list[int] = []
     monkeypatch.setattr(msgpack, "unpackb", lambda body, **_: unpacked.append(len(body)))
     with pytest.raises(LimitExceeded, match="without the elements"):
-        unpack_around_buffer(body, BEFORE)
+        completed(unpack_around_buffer(body, BEFORE))
     assert not unpacked

@@ -11,7 +11,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from burn_remote_protocol.dialects.burn_0_21 import Close, decode_init, decode_tasks
+from burn_remote_protocol.dialects.bounded_unpacking import Steps
+from burn_remote_protocol.dialects.burn_0_21 import (
+    Close,
+    decode_init,
+    decode_tasks,
+    decode_tasks_in_steps,
+)
 from burn_remote_protocol.dialects.burn_0_21_operation_prediction import OperationPredictor
 from burn_remote_protocol.dialects.burn_0_21_responses import decode_data_request, encode_data
 from burn_remote_protocol.errors import (
@@ -192,7 +198,12 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
     is_long = False
     while True:
         frame = await link.receive() if waiting is None else waiting
-        if is_long or len(frame) > LARGE_FRAME_BYTES:
+        if len(frame) > LARGE_FRAME_BYTES:
+            decoded = await device.host.decoding.run(_decoded_in_steps(frame))
+            batch = _decoded_batch(frame, link, predictor, decoded)
+            is_last = _submit(batch, session)
+            del decoded
+        elif is_long:
             async with device.host.decoding.turn():
                 batch = _decoded_batch(frame, link, predictor)
                 is_last = _submit(batch, session)
@@ -228,10 +239,18 @@ class _Batch(NamedTuple):
     unknown: int
 
 
-def _decoded_batch(frame: bytes, link: AsyncLink, predictor: OperationPredictor) -> _Batch:
-    """Decode a frame and later frames that have arrived, within a bounded time."""
+def _decoded_batch(
+    frame: bytes,
+    link: AsyncLink,
+    predictor: OperationPredictor,
+    decoded: Sequence[Any] | None = None,
+) -> _Batch:
+    """Decode a frame and later frames that have arrived, within a bounded time.
+
+    ``decoded`` has the tasks of the first frame if it was decoded in steps.
+    """
     seen = predictor.unknown
-    tasks = [*_decoded(frame, predictor)]
+    tasks = [*(_decoded(frame, predictor) if decoded is None else decoded)]
     size, count = len(frame), 1
     while (
         size < FULL_BATCH_BYTES
@@ -251,8 +270,20 @@ def _decoded(frame: bytes, predictor: OperationPredictor) -> Sequence[Any]:
     try:
         return decode_tasks(frame, predictor.recognize)
     except ProtocolViolation as error:
-        # The traceback would keep objects that were decoded from the frame alive, up to 15 MiB.
-        return (Unreadable(error.with_traceback(None)),)
+        return _unreadable(error)
+
+
+def _decoded_in_steps(frame: bytes) -> Steps[Sequence[Any]]:
+    """Decode a long frame, which is no known operation."""
+    try:
+        return (yield from decode_tasks_in_steps(frame))
+    except ProtocolViolation as error:
+        return _unreadable(error)
+
+
+def _unreadable(error: ProtocolViolation) -> tuple[Unreadable]:
+    # The traceback would keep objects that were decoded from the frame alive, up to 30 MiB.
+    return (Unreadable(error.with_traceback(None)),)
 
 
 def _submit(batch: _Batch, session: BurnSession) -> bool:

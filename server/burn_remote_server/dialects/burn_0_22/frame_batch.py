@@ -78,11 +78,12 @@ class FrameBatch:
             self.add(more)
 
     def _steps(self, frame: bytes | memoryview) -> Generator[None, None, None]:
-        """Add the messages of a frame; yield after each."""
+        """Add the messages of a frame; yield after each, and between the steps of long ones."""
         try:
             for task in each_message(frame):
-                self._extend((task,))
-                self.unknown += 1
+                if task is not None:
+                    self._extend((task,))
+                    self.unknown += 1
                 yield
         except ProtocolViolation as error:
             self._end_with(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from pydantic import SecretStr
 
+from burn_remote_protocol.dialects.bounded_unpacking import STEP_BYTES, Steps
 from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks
 from burn_remote_protocol.dialects.burn_0_21_responses import decode_reply, encode_data_request
 from burn_remote_protocol.dtypes import F32, I32
@@ -360,6 +362,29 @@ async def test_garbage_gets_a_response_and_closes_no_socket(
     for link in (request, response):
         link.end()
     await asyncio.gather(*serving)
+
+
+async def test_others_run_between_the_steps_of_a_long_message(
+    host: Host, sessions: BurnSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+
+    async def counted(decoding: Steps[Any]) -> Any:
+        for count in itertools.count():
+            try:
+                next(decoding)
+            except StopIteration as ended:
+                steps.append(count)
+                return ended.value
+        raise AssertionError("unreachable")
+
+    monkeypatch.setattr(host.decoding, "run", counted)
+    nested = b"\xdc\x01\xf4" + (b"\x91" * 1000 + b"\xc0") * 500
+    request = scripted([INIT, nested, *upload_and_read(2)])
+    response = scripted([INIT])
+    await converse(host, sessions, request, response, replies=1)
+    assert len(steps) == 1
+    assert steps[0] >= len(nested) // STEP_BYTES
 
 
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -9,9 +9,11 @@ import msgpack
 import pytest
 
 from burn_remote_protocol.dialects import burn_0_22
+from burn_remote_protocol.dialects.bounded_unpacking import STEP_BYTES
 from burn_remote_protocol.dialects.burn_0_22_recognition import MessageRecognizer
 from burn_remote_protocol.errors import ProtocolViolation
 from burn_remote_protocol.messages import Seed
+from burn_remote_server.dialects.burn_0_21.task_runner import Unreadable
 from burn_remote_server.dialects.burn_0_22.frame_batch import FrameBatch
 from burn_remote_server.execution import decoding_turns
 from burn_remote_server.execution.decoding_turns import DecodingTurns
@@ -35,6 +37,26 @@ async def test_others_run_between_the_messages_of_a_frame(monkeypatch: pytest.Mo
 
     assert batch.tasks == SEEDS
     assert iterations >= len(SEEDS)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_others_run_between_the_steps_of_a_long_message(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(decoding_turns, "STEP_SECONDS", 0)  # a pause after each step
+    batch = FrameBatch(MessageRecognizer())
+    frame = packed(*[{"Nonsense": [[[[None]] * 4000] * 20]}] * count)
+    elements = packed({"RegisterTensor": [[0], [1], [bytes(600_000), [150_000], "F32"]]})
+    if count == 2:  # with long elements, a frame is unpacked message by message
+        frame = b"\x93" + frame[1:] + elements[1:]
+    adding = asyncio.create_task(batch.add_in_turns(frame, DecodingTurns()))
+    iterations = 0
+    while not adding.done():
+        await asyncio.sleep(0)
+        iterations += 1
+
+    assert [type(task) for task in batch.tasks[:count]] == [Unreadable] * count
+    assert iterations >= count * 160_000 // STEP_BYTES
 
 
 def test_a_message_is_decoded_only_when_it_is_taken() -> None:
