@@ -299,7 +299,7 @@ def orthogonal(
 
     Initialization of Saxe et al. (2013). The distribution is uniform: the matrix is a product of
     random Householder reflections (Stewart, 1980, "The efficient generation of random orthogonal
-    matrices"), which takes four operations per row or column. Axes after the second are flattened
+    matrices"), which takes five operations per row or column. Axes after the second are flattened
     into the columns. Shape: ``[out, in, …]``. Raises ``ShapeMismatch`` for fewer than two axes and
     for a shape without elements.
     """

@@ -208,7 +208,7 @@ def gelu(x: Tensor, /, approximate: str = "none") -> Tensor:
     ``approximate="tanh"`` uses the approximation of Hendrycks and Gimpel (2016).
     """
     if approximate == "tanh":
-        # x (c + 0.044715 c x²) takes two operations fewer than c (x + 0.044715 x³).
+        # x (c + 0.044715 c x²) takes one operation fewer than c (x + 0.044715 x³).
         slope = add(multiply(multiply(x, x), 0.044715 * GELU_SLOPE), GELU_SLOPE)
         share = add(tanh(multiply(slope, x)), 1)
         # Halve the share rather than the product: x * share may overflow.

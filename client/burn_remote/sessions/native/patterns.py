@@ -20,8 +20,8 @@ __all__ = [
 ]
 
 # The least and the most operations of one pattern. A call of a graph costs the client about as much
-# as two operations, so following fewer would gain nothing. More would rarely be complete before the
-# flush timer sends what was issued, and would delay drops, which are sent after 64
+# as two operations, so shorter patterns would gain little. Longer ones would rarely be complete
+# before the flush timer sends what was issued, and would delay drops, which are sent after 64
 # (``DROP_TENSORS``).
 MIN_STEPS: Final = 16
 MAX_STEPS: Final = 64
