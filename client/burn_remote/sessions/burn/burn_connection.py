@@ -13,7 +13,11 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from burn_remote.sessions.burn.burn_version_differences import BurnRelease, DialRoute
+from burn_remote.sessions.burn.burn_version_differences import (
+    USUAL_CLOSE_REASON,
+    BurnRelease,
+    DialRoute,
+)
 from burn_remote.sessions.receiver import Receiver
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.errors import (
@@ -104,7 +108,8 @@ class BurnConnection:
             self.end(self._closing)
             return
         # A server that gives a reason, such as an unknown token, did not panic.
-        cause = "" if error.close_reason else f"; {self._release.collapse}"
+        says_why = error.close_reason not in ("", USUAL_CLOSE_REASON)
+        cause = "" if says_why else f"; {self._release.collapse}"
         lost = ConnectionLost(f"{error}{cause}{self._explain()}")
         lost.close_reason = error.close_reason
         lost.__cause__ = error

@@ -28,7 +28,11 @@ from burn_remote_protocol.messages import Task
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.operations.vocabularies import Vocabulary
 
-__all__ = ["Burn021", "Burn022", "BurnRelease", "DialRoute", "Opened"]
+__all__ = ["USUAL_CLOSE_REASON", "Burn021", "Burn022", "BurnRelease", "DialRoute", "Opened"]
+
+# The reason that Burn's servers give whenever they close a connection
+# (``src/websocket/server.rs`` of burn-communication 0.21.0 and 0.22.1).
+USUAL_CLOSE_REASON: Final = "Peer is closing"
 
 # Opens the link to a route of the server.
 DialRoute = Callable[[str], BlockingLink]
@@ -168,8 +172,7 @@ class Burn022:
     vocabulary: ClassVar[Vocabulary] = Vocabulary.BURN_0_22
     max_message_bytes: ClassVar[int] = 2**30
     collapse: ClassVar[str] = (
-        "Burn 0.22 closes the connection without a reason when an operation panics; the server's "
-        "log has the reason"
+        "Burn 0.22 closes the connection when an operation panics; the server's log has the reason"
     )
 
     def __init__(self, address: str, device_index: int, token: str | None) -> None:
