@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,11 @@ import numpy as np
 import pytest
 
 import burn_remote as br
+from burn_remote.sessions.native import native_connection
 from burn_remote.sessions.native.reused_memory import ReusedMemory
+from burn_remote_protocol.links.checksummed_links import CheckedLink
+from burn_remote_protocol.session_states import MAX_FRUITLESS_RESUMES
+from support.faults import faulty_proxy
 from support.link_ends import in_thread
 from support.servers import RunningServer
 from support.waiting import PATIENCE_SECONDS
@@ -85,6 +90,55 @@ def test_an_upload_without_memory_raises_and_the_session_goes_on(
 
 def no_room(self: ReusedMemory, size: int) -> Any:
     raise MemoryError("no room")
+
+
+def test_a_client_that_never_has_memory_for_a_message_loses_the_session_after_some_resumes(
+    first_server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive = CheckedLink.receive
+    failed: list[int] = []
+
+    def receive_small(self: CheckedLink, timeout_seconds: float | None) -> Any:
+        frame = receive(self, timeout_seconds)
+        if frame is not None and len(frame) > 8192:
+            failed.append(len(frame))
+            raise MemoryError("no room")
+        return frame
+
+    monkeypatch.setattr(native_connection, "FIRST_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(CheckedLink, "receive", receive_small)
+    with br.RemoteDevice(first_server.address, dialect="native") as device:
+        small, large = (br.ones((size,), device=device) for size in (3, 3000))
+        assert small.tolist() == [1, 1, 1]
+        with pytest.raises(br.SessionLost, match=r"100 times in a row.*no memory for a message"):
+            large.numpy()
+        with pytest.raises(br.SessionLost):
+            small.tolist()
+    assert MAX_FRUITLESS_RESUMES <= len(failed) <= MAX_FRUITLESS_RESUMES + 2
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
+def test_a_client_that_cannot_start_a_thread_to_resume_loses_the_session(
+    first_server: RunningServer, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    start = threading.Thread.start
+
+    def start_others(self: threading.Thread) -> None:
+        if self.name == "burn-remote-reconnect":
+            raise error
+        start(self)
+
+    with (
+        faulty_proxy(first_server.port) as proxy,
+        br.RemoteDevice(proxy.address, dialect="native") as device,
+    ):
+        x = br.ones((3,), device=device)
+        assert x.tolist() == [1, 1, 1]
+        monkeypatch.setattr(threading.Thread, "start", start_others)
+        proxy.cut_all()
+        read = in_thread(x.tolist)
+        with pytest.raises(br.SessionLost, match="no thread"):
+            read.result(PATIENCE_SECONDS)
 
 
 LIMITED = """

@@ -342,9 +342,9 @@ def test_acknowledging_more_than_was_sent_is_a_protocol_violation() -> None:
     assert len(window) == 1
 
 
-def resumable(sent: int, acknowledged: int) -> SessionEnd[int]:
-    """Return a detached server's end."""
-    end: SessionEnd[int] = SessionEnd(Role.SERVER)
+def resumable(sent: int, acknowledged: int, role: Role = Role.SERVER) -> SessionEnd[int]:
+    """Return a detached end."""
+    end: SessionEnd[int] = SessionEnd(role)
     end.fire(Event.OPENED)
     for number in range(sent):
         end.window.append(number, 1)
@@ -382,8 +382,11 @@ def test_the_end_of_an_older_link_does_not_detach_the_session_from_a_newer_one()
     assert end.state is State.ATTACHED
 
 
-def test_a_frame_that_never_arrives_ends_the_session_after_a_bounded_number_of_resumes() -> None:
-    end = resumable(sent=1, acknowledged=0)
+@pytest.mark.parametrize("role", Role)
+def test_a_frame_that_never_arrives_ends_the_session_after_a_bounded_number_of_resumes(
+    role: Role,
+) -> None:
+    end = resumable(sent=1, acknowledged=0, role=role)
     for _ in range(MAX_FRUITLESS_RESUMES):
         end.resumed(0)
         end.broke(end.begin_link())

@@ -331,16 +331,21 @@ class Connection:
             if self.error is not None or self._is_leaving or link is not self._link:
                 return
             if is_break and not isinstance(error, SessionLost) and self._is_resumable:
-                if Action.RESUME in self._end.broke(self._end.link):
-                    # The text, not the error, whose traceback would keep the program's tensors
-                    # alive.
+                if Action.RESUME not in self._end.broke(self._end.link):
+                    return
+                # The text, not the error, whose traceback would keep the program's tensors alive.
+                cause = str(error)
+                try:
                     threading.Thread(
                         target=self._resume_in_thread,
-                        args=(str(error),),
+                        args=(cause,),
                         name="burn-remote-reconnect",
                         daemon=True,
                     ).start()
-                return
+                except (RuntimeError, MemoryError):
+                    error = SessionLost(f"{cause}; this process has no thread to resume it")
+                else:
+                    return
         if type(error) is SessionLost:
             error = SessionLost(f"{self.address}: {error}; {OPEN_AGAIN}")
         self.end(error)
