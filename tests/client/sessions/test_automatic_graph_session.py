@@ -554,6 +554,23 @@ def test_memory_is_bounded_for_ever_new_sequences(device: br.Device) -> None:
     assert alike == len(store)
 
 
+def test_new_sequences_do_not_displace_one_in_use(
+    device: br.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patterns, "MAX_PATTERNS", 2)
+
+    def followed_steps(size: int) -> int:
+        x, weight = device.tensor([1.0] * size), device.tensor([0.25] * size)
+        before = followed(device)
+        step(x, weight).numpy()
+        return followed(device) - before
+
+    assert [followed_steps(2) for _ in range(4)][-1] == 24
+    for size in range(3, 8):
+        assert [followed_steps(size) for _ in range(4)][-1] == 24
+        assert followed_steps(2) == 24
+
+
 def test_a_session_that_gains_nothing_stops_looking(
     device: br.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

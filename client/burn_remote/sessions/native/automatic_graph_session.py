@@ -397,7 +397,8 @@ class AutomaticGraphSession(NativeSession):
             self._dropped[start : start + len(dropped)] = [base + tensor for tensor in earlier]
             self._earlier_count = start + len(earlier)
             self._balance = min(START_BALANCE, self._balance + FOLLOWING_GAIN * place)
-            pattern.misses = pattern.alive_count = 0
+            pattern.alive_count = 0
+            self._store.note_completed(pattern)
         else:
             self._note_miss(pattern, place, alive, is_left=is_left)
         if len(self._tasks) >= BATCH_TASKS or self._task_bytes >= BATCH_BYTES:
