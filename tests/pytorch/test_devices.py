@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 import burn_remote as br
@@ -116,6 +117,18 @@ def test_an_emptied_cache_leaves_the_tensors(device: Any) -> None:
     torch.accelerator.empty_cache()
     view.add_(1)
     assert x.tolist() == [0, 2, 3]
+
+
+@pytest.mark.parametrize("share", ["__dlpack__", "torch.from_dlpack", "numpy.from_dlpack"])
+def test_dlpack_is_refused_with_what_to_call(device: Any, share: str) -> None:
+    x = torch.ones(3, device=device)
+    calls: dict[str, Callable[[], Any]] = {
+        "__dlpack__": lambda: x.__dlpack__(),
+        "torch.from_dlpack": lambda: torch.from_dlpack(x),
+        "numpy.from_dlpack": lambda: numpy.from_dlpack(x),
+    }
+    with pytest.raises(BufferError, match=r"burn:\d.*call x\.cpu\(\) first"):
+        calls[share]()
 
 
 def test_a_lazy_module_moves_after_its_first_call(device: Any) -> None:

@@ -160,6 +160,17 @@ class BurnTensor(torch.Tensor):
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         return self.numpy()
 
+    def __dlpack__(self, **_: Any) -> Any:
+        """Raise ``BufferError``, because PyTorch would export a null pointer."""
+        raise BufferError(
+            f"a tensor on {self.device} has no elements in this process that DLPack could share; "
+            "call x.cpu() first"
+        )
+
+    def __dlpack_device__(self) -> Any:
+        """Raise ``BufferError``; see ``__dlpack__``."""
+        self.__dlpack__()
+
     def __format__(self, specification: str) -> str:
         if self.dim() == 0 and not self.is_complex():
             return format(self.item(), specification)
