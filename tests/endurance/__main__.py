@@ -182,7 +182,7 @@ def run_memory(given: argparse.Namespace) -> None:
         say(
             f"{name}: {seen.grown_bytes / MIB:.0f} MiB above {seen.base_bytes / MIB:.0f}, "
             f"{seen.grown_bytes / seen.limit_bytes:.2f} times the limit; "
-            f"slowest health check {seen.healthz_seconds * 1000:.0f} ms"
+            f"slowest health check {seen.healthz_milliseconds:.0f} ms"
         )
         assert seen.is_within_limit
 

@@ -10,8 +10,6 @@ import contextlib
 import json
 import secrets
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -67,9 +65,9 @@ from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.operations.table import sign
 from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
-from endurance.processes import TESTS
+from endurance.processes import TESTS, Probe
 from support.kernels import signature
-from support.servers import UNFORKED, RunningServer, server
+from support.servers import UNFORKED, server
 
 __all__ = ["LOOP_ATTACKS", "Latency", "attacked"]
 
@@ -711,16 +709,13 @@ def attacked(attack: Attack) -> Latency:
         client = Client(running.address)
         steps = attack(client)
         next(steps)
-        with _probe(running) as probing:
-            assert probing.stdout is not None  # started with pipes
-            assert probing.stdout.readline() == "ready\n"
+        with Probe(running.port) as probe:
             for _ in steps:
                 pass
             client.sync()
             time.sleep(2.5)  # for work after the last reply, and for fetches that time out
-            found, _ = probing.communicate(timeout=WAIT_SECONDS)
+            times = probe.times()
         client.link.close()
-        times = sorted(json.loads(found))
         peak = running.peak_bytes / 2**20
     return Latency(times[-1], times[len(times) // 2], len(times), peak, _longest_turn(attack))
 
@@ -740,13 +735,3 @@ def _longest_turn(attack: Attack) -> float:
             client.link.close()
             running.stop()
         return float(json.loads(report.read_text())["turn"])
-
-
-def _probe(running: RunningServer) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "endurance.probe", str(running.port)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=TESTS,
-    )

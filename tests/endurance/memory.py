@@ -44,6 +44,7 @@ from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.operations.table import sign
 from burn_remote_protocol.operations.wire_values import Scalar, TensorUse
 from burn_remote_protocol.tensors import Slice, TensorSpec, TensorStatus
+from endurance.processes import Probe
 from support.kernels import signature
 from support.servers import UNFORKED, RunningServer, server
 from support.specs import f32
@@ -80,7 +81,7 @@ class Outcome:
     limit_bytes: int
     base_bytes: int
     peak_bytes: int
-    healthz_seconds: float
+    healthz_milliseconds: float
 
     @property
     def grown_bytes(self) -> int:
@@ -543,7 +544,7 @@ ATTACKS: Final[dict[str, Attack]] = {
 
 
 def attack(name: str, limit_bytes: int) -> Outcome:
-    """Attack a separate server; return its growth and the duration of its slowest health check.
+    """Attack a separate server; return its growth and the time of its slowest health check.
 
     A bystander's session must compute before and after.
     """
@@ -555,13 +556,10 @@ def attack(name: str, limit_bytes: int) -> Outcome:
     )
     with server(*flags, module=UNFORKED) as running:
         base = _base_bytes(running, SIDE if name == queued_frames.__name__ else SMALL_SIDE)
-        held: list[Wire] = []
-        slowest = 0.0
-        for wire in ATTACKS[name](running.address, limit_bytes):
-            held.append(wire)
-            slowest = max(slowest, _health_seconds(running))
-        _wait_until_quiet(running)
-        slowest = max(slowest, _health_seconds(running))
+        with Probe(running.port) as probe:
+            held = [*ATTACKS[name](running.address, limit_bytes)]
+            _wait_until_quiet(running)
+            slowest = probe.times()[-1]
         peak = running.peak_bytes
         for wire in held:
             wire.close()
@@ -608,12 +606,6 @@ def _compute_soon(running: RunningServer) -> None:
                 time.sleep(0.2)
             else:
                 return
-
-
-def _health_seconds(running: RunningServer) -> float:
-    started = time.monotonic()
-    running.metrics()
-    return time.monotonic() - started
 
 
 def _wait_until_quiet(running: RunningServer) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 from support.servers import RunningServer
 from support.waiting import PATIENCE_SECONDS, wait_until
 
-__all__ = ["WAIT_SECONDS", "Process", "Report", "Snapshot", "eventually"]
+__all__ = ["WAIT_SECONDS", "Probe", "Process", "Report", "Snapshot", "eventually"]
 
 # Timeout of each wait: for a program to end, or for a server to free a dead client's tensors. A
 # busy machine may take several seconds to run either.
@@ -32,6 +32,32 @@ class Report:
     text: str
     steps: int
     longest_seconds: float
+
+
+class Probe:
+    """A process that requests ``/healthz`` of a server every 10 ms, as a context manager."""
+
+    def __init__(self, port: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "endurance.probe", str(port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=TESTS,
+        )
+        assert self._process.stdout is not None  # started with pipes
+        assert self._process.stdout.readline() == "ready\n"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.__exit__(None, None, None)
+
+    def times(self) -> list[float]:
+        """End the process; return the times of all its requests in milliseconds, sorted."""
+        found, _ = self._process.communicate(timeout=WAIT_SECONDS)
+        return sorted(json.loads(found))
 
 
 class Process:
