@@ -5,10 +5,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
-from burn_remote_server.transfers.event_loop_queues import BatchedCalls, CallQueue, Deadlines
+from burn_remote_server.transfers import event_loop_queues
+from burn_remote_server.transfers.event_loop_queues import (
+    LONGEST_SECONDS,
+    BatchedCalls,
+    CallQueue,
+    Deadlines,
+)
 
 
 async def test_a_queue_makes_a_bounded_number_of_calls_in_each_turn_of_the_loop() -> None:
@@ -99,6 +106,28 @@ async def test_slices_that_are_finished_handle_the_rest_at_once() -> None:
     assert 0 < len(handled) < 35
     batched.finish()
     assert handled == [*range(35)]
+
+
+async def test_calls_that_take_long_are_divided_among_more_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    handled: list[int] = []
+
+    def handle(number: int) -> None:
+        nonlocal now
+        now += LONGEST_SECONDS / 3
+        handled.append(number)
+
+    monkeypatch.setattr(event_loop_queues, "time", SimpleNamespace(perf_counter=lambda: now))
+    batched = BatchedCalls(asyncio.get_running_loop(), 10)
+    batched.call(handle, range(20))
+    assert max(await _counts_per_turn(handled, 20)) <= 4
+    deadlines = Deadlines(0.0, handle, per_iteration=10)
+    for number in range(20, 40):
+        deadlines.add(number)
+    assert max(await _counts_per_turn(handled, 40)) <= 4
+    assert handled == [*range(40)]
 
 
 def test_what_is_added_after_the_loop_has_closed_is_refused_each_time() -> None:
