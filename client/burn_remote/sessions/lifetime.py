@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from burn_remote.runner.pending import Pending
 from burn_remote_protocol import interrupted_finalizers
-from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, SessionLost
+from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, SessionLost, UsageError
 from burn_remote_protocol.interrupted_finalizers import call_when_freed
 from burn_remote_protocol.timed_queue import TimedQueue
 
@@ -31,6 +31,7 @@ __all__ = [
     "Flusher",
     "fence_in_thread",
     "flush_or_end",
+    "nested_use",
     "watch",
     "weakly",
 ]
@@ -91,6 +92,15 @@ class Watchable(Flushable, Protocol):
     def abandon_after_fork(self) -> None:
         """Make every use in this child process raise an error; touch neither locks nor socket."""
         ...
+
+
+def nested_use(address: str) -> UsageError:
+    """Return the error for what sends or waits inside of the same thread's call."""
+    return UsageError(
+        f"a finalizer, a signal handler or a callback of the garbage collector used {address} "
+        "while its thread was sending to it or waiting for it; let it hand the tensors to another "
+        "thread, such as by queue.SimpleQueue"
+    )
 
 
 class Flusher:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.callback_thread import CallbackThread
+from burn_remote.sessions.lifetime import nested_use
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ConnectionLost,
@@ -60,7 +61,7 @@ class Receiver:
         # The call of ``_read_alone`` that reads now, if any. Not a lock: Ctrl-C may come after
         # ``acquire`` has taken a lock and before it has returned, and then nobody releases it. A
         # call finds itself in this dict, however it was interrupted.
-        self._reader: dict[str, object] = {}
+        self._reader: dict[str, list[int]] = {}  # the values have the number of their thread
         self._wanted = threading.Event()
         self._left_at = 0.0
         self._waiters: set[object] = set()
@@ -76,7 +77,10 @@ class Receiver:
         self._attendant.start()
 
     def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
-        """Return when ``pending`` is done or the timeout is over; read if no other thread does."""
+        """Return when ``pending`` is done or the timeout is over; read if no other thread does.
+
+        Raises ``UsageError`` if this interrupted a wait of the same thread.
+        """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         waiter = object()
         try:
@@ -86,6 +90,8 @@ class Receiver:
                 if remaining is not None and remaining <= 0:
                     return
                 if not self._read_alone(self._read_until, pending, deadline):
+                    if self._reader.get(READER) == [threading.get_ident()]:
+                        raise nested_use(self._source[0].address)
                     # The current reader may leave before this reply arrives; the attendant then
                     # reads.
                     self._wanted.set()
@@ -130,7 +136,7 @@ class Receiver:
 
     def _read_alone(self, read: Callable[..., None], *arguments: Any) -> bool:
         """Call ``read`` unless another thread is reading; return whether it was called."""
-        this_call = object()
+        this_call = [threading.get_ident()]
         try:
             if self._reader.setdefault(READER, this_call) is not this_call:
                 return False

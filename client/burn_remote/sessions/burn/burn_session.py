@@ -140,7 +140,7 @@ class BurnSession:
         self, signature: Signature, inputs: list[int], outputs: Sequence[TensorHandle]
     ) -> None:
         """Issue one operation; see ``Session.execute``."""
-        with self._policy.lock:
+        with self._policy.free_lock():
             self._connection.raise_error()
             first = self._next_tensor
             self._next_tensor = end = first + len(outputs)
@@ -154,7 +154,7 @@ class BurnSession:
 
     def reserve(self, count: int = 1) -> int:
         """Return the first of ``count`` new tensor ids; see ``Session.reserve``."""
-        with self._policy.lock:
+        with self._policy.free_lock():
             self._connection.raise_error()
             tensor = self._next_tensor
             self._next_tensor = tensor + count
@@ -167,7 +167,7 @@ class BurnSession:
         Raises ``UsageError`` for a tensor above the size of a Burn server's largest message: this
         dialect sends a tensor in one message.
         """
-        with self._policy.lock:
+        with self._policy.free_lock():
             self._connection.raise_error()
             self._outgoing.upload(tensor, data)
             if memoryview(data.bytes).nbytes > SMALL_UPLOAD_BYTES:
@@ -190,7 +190,7 @@ class BurnSession:
         """Request a tensor's elements; see ``Session.read``."""
         pending: Pending[TensorData] = Pending(self)
         stored = self._outgoing.stored(spec)
-        with self._policy.lock:
+        with self._policy.free_lock():
             self._connection.raise_error()
             self._connection.traffic.requests += 1
             request = self._outgoing.add_request(lambda request: Read(request, tensor, stored))
@@ -237,7 +237,7 @@ class BurnSession:
         self, question: Callable[[int], Sync | QueryDType], *, reports_failures: bool = True
     ) -> Pending[Any]:
         pending: Pending[Any] = Pending(self)
-        with self._policy.lock:
+        with self._policy.free_lock():
             self._connection.raise_error()
             request = self._outgoing.next_request()
             self._connection.traffic.requests += 1
@@ -256,7 +256,7 @@ class BurnSession:
 
     def seed(self, seed: int) -> None:
         """Set the seed of random numbers; a real server has one for all its sessions."""
-        with self._policy.lock:
+        with self._policy.free_lock():
             self._connection.raise_error()
             self._outgoing.task(Seed(seed))
             self._policy.added()
@@ -279,7 +279,7 @@ class BurnSession:
         """
         assert isinstance(transfer, int)  # this dialect has no secret transfer ids
         stored = self._outgoing.stored(spec)
-        with self._policy.lock:
+        with self._policy.free_lock():
             self._connection.raise_error()
             expose = Expose(tensor, stored, 1, transfer, expires_seconds)
             self._outgoing.add_request(lambda _: expose)
@@ -321,7 +321,7 @@ class BurnSession:
     def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
         """Have the server fetch an exposed tensor from the server at ``address``."""
         check_dtype(spec.dtype, self._release.vocabulary)
-        with self._policy.lock:
+        with self._policy.free_lock():
             self._connection.raise_error()
             self._outgoing.task(Fetch(transfer, address, tensor, None), made=tensor)
             self._policy.added()
@@ -393,14 +393,14 @@ class BurnSession:
         drop them, so the drops are sent behind the queued tasks. Our server skips those anyway when
         the sockets close.
         """
-        with self._policy.lock, contextlib.suppress(BurnRemoteError):
+        with contextlib.suppress(BurnRemoteError), self._policy.free_lock():
             self._policy.send_now()
         self._connection.close(self._outgoing.take_drops())
         self._flusher.stop()
 
     def abandon_after_fork(self) -> None:
         """Make every use in a forked child raise an error; the parent keeps the sockets."""
-        self._policy.lock = threading.Lock()
+        self._policy.lock = threading.RLock()
         self._connection.abandon(
             ClosedDevice(
                 f"the connection to {self._connection.address} belongs to the parent process; "

@@ -6,12 +6,13 @@ the server, when a thread waits for a response, and at the latest after a millis
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Final
 
 from burn_remote.sessions.burn.burn_connection import BurnConnection
 from burn_remote.sessions.burn.outgoing_queue import Outgoing
-from burn_remote.sessions.lifetime import BATCH_TASKS, Flushable, Flusher, flush_or_end
+from burn_remote.sessions.lifetime import BATCH_TASKS, Flushable, Flusher, flush_or_end, nested_use
 
 __all__ = ["UNSENT_BYTES", "FlushPolicy"]
 
@@ -30,12 +31,18 @@ class FlushPolicy:
         connection: BurnConnection,
         flusher: Flusher,
     ) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # re-entrant only to know its owner
         self._session: Final = session
         self._flusher: Final = flusher
         self._outgoing: Final = outgoing
         self._connection: Final = connection
         self._undropped_bytes = 0
+
+    def free_lock(self) -> contextlib.AbstractContextManager[object]:
+        """Return the lock. Raises ``UsageError`` if this thread holds it, so was interrupted."""
+        if self.lock._is_owned():  # type: ignore[attr-defined]
+            raise nested_use(self._connection.address)
+        return self.lock
 
     def added(self, made_bytes: int = 0) -> None:
         """Account for a queued task with outputs of ``made_bytes``. The caller holds the lock."""
@@ -66,7 +73,7 @@ class FlushPolicy:
 
     def flush(self) -> None:
         """Send the queue now. Raises the error that ended the session."""
-        with self.lock:
+        with self.free_lock():
             if self._connection.error is None:
                 self.send_now()
 

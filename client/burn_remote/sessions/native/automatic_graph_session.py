@@ -18,7 +18,6 @@ operations of several threads are one sequence in the order in which they take t
 from __future__ import annotations
 
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -26,7 +25,13 @@ from typing import Any, Final
 from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
-from burn_remote.sessions.lifetime import BATCH_BYTES, BATCH_TASKS, DROP_BYTES, DROP_TENSORS
+from burn_remote.sessions.lifetime import (
+    BATCH_BYTES,
+    BATCH_TASKS,
+    DROP_BYTES,
+    DROP_TENSORS,
+    nested_use,
+)
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote.sessions.native.patterns import (
     LOOP_STEPS,
@@ -76,6 +81,10 @@ MAX_SEGMENT_BYTES: Final = 4 * 1024 * 1024
 REMEMBERED_DROPS: Final = 512
 
 
+def _never() -> bool:
+    return False
+
+
 class AutomaticGraphSession(NativeSession):
     """A ``NativeSession`` that follows repeated operations. See the module's docstring."""
 
@@ -88,9 +97,10 @@ class AutomaticGraphSession(NativeSession):
         "_segment_bytes", "_segment_end", "_slots", "_store",
     )  # fmt: skip
 
-    def _new_lock(self) -> Any:
-        # Re-entrant: the methods below call those of ``NativeSession`` while they hold it.
-        return threading.RLock()
+    def _renew_lock(self) -> None:
+        super()._renew_lock()
+        # The methods below call those of ``NativeSession`` while they hold the lock.
+        self._is_nested = _never
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         """Open a session like ``NativeSession``."""
@@ -137,6 +147,8 @@ class AutomaticGraphSession(NativeSession):
         self, signature: Signature, inputs: list[int], outputs: Sequence[TensorHandle]
     ) -> None:
         """Issue one operation, or only note that it was the expected one."""
+        if self._holds_lock():
+            raise nested_use(self._connection.address)
         first = end = 0
         try:
             with self._lock:
@@ -531,12 +543,16 @@ class AutomaticGraphSession(NativeSession):
         outputs: Sequence[TensorHandle],
     ) -> None:
         """Issue a graph; see ``Session.execute_graph``."""
+        if self._holds_lock():
+            raise nested_use(self._connection.address)
         with self._lock:
             self._end_segment()
             super().execute_graph(graph, inputs, numbers, outputs)
 
     def reserve(self, count: int = 1) -> int:
         """Return the first of ``count`` new tensor ids; see ``Session.reserve``."""
+        if self._holds_lock():
+            raise nested_use(self._connection.address)
         with self._lock:
             self._end_segment()
             return super().reserve(count)
@@ -548,18 +564,24 @@ class AutomaticGraphSession(NativeSession):
         *,
         reports_failures: bool = True,
     ) -> Pending[Any]:
+        if self._holds_lock():
+            raise nested_use(self._connection.address)
         with self._lock:
             self._end_segment()
         # Not under the lock: this may call a callback of the program.
         return super()._ask(encoded, read, reports_failures=reports_failures)
 
     def _enqueue(self, task: Task) -> None:
+        if self._holds_lock():
+            raise nested_use(self._connection.address)
         with self._lock:
             self._end_segment()
             super()._enqueue(task)
 
     def join_group(self, spec: GroupSpec) -> int:
         """Make the session a member of a group; see ``RunnerClient.join_group``."""
+        if self._holds_lock():
+            raise nested_use(self._connection.address)
         with self._lock:
             self._end_segment()
             return super().join_group(spec)
@@ -572,12 +594,16 @@ class AutomaticGraphSession(NativeSession):
         outputs: Sequence[TensorHandle],
     ) -> None:
         """Issue this member's part of a collective; see ``Session.collective``."""
+        if self._holds_lock():
+            raise nested_use(self._connection.address)
         with self._lock:
             self._end_segment()
             super().collective(group, call, inputs, outputs)
 
     def leave_group(self, group: int) -> None:
         """Leave a group once the collectives issued so far are done."""
+        if self._holds_lock():
+            raise nested_use(self._connection.address)
         with self._lock:
             self._end_segment()
             super().leave_group(group)
@@ -586,6 +612,8 @@ class AutomaticGraphSession(NativeSession):
         self, tensor: int, spec: TensorSpec, transfer: bytes | int, expires_seconds: float
     ) -> None:
         """Permit anyone who knows ``transfer`` to fetch a tensor once. Sent now: a peer waits."""
+        if self._holds_lock():
+            raise nested_use(self._connection.address)
         with self._lock:
             self._end_segment()
             super().expose(tensor, spec, transfer, expires_seconds)

@@ -16,10 +16,11 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from burn_remote.sessions.lifetime import nested_use
 from burn_remote.sessions.native.reused_memory import ReusedMemory
 from burn_remote.sessions.receiver import Receiver
 from burn_remote.sessions.traffic import Traffic
@@ -120,7 +121,8 @@ class Connection:
         self._due = due
         self._beat_due = False
         self._is_leaving = False  # whether ``Closing`` has been sent, or is being sent
-        self._sending = threading.Lock()
+        # Re-entrant only to know its owner; see ``nested_use``.
+        self._sending: Any = threading.RLock()
         # Guards ``_end``, ``_link`` and ``error``. Entering a condition runs Python code, so
         # sending and receiving a frame take its lock directly.
         self._state_lock = threading.RLock()
@@ -192,8 +194,10 @@ class Connection:
 
         Raises the session's error once it has ended. A frame longer than the server accepts ends
         the session with ``LimitExceeded``: the server would close the connection each time the
-        frame is sent.
+        frame is sent. ``UsageError`` if this thread is sending, and was interrupted.
         """
+        if self._sending._is_owned():
+            raise nested_use(self.address)
         size = len(frame) if payload is None else len(frame) + len(payload)
         allowed = self.welcome.limits.get("message_bytes")
         if allowed is not None and HEADER_BYTES + size > allowed:
@@ -278,7 +282,9 @@ class Connection:
         self._break(link, ConnectionLost(reason))
 
     def acknowledge(self) -> None:
-        """Send an acknowledgement frame."""
+        """Send an acknowledgement frame, except inside of another frame that this thread sends."""
+        if self._sending._is_owned():
+            return
         with self._sending:
             self._beat_due = False
             if self._is_attached:
@@ -485,9 +491,10 @@ class Connection:
 
     def close(self) -> None:
         """Send ``Closing``, so that the server need not keep the session for its lease, and end."""
+        is_nested = self._sending._is_owned()  # a finalizer must not send inside of a frame
         try:
             with self._sending:
-                if self._is_attached:
+                if self._is_attached and not is_nested:
                     # The server closes the link when it has received this. A thread that notices
                     # before ``end`` must not resume.
                     self._is_leaving = True
@@ -517,7 +524,7 @@ class Connection:
         """Fail every later use; touch neither locks nor socket, which the parent still uses."""
         self.error = error
         self._end = SessionEnd(Role.CLIENT)
-        self._sending = threading.Lock()
+        self._sending = threading.RLock()
         self._state_lock = threading.RLock()
         self._changed = threading.Condition(self._state_lock)
 

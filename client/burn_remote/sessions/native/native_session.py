@@ -3,6 +3,10 @@
 The calling thread encodes tasks directly into a batch and sends the batch when it is full. Sending
 blocks if the server is slow, which gives the program backpressure. One lock keeps the order of
 sending; replies are received without it.
+
+A finalizer, a callback of the garbage collector or a signal handler may run while its thread holds
+the lock. What it sends then would come between parts of another task, so it is refused. Drops need
+no lock.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from burn_remote.sessions.lifetime import (
     Flusher,
     fence_in_thread,
     flush_or_end,
+    nested_use,
     watch,
     weakly,
 )
@@ -133,7 +138,7 @@ class NativeSession:
         self.transfer_domain: Final = transfer_domain
         self._locations: Final = Locations()
         self._positions: Final = self._locations.ring
-        self._lock = self._new_lock()
+        self._renew_lock()
         self._packer: Final = msgpack.Packer()
         self._pack: Final = reusable_pack(self._packer)
         # Outgoing state, guarded by the lock.
@@ -174,8 +179,13 @@ class NativeSession:
         self._connection.receiver.start()
         watch(self)
 
-    def _new_lock(self) -> Any:
-        return threading.Lock()
+    def _renew_lock(self) -> None:
+        # Re-entrant only to know its owner: a plain lock would wait for its own thread for good.
+        lock: Any = threading.RLock()
+        self._lock: Any = lock
+        self._holds_lock: Callable[[], bool] = lock._is_owned
+        # Whether the caller of a public method holds the lock, so that it was interrupted.
+        self._is_nested = self._holds_lock
 
     @property
     def welcome(self) -> Welcome:
@@ -194,10 +204,13 @@ class NativeSession:
 
     # -- operations ---------------------------------------------------------------------------
 
-    def execute(
+    # One method, because a call takes a fiftieth of an operation.
+    def execute(  # noqa: C901
         self, signature: Signature, inputs: list[int], outputs: Sequence[TensorHandle]
     ) -> None:
         """Issue one operation; see ``Session.execute``."""
+        if self._is_nested():
+            raise nested_use(self._connection.address)
         with self._lock:
             if self._connection.error is not None:
                 self.check_open()
@@ -276,6 +289,8 @@ class NativeSession:
     ) -> None:
         """Issue a graph; see ``Session.execute_graph``."""
         connection = self._connection
+        if self._is_nested():
+            raise nested_use(self._connection.address)
         with self._lock:
             if connection.error is not None:
                 self.check_open()
@@ -329,6 +344,8 @@ class NativeSession:
 
     def reserve(self, count: int = 1) -> int:
         """Return the first of ``count`` new tensor ids; see ``Session.reserve``."""
+        if self._is_nested():
+            raise nested_use(self._connection.address)
         with self._lock:
             self.check_open()
             tensor = self._next_tensor
@@ -340,6 +357,8 @@ class NativeSession:
         """Send a tensor's elements; see ``Session.upload``."""
         check_announced_dtype(data.dtype, self._extensions, self._connection.address)
         view = memoryview(data.bytes).cast("B")
+        if self._holds_lock():
+            raise nested_use(self._connection.address)
         with self._lock:
             self.check_open()
             if len(view) <= INLINE_BYTES:
@@ -408,6 +427,8 @@ class NativeSession:
     ) -> Pending[Any]:
         pending: Pending[Any] = Pending(self)
         connection = self._connection
+        if self._is_nested():
+            raise nested_use(self._connection.address)
         with self._lock:
             if connection.error is not None:
                 self.check_open()
@@ -448,6 +469,8 @@ class NativeSession:
         self, tensor: int, spec: TensorSpec, transfer: bytes | int, expires_seconds: float
     ) -> None:
         """Permit anyone who knows ``transfer`` to fetch a tensor once. Sent at once."""
+        if self._is_nested():
+            raise nested_use(self._connection.address)
         with self._lock:
             self._append(encode_task(Expose(tensor, spec, 1, transfer, expires_seconds)))
             self._flush()
@@ -541,6 +564,8 @@ class NativeSession:
             raise Unsupported(
                 f"{self._connection.address} carries out no collectives: update the server"
             )
+        if self._is_nested():
+            raise nested_use(self._connection.address)
         with self._lock:
             self.check_open()
             number = next((one for one in range(allowed) if one not in self._groups), None)
@@ -582,6 +607,8 @@ class NativeSession:
     ) -> None:
         """Issue this member's part of a collective; see ``Session.collective``."""
         size = sum([handle.spec.nbytes for handle in outputs])
+        if self._is_nested():
+            raise nested_use(self._connection.address)
         with self._lock:
             self.check_open()
             sequence = self._sequences[group]
@@ -606,6 +633,8 @@ class NativeSession:
 
     def leave_group(self, group: int) -> None:
         """Leave a group once the collectives issued so far are done."""
+        if self._is_nested():
+            raise nested_use(self._connection.address)
         with self._lock:
             self.group_size(group)
             task = encode_task(LeaveGroup(group))
@@ -620,6 +649,8 @@ class NativeSession:
                 self._appended(task)
 
     def _enqueue(self, task: Task) -> None:
+        if self._is_nested():
+            raise nested_use(self._connection.address)
         with self._lock:
             self.check_open()
             self._append(encode_task(task))
@@ -677,6 +708,8 @@ class NativeSession:
 
     def flush(self) -> None:
         """Send queued tasks now."""
+        if self._holds_lock():
+            raise nested_use(self._connection.address)
         with self._lock:
             if self._connection.error is None:
                 self._flush()
@@ -779,7 +812,7 @@ class NativeSession:
 
     def abandon_after_fork(self) -> None:
         """Make every use in a forked child raise an error; the parent keeps the connection."""
-        self._lock = self._new_lock()
+        self._renew_lock()
         self._connection.abandon(
             ClosedDevice(
                 f"the connection to {self._connection.address} belongs to the parent process; "
