@@ -192,6 +192,15 @@ class Waiting:
         assert [take(link), take(link)] == [b"one", b"two"]
         assert not link.has_buffered()
 
+    def test_a_link_has_ended_once_the_other_end_has_gone(
+        self, pair: tuple[BlockingLink, FarEnd]
+    ) -> None:
+        link, far = pair
+        assert not link.has_ended()
+        far.vanish()
+        assert link.wait_readable(PATIENCE_SECONDS)
+        assert link.has_ended()
+
     def test_an_interrupt_releases_a_waiting_thread(
         self, pair: tuple[BlockingLink, FarEnd]
     ) -> None:

@@ -214,6 +214,9 @@ class MemoryLink(_End):
         with self._changed:
             return self._may_receive()
 
+    def has_ended(self) -> bool:
+        return self._incoming.receiver_end is not None
+
     def keep_alive(self, interval_seconds: float, beat: Callable[[], None] | None = None) -> None:
         """Do nothing: neither end can vanish without the other."""
 

@@ -206,6 +206,9 @@ class CheckedLink:
     def has_buffered(self) -> bool:
         return self._link.has_buffered()
 
+    def has_ended(self) -> bool:
+        return self._link.has_ended()
+
     def keep_alive(self, interval_seconds: float, beat: Callable[[], None] | None = None) -> None:
         self._link.keep_alive(interval_seconds, beat)
 

@@ -141,6 +141,13 @@ class BlockingLink(Protocol):
         """
         ...
 
+    def has_ended(self) -> bool:
+        """Whether the other end has stopped sending; ``False`` if the system cannot detect it.
+
+        Frames that it sent before can still be received. Any thread may call this.
+        """
+        ...
+
     def keep_alive(self, interval_seconds: float, beat: Callable[[], None] | None = None) -> None:
         """Ping the other end each interval, while a thread receives or waits.
 

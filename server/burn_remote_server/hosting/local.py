@@ -239,6 +239,10 @@ class LocalLink:
         """Whether a frame or the end can be received."""
         return self._readable()
 
+    def has_ended(self) -> bool:
+        """Whether the link was closed."""
+        return self.closed
+
     def keep_alive(self, interval_seconds: float, beat: Callable[[], None] | None = None) -> None:
         """Do nothing: an in-process engine needs no keepalive."""
 

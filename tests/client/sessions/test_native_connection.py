@@ -13,6 +13,7 @@ import pytest
 
 from burn_remote.sessions.native import native_connection as module
 from burn_remote.sessions.native.native_connection import Connection
+from burn_remote.sessions.receiver import READER
 from burn_remote_protocol.dialects.native import CHUNK_BYTES, VERSIONS, decode_frame, encode_frame
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -215,6 +216,22 @@ def test_frames_that_the_server_lacks_are_sent_again_after_a_break() -> None:
     assert again == FRAMES[1]
     connection.send(FRAMES[2])
     assert frames_at(ends.links[1][1], 1) == [FRAMES[2]]
+    connection.close()
+
+
+def test_a_break_that_another_thread_is_about_to_read_is_not_settled() -> None:
+    ends = Ends(welcome(), welcome())
+    connection = ends.open()
+    assert connection._is_settled()
+    reader = connection.receiver._reader
+    reader[READER] = [0]  # no thread has this number
+    ends.links[0][1].close()
+    connection.receiver.poll()
+    assert not connection._is_settled()
+    del reader[READER]
+    connection.settle(PATIENCE_SECONDS)
+    assert connection._is_settled()
+    assert len(ends.links) == 2
     connection.close()
 
 

@@ -326,9 +326,12 @@ class Connection:
         """
         self.receiver.poll()
         with self._changed:
-            self._changed.wait_for(
-                lambda: self.error is not None or self._is_attached, timeout_seconds
-            )
+            self._changed.wait_for(self._is_settled, timeout_seconds)
+
+    def _is_settled(self) -> bool:
+        # If another thread is reading, it may not have noticed the end of the link yet.
+        is_connected = self._is_attached and not self._link.has_ended()
+        return self.error is not None or is_connected
 
     def _break(self, link: BlockingLink, error: BurnRemoteError) -> None:
         """Mark a link as broken; resume if possible. Any thread may call this repeatedly."""

@@ -205,6 +205,9 @@ class BlockingWebSocket:
     def has_buffered(self) -> bool:
         return self._stopped or self._parser.ready() or self._stream.has_buffered()
 
+    def has_ended(self) -> bool:
+        return self.closed or self._stream.has_ended()
+
     def keep_alive(self, interval_seconds: float, beat: Callable[[], None] | None = None) -> None:
         """Ping while a thread receives or waits; end the link if the peer stays silent."""
         self._keepalive = KeepaliveTimer(interval_seconds)
