@@ -38,6 +38,7 @@ from burn_remote.sessions.native.graph_table import GraphTable
 from burn_remote.sessions.native.native_connection import Connection, Dial
 from burn_remote.sessions.native.native_response_router import ResponseRouter
 from burn_remote.sessions.native.signature_table import IN_FULL, Numbered, SignatureTable
+from burn_remote.sessions.native.storage_requests import StorageRequests
 from burn_remote.sessions.source_locations import PACKAGES, RING_LENGTH, Locations
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
@@ -52,7 +53,7 @@ from burn_remote_protocol.dialects.native import (
     encode_task,
 )
 from burn_remote_protocol.dialects.reusable_packer import reusable_pack
-from burn_remote_protocol.dtypes import U64, DType, DTypeUsage
+from burn_remote_protocol.dtypes import DType, DTypeUsage
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ClosedDevice,
@@ -71,21 +72,12 @@ from burn_remote_protocol.messages import (
     Execute,
     Expose,
     Fetch,
-    FindFile,
     JoinGroup,
-    KeepContent,
     LeaveGroup,
-    ListPublished,
-    LoadFile,
-    Names,
-    OpenContent,
-    OpenPublished,
-    Publish,
     QueryDType,
     Seed,
     Sync,
     Task,
-    Unpublish,
     Upload,
     Welcome,
 )
@@ -117,7 +109,7 @@ def _unfit(numbers: list[Any]) -> UsageError:
     )
 
 
-class NativeSession:
+class NativeSession(StorageRequests):
     """The ``Session`` of a device behind a native link. Thread-safe."""
 
     has_secret_transfers: Final = True
@@ -135,7 +127,7 @@ class NativeSession:
         Raises ``ConnectionFailed``, ``VersionMismatch``, ``HandshakeRefused`` or
         ``ConnectionLost``.
         """
-        self.transfer_domain: Final = transfer_domain
+        self.transfer_domain = transfer_domain
         self._locations: Final = Locations()
         self._positions: Final = self._locations.ring
         self._renew_lock()
@@ -160,7 +152,7 @@ class NativeSession:
         # The last frame that was received, and how many were counted before it.
         self._current_frame: tuple[bytes | memoryview, int] = (b"", 0)
         self._router: Final = ResponseRouter(self._locations)
-        self._connection: Final = Connection(
+        self._connection = Connection(
             dial,
             token,
             timeout_seconds,
@@ -171,7 +163,7 @@ class NativeSession:
         self._traffic: Final = self._connection.traffic  # each operation counts itself there
         # The most steps of a graph that the server runs as one task; 0 if it runs none.
         self.graph_steps: Final[int] = self.welcome.limits.get("graph_steps", 0)
-        self._extensions: Final = self.welcome.device.get(EXTENSIONS_FIELD, {})
+        self._extensions = self.welcome.device.get(EXTENSIONS_FIELD, {})
         # The answers of ``has_row``.
         self._rows: Final[dict[Row, bool]] = {}
         self._flusher: Final = Flusher(self._connection.close)
@@ -479,81 +471,6 @@ class NativeSession:
         """Have the server fetch an exposed tensor from the server at ``address``."""
         check_announced_dtype(spec.dtype, self._extensions, self._connection.address)
         self._enqueue(Fetch(transfer, address, tensor, spec))
-
-    # -- files of the server ------------------------------------------------------------------
-
-    def check_files(self) -> None:
-        """Raise ``Unsupported`` unless clients may load files of the server."""
-        if self.transfer_domain == "local":
-            raise Unsupported(
-                f"{self._connection.address} has no server whose files could be loaded; omit "
-                "server: to load a file of this machine"
-            )
-        allowed = self.welcome.limits.get("files")
-        if allowed is None:
-            raise Unsupported(
-                f"{self._connection.address} cannot load files from its disk: update the server"
-            )
-        if not allowed:
-            raise Unsupported(
-                f"{self._connection.address} does not let clients load files from its disk: its "
-                "operator must start it with --data-dir PATH"
-            )
-
-    def find_file(self, name: str) -> Pending[TensorData]:
-        """Ask for the size and the version of a file of the server, as a [2] uint64 tensor."""
-        self.check_files()
-        return self._ask(
-            lambda request: encode_task(FindFile(request, name)), TensorSpec((2,), U64)
-        )
-
-    def load_file(
-        self, tensor: int, spec: TensorSpec, name: str, version: int, offset: int
-    ) -> None:
-        """Have the server make a tensor of the bytes of one of its files."""
-        self._enqueue(LoadFile(tensor, spec, name, version, offset))
-
-    # -- tensors that outlive the session -----------------------------------------------------
-
-    @property
-    def content_bytes(self) -> int:
-        """The largest content that the server keeps for other sessions; 0 if it keeps none."""
-        return self.welcome.limits.get("content_bytes", 0)
-
-    def open_content(self, digest: bytes, first: int, count: int) -> Pending[bool]:
-        """Ask the server to make tensors of a content that it keeps; the reply is whether it does.
-
-        The ``count`` tensors get the ids from ``first`` on.
-        """
-        return self._ask(lambda request: encode_task(OpenContent(request, digest, first, count)))
-
-    def keep_content(self, digest: bytes, first: int, specs: Sequence[TensorSpec]) -> None:
-        """Have the server keep tensors, from id ``first`` on, as the content with a digest."""
-        self._enqueue(KeepContent(digest, first, tuple(specs)))
-
-    def check_publishes(self) -> None:
-        """Raise ``Unsupported`` unless the server keeps named tensors."""
-        if not self.welcome.limits.get("published"):
-            raise Unsupported(
-                f"{self._connection.address} keeps no named tensors: update the server"
-            )
-
-    def publish(self, name: str, tensor: int, spec: TensorSpec) -> Pending[None]:
-        """Have the server keep a tensor under a name."""
-        return self._ask(lambda request: encode_task(Publish(request, name, tensor, spec)))
-
-    def unpublish(self, name: str) -> Pending[bool]:
-        """Have the server remove a name; the reply is whether it had one."""
-        return self._ask(lambda request: encode_task(Unpublish(request, name)))
-
-    def list_published(self, name: str | None = None) -> Pending[Names]:
-        """Ask for all published names and their specs, or only for ``name``."""
-        return self._ask(lambda request: encode_task(ListPublished(request, name)))
-
-    def open_published(self, tensor: int, spec: TensorSpec, name: str) -> None:
-        """Have the server make a tensor with the elements that are published under a name."""
-        check_announced_dtype(spec.dtype, self._extensions, self._connection.address)
-        self._enqueue(OpenPublished(tensor, spec, name))
 
     # -- groups -------------------------------------------------------------------------------
 
