@@ -19,11 +19,10 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from burn_remote.runner.interface import TensorHandle
-from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.lifetime import (
     BATCH_BYTES,
@@ -47,10 +46,7 @@ from burn_remote.sessions.native.patterns import (
 )
 from burn_remote.sessions.source_locations import caller_and_depth
 from burn_remote.sessions.traffic import Traffic
-from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
-from burn_remote_protocol.messages import Task
 from burn_remote_protocol.operations.row import Signature
-from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = ["AutomaticGraphSession"]
 
@@ -99,7 +95,7 @@ class AutomaticGraphSession(NativeSession):
 
     def _renew_lock(self) -> None:
         super()._renew_lock()
-        # The methods below call those of ``NativeSession`` while they hold the lock.
+        # ``execute`` below calls that of ``NativeSession`` while it holds the lock.
         self._is_nested = _never
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
@@ -243,7 +239,7 @@ class AutomaticGraphSession(NativeSession):
             or self._segment_bytes >= MAX_SEGMENT_BYTES
             or first != self._segment_end
         ):
-            self._end_segment()
+            self._end_sequence()
             segment = self._segment
         if not segment:
             pattern = self._chosen(signature)
@@ -257,7 +253,7 @@ class AutomaticGraphSession(NativeSession):
         numbered = self._numbered.get(id(signature))
         size = numbered[3] if numbered else sum(spec.nbytes for spec in signature.outputs)
         if self._segment_bytes + size > MAX_SEGMENT_BYTES:
-            self._end_segment()
+            self._end_sequence()
         if size < MAX_SEGMENT_BYTES:
             # A plain tuple: making an ``Issued`` takes ten times as long.
             self._segment.append((signature, inputs, first))
@@ -495,7 +491,7 @@ class AutomaticGraphSession(NativeSession):
         self._pay(MISSING_COST * place)
         self._store.note_missed(pattern)
 
-    def _end_segment(self) -> None:
+    def _end_sequence(self) -> None:
         """End a sequence; make it a pattern if it was seen before."""
         if self._expected is not None:
             self._hand_over(is_left=True)
@@ -532,91 +528,6 @@ class AutomaticGraphSession(NativeSession):
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
             self._segment, self._cut_at = [], None
             self._is_paused = True
-
-    # -- what ends a sequence -----------------------------------------------------------------
-
-    def execute_graph(
-        self,
-        graph: Graph,
-        inputs: list[int],
-        numbers: list[Any],
-        outputs: Sequence[TensorHandle],
-    ) -> None:
-        """Issue a graph; see ``Session.execute_graph``."""
-        if self._holds_lock():
-            raise nested_use(self._connection.address)
-        with self._lock:
-            self._end_segment()
-            super().execute_graph(graph, inputs, numbers, outputs)
-
-    def reserve(self, count: int = 1) -> int:
-        """Return the first of ``count`` new tensor ids; see ``Session.reserve``."""
-        if self._holds_lock():
-            raise nested_use(self._connection.address)
-        with self._lock:
-            self._end_segment()
-            return super().reserve(count)
-
-    def _ask(
-        self,
-        encoded: Callable[[int], bytes],
-        read: TensorSpec | None = None,
-        *,
-        reports_failures: bool = True,
-    ) -> Pending[Any]:
-        if self._holds_lock():
-            raise nested_use(self._connection.address)
-        with self._lock:
-            self._end_segment()
-        # Not under the lock: this may call a callback of the program.
-        return super()._ask(encoded, read, reports_failures=reports_failures)
-
-    def _enqueue(self, task: Task) -> None:
-        if self._holds_lock():
-            raise nested_use(self._connection.address)
-        with self._lock:
-            self._end_segment()
-            super()._enqueue(task)
-
-    def join_group(self, spec: GroupSpec) -> int:
-        """Make the session a member of a group; see ``RunnerClient.join_group``."""
-        if self._holds_lock():
-            raise nested_use(self._connection.address)
-        with self._lock:
-            self._end_segment()
-            return super().join_group(spec)
-
-    def collective(
-        self,
-        group: int,
-        call: CollectiveCall,
-        inputs: list[int],
-        outputs: Sequence[TensorHandle],
-    ) -> None:
-        """Issue this member's part of a collective; see ``Session.collective``."""
-        if self._holds_lock():
-            raise nested_use(self._connection.address)
-        with self._lock:
-            self._end_segment()
-            super().collective(group, call, inputs, outputs)
-
-    def leave_group(self, group: int) -> None:
-        """Leave a group once the collectives issued so far are done."""
-        if self._holds_lock():
-            raise nested_use(self._connection.address)
-        with self._lock:
-            self._end_segment()
-            super().leave_group(group)
-
-    def expose(
-        self, tensor: int, spec: TensorSpec, transfer: bytes | int, expires_seconds: float
-    ) -> None:
-        """Permit anyone who knows ``transfer`` to fetch a tensor once. Sent now: a peer waits."""
-        if self._holds_lock():
-            raise nested_use(self._connection.address)
-        with self._lock:
-            self._end_segment()
-            super().expose(tensor, spec, transfer, expires_seconds)
 
     # -- waiting ------------------------------------------------------------------------------
 

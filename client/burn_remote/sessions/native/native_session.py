@@ -176,7 +176,7 @@ class NativeSession(StorageRequests):
         lock: Any = threading.RLock()
         self._lock: Any = lock
         self._holds_lock: Callable[[], bool] = lock._is_owned
-        # Whether the caller of a public method holds the lock, so that it was interrupted.
+        # What ``execute`` checks; see ``_check_not_nested``.
         self._is_nested = self._holds_lock
 
     @property
@@ -281,9 +281,9 @@ class NativeSession(StorageRequests):
     ) -> None:
         """Issue a graph; see ``Session.execute_graph``."""
         connection = self._connection
-        if self._is_nested():
-            raise nested_use(self._connection.address)
+        self._check_not_nested()
         with self._lock:
+            self._end_sequence()
             if connection.error is not None:
                 self.check_open()
             number = self._graphs.known.get(id(graph)) or self._define_graph(graph)
@@ -336,9 +336,9 @@ class NativeSession(StorageRequests):
 
     def reserve(self, count: int = 1) -> int:
         """Return the first of ``count`` new tensor ids; see ``Session.reserve``."""
-        if self._is_nested():
-            raise nested_use(self._connection.address)
+        self._check_not_nested()
         with self._lock:
+            self._end_sequence()
             self.check_open()
             tensor = self._next_tensor
             self._next_tensor = tensor + count
@@ -349,8 +349,7 @@ class NativeSession(StorageRequests):
         """Send a tensor's elements; see ``Session.upload``."""
         check_announced_dtype(data.dtype, self._extensions, self._connection.address)
         view = memoryview(data.bytes).cast("B")
-        if self._holds_lock():
-            raise nested_use(self._connection.address)
+        self._check_not_nested()
         with self._lock:
             self.check_open()
             if len(view) <= INLINE_BYTES:
@@ -419,9 +418,9 @@ class NativeSession(StorageRequests):
     ) -> Pending[Any]:
         pending: Pending[Any] = Pending(self)
         connection = self._connection
-        if self._is_nested():
-            raise nested_use(self._connection.address)
+        self._check_not_nested()
         with self._lock:
+            self._end_sequence()
             if connection.error is not None:
                 self.check_open()
             request = self._next_request
@@ -461,9 +460,9 @@ class NativeSession(StorageRequests):
         self, tensor: int, spec: TensorSpec, transfer: bytes | int, expires_seconds: float
     ) -> None:
         """Permit anyone who knows ``transfer`` to fetch a tensor once. Sent at once."""
-        if self._is_nested():
-            raise nested_use(self._connection.address)
+        self._check_not_nested()
         with self._lock:
+            self._end_sequence()
             self._append(encode_task(Expose(tensor, spec, 1, transfer, expires_seconds)))
             self._flush()
 
@@ -481,9 +480,9 @@ class NativeSession(StorageRequests):
             raise Unsupported(
                 f"{self._connection.address} carries out no collectives: update the server"
             )
-        if self._is_nested():
-            raise nested_use(self._connection.address)
+        self._check_not_nested()
         with self._lock:
+            self._end_sequence()
             self.check_open()
             number = next((one for one in range(allowed) if one not in self._groups), None)
             if number is None:
@@ -524,9 +523,9 @@ class NativeSession(StorageRequests):
     ) -> None:
         """Issue this member's part of a collective; see ``Session.collective``."""
         size = sum([handle.spec.nbytes for handle in outputs])
-        if self._is_nested():
-            raise nested_use(self._connection.address)
+        self._check_not_nested()
         with self._lock:
+            self._end_sequence()
             self.check_open()
             sequence = self._sequences[group]
             made = self._assign_ids(outputs)
@@ -550,9 +549,9 @@ class NativeSession(StorageRequests):
 
     def leave_group(self, group: int) -> None:
         """Leave a group once the collectives issued so far are done."""
-        if self._is_nested():
-            raise nested_use(self._connection.address)
+        self._check_not_nested()
         with self._lock:
+            self._end_sequence()
             self.group_size(group)
             task = encode_task(LeaveGroup(group))
             is_sent = self._connection.error is None
@@ -565,10 +564,21 @@ class NativeSession(StorageRequests):
             if is_sent:
                 self._appended(task)
 
-    def _enqueue(self, task: Task) -> None:
-        if self._is_nested():
+    def _check_not_nested(self) -> None:
+        """Raise ``UsageError`` if the thread was interrupted while it held the lock."""
+        if self._holds_lock():
             raise nested_use(self._connection.address)
+
+    def _end_sequence(self) -> None:
+        """Do nothing. ``AutomaticGraphSession`` ends a sequence of operations here.
+
+        Called under the lock, before any task that is not an operation.
+        """
+
+    def _enqueue(self, task: Task) -> None:
+        self._check_not_nested()
         with self._lock:
+            self._end_sequence()
             self.check_open()
             self._append(encode_task(task))
 
@@ -625,8 +635,7 @@ class NativeSession(StorageRequests):
 
     def flush(self) -> None:
         """Send queued tasks now."""
-        if self._holds_lock():
-            raise nested_use(self._connection.address)
+        self._check_not_nested()
         with self._lock:
             if self._connection.error is None:
                 self._flush()
