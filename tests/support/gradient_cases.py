@@ -611,6 +611,8 @@ for _spatial in (1, 2, 3):
     _transposed(_spatial, 1, 0, 0, 1, 1)
     _transposed(_spatial, 2, 1, 1, 1, 2)
     _transposed(_spatial, 2, 0, 3, 1, 1)
+    _transposed(_spatial, 1, 1, 1, 2, 1)
+    _transposed(_spatial, 1, 2, 2, 3, 2)
 _convolutions(2, 1, 2, 2, 1)
 _convolutions(1, 3, 0, 1, 1)
 case(

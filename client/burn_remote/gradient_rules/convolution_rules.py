@@ -6,11 +6,13 @@ the gradient of the output, so their own gradients are such rows again.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from burn_remote.autodiff.rule_table import joint, never, rule
 from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote.functions.manipulation import part
+from burn_remote.functions.padding import pad
 from burn_remote.gradient_rules.spreading import spread
 from burn_remote_protocol.operations.families import convolution_rows as rows
 
@@ -91,8 +93,10 @@ class _Convolution:
         if call.needs("x"):
             found["x"] = _cut(self._forward.apply((grad, weight, None), options), x.shape)
         if call.needs("weight"):
-            reached = _cut(grad, (*grad.shape[:2], *_reached(call, grad.shape[2:])))
-            found["weight"] = self._to_weight.apply((reached, weight, x), options)
+            reached, padding = _reached(call, grad)
+            ((stride, _, dilation, groups),) = options
+            padded = ((stride, padding, dilation, groups),)
+            found["weight"] = self._to_weight.apply((reached, weight, x), padded)
         return found
 
 
@@ -105,19 +109,27 @@ def _options(call: PastCall) -> tuple[tuple[Sizes | int, ...]]:
     return (tuple([call.parameters[name] for name in OPTIONS]),)
 
 
-def _reached(call: PastCall, sizes: Sizes) -> Sizes:
-    """Return how many elements of a transposed convolution's output its kernels may reach.
+def _reached(call: PastCall, grad: Tensor) -> tuple[Tensor, Sizes]:
+    """Return the elements of a gradient that the kernels reach, and their padding.
 
-    With an output padding of at least the stride, the output has more elements than that. Then a
-    convolution would find more windows in the output than the input has elements.
+    A convolution of these elements has as many windows as the input of the transposed convolution
+    has elements. That is so for the gradient itself, unless the output padding is at least the
+    stride. Then the gradient is cut, or extended, to the elements that the kernels reach. If the
+    padding is larger than the output padding, these include the last elements of the gradient.
     """
-    axes = zip(
-        *(call["x"].shape[2:], call["weight"].shape[2:]),
-        *(call.parameters[name] for name in ("stride", "padding", "dilation")),
-        strict=True,
-    )
-    reached = [(size - 1) * s - 2 * p + d * (k - 1) + s for size, k, s, p, d in axes]
-    return tuple(map(min, sizes, reached))
+    padding: Sizes = call.parameters["padding"]
+    axes = [
+        (present, (size - 1) * s + d * (k - 1) + 1, s, p)
+        for size, present, k, s, p, d in zip(
+            *(call["x"].shape[2:], grad.shape[2:], call["weight"].shape[2:]),
+            *(call.parameters[name] for name in ("stride", "padding", "dilation")),
+            strict=True,
+        )
+    ]
+    if all((present + 2 * p - reach) // s == 0 for present, reach, s, p in axes):
+        return grad, padding
+    borders = [(p, reach - p - present) for present, reach, _, p in reversed(axes)]
+    return pad(grad, [*chain.from_iterable(borders)]), (0,) * len(axes)
 
 
 def _cut(x: Tensor, shape: Sizes) -> Tensor:
