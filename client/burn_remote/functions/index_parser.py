@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     # Indices along one axis: a tensor of integers, or an int64 array of valid nonnegative indices.
     Picker: TypeAlias = Tensor | Array
 
-__all__ = ["Selection", "checked_positions", "select", "selection_of"]
+__all__ = ["Selection", "check_mask_tensors", "checked_positions", "select", "selection_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def _array_of(item: Any) -> Any:
     if isinstance(item, list | tuple | range):
         array = np.asarray(item)
         return array.astype(np.int64) if not array.size else array
-    if is_tensor(item) and item.dtype.is_bool:
+    if _is_mask_tensor(item):
         raise UsageError(
             "the number of elements that a mask tensor selects is unknown here; use "
             "where(mask, x, other), x.set(mask, value), or index with mask.numpy()"
@@ -182,22 +182,43 @@ def _array_of(item: Any) -> Any:
 def _axes_used(item: Any) -> int:
     if item is None or item is Ellipsis:
         return 0
-    return item.ndim if _is_mask(item) else 1
+    return item.ndim if _is_mask(item) or _is_mask_tensor(item) else 1
+
+
+def _is_mask_tensor(item: Any) -> bool:
+    return is_tensor(item) and bool(item.dtype.is_bool)
 
 
 def _is_mask(item: Any) -> bool:
     return isinstance(item, np.ndarray) and item.dtype == np.bool_
 
 
+def check_mask_tensors(index: tuple[Any, ...], shape: Shape) -> None:
+    """Raise ``ShapeMismatch`` unless each mask tensor in an index has the shape of its axes.
+
+    A mask that is too short would select elements all the same.
+    """
+    items = [item if _is_mask_tensor(item) else _array_of(item) for item in index]
+    used = sum(_axes_used(item) for item in items)
+    axis = 0
+    for item in items:
+        if item is Ellipsis:
+            axis += max(0, len(shape) - used)
+        elif _is_mask_tensor(item):
+            _check_mask(item.shape, shape[axis : axis + item.ndim])
+        axis += _axes_used(item)
+
+
+def _check_mask(shape: Shape, expected: Shape) -> None:
+    if shape != expected:
+        raise ShapeMismatch(f"a mask of shape {list(shape)} does not match axes {list(expected)}")
+
+
 def _without_masks(items: list[Any], shape: Shape) -> Iterator[Any]:
     axis = 0
     for item in items:
         if _is_mask(item):
-            expected = shape[axis : axis + item.ndim]
-            if item.shape != expected:
-                raise ShapeMismatch(
-                    f"a mask of shape {list(item.shape)} does not match axes {list(expected)}"
-                )
+            _check_mask(item.shape, shape[axis : axis + item.ndim])
             yield from item.nonzero()
         else:
             yield item

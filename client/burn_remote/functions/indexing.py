@@ -20,7 +20,7 @@ from burn_remote.functions.gathering import (
     update_along,
     update_name,
 )
-from burn_remote.functions.index_parser import Selection, selection_of
+from burn_remote.functions.index_parser import Selection, check_mask_tensors, selection_of
 from burn_remote.functions.manipulation import broadcast_to, concat, moveaxis
 from burn_remote.functions.nonzero_elements import boolean_mask, nonzero
 from burn_remote.functions.selection import mask_fill, maximum, minimum, where
@@ -55,8 +55,7 @@ def get_item(x: Tensor, index: Any, /) -> Tensor:
         if is_tensor(index) and index.handle.spec.dtype.is_bool:
             return boolean_mask(x, index)
         if index.__class__ is tuple and any(_is_mask(item) for item in index):
-            parts = ((nonzero(item) if _is_mask(item) else (item,)) for item in index)
-            index = tuple(part for some in parts for part in some)
+            index = _without_mask_tensors(x.shape, index)
         selection = selection_of(index, x.shape)
         given = x
         if selection.ranges:
@@ -96,6 +95,13 @@ def set_item(
 
 def _is_mask(item: Any) -> bool:
     return is_tensor(item) and item.dtype.is_bool and bool(item.ndim)
+
+
+def _without_mask_tensors(shape: Shape, index: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Replace each mask tensor by the positions of its true elements. Waits for their number."""
+    check_mask_tensors(index, shape)
+    parts = [nonzero(item) if _is_mask(item) else (item,) for item in index]
+    return tuple([part for some in parts for part in some])
 
 
 def _picked(x: Tensor, selection: Selection) -> Tensor:
@@ -193,9 +199,9 @@ def _as_positions(x: Tensor, positions: Any, size: int) -> Tensor:
 
 def _coordinates(x: Tensor, positions: list[Any]) -> Tensor:
     """Stack the indices of the leading axes, broadcast to a common shape, into ``[…, axes]``."""
+    shape = broadcast_shapes(*[one.shape for one in positions])
     if not any(is_tensor(one) for one in positions):
         return upload(x, np.stack(np.broadcast_arrays(*positions), axis=-1))
     pairs = zip(positions, x.shape, strict=False)
     tensors = [astype(_as_positions(x, one, size), I64) for one, size in pairs]
-    shape = broadcast_shapes(*[one.shape for one in tensors])
     return concat([reshaped(broadcast_to(one, shape), (*shape, 1)) for one in tensors], -1)

@@ -36,9 +36,12 @@ __all__ = [
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
-    """Return the ``p``-norm of ``x1 - x2 + eps`` along the last axis: ``[…, n]`` to ``[…]``."""
+    """Return the ``p``-norm of ``x1 - x2 + eps`` along the last axis: ``[…, n]`` to ``[…]``.
+
+    For ``p=0``, this is the number of elements that are not 0.
+    """
     distance = add(subtract(x1, x2), eps)
-    if p in (1, 2, float("inf")):
+    if p in (0, 1, 2, float("inf")):
         return vector_norm(distance, axis=-1, keepdims=keepdim, ord=p)
     return pow(sum(pow(abs(distance), p), axis=-1, keepdims=keepdim), 1 / p)
 

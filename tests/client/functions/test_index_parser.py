@@ -84,6 +84,7 @@ def test_index_tensors_give_the_shapes_of_index_arrays(device: RecordingDevice) 
         ("a", br.DTypeMismatch, "str"), ([0.5], br.DTypeMismatch, "float64"),
         (True, br.UsageError, "None"), (slice(None, None, 0), br.ShapeMismatch, "step"),
         (np.ones(3, bool), br.ShapeMismatch, "mask"),
+        (([0, 1], [0, 1, 2]), br.ShapeMismatch, "do not broadcast"),
     ],
 )  # fmt: skip
 def test_an_invalid_index_is_refused(

@@ -264,6 +264,15 @@ def test_a_mask_may_stand_beside_other_indices() -> None:
     np.testing.assert_array_equal(x[on_device, [0, 3]].numpy(), array[mask, [0, 3]])
 
 
+@pytest.mark.parametrize("size", [2, 5])
+def test_a_mask_of_another_size_than_its_axis_is_refused_beside_other_indices(size: int) -> None:
+    x = br.zeros((3, 4, 1), device="local")
+    mask = br.zeros((size,), dtype=br.bool, device="local")
+    for index in ((mask,), (mask, 0), (0, mask), (..., mask), (0, ..., mask), ([0], None, mask)):
+        with pytest.raises(br.ShapeMismatch, match="does not match axes"):
+            x[index]
+
+
 @pytest.mark.parametrize("truth", [True, False])
 def test_a_mask_without_axes_selects_all_or_nothing(truth: bool) -> None:
     mask = br.tensor(truth, device="local")

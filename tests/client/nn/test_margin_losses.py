@@ -78,3 +78,13 @@ def test_likelihood_losses_match_their_definitions(device: br.Device) -> None:
     same(F.gaussian_nll_loss(x, n, var, reduction="none"), expected, 1e-12)
     constant = math.log(2 * math.pi) / 2
     same(F.gaussian_nll_loss(x, n, var, full=True), (expected + constant).mean(), 1e-12)
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_the_distance_of_order_0_counts_differing_elements(
+    device: br.Device, keepdim: bool
+) -> None:
+    x = br.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], device=device)
+    y = br.tensor([[1.0, 0.0, 0.0], [4.0, 5.0, 6.0]], device=device)
+    found = F.pairwise_distance(x, y, p=0, eps=0, keepdim=keepdim).numpy()
+    np.testing.assert_array_equal(found, np.reshape([2.0, 0.0], (2, 1) if keepdim else (2,)))
