@@ -107,6 +107,14 @@ def test_the_arrays_of_an_archive_are_loaded(device: br.RemoteDevice, root: Path
         np.testing.assert_array_equal(found[name].numpy(), array, strict=True)
 
 
+def test_an_archive_without_arrays_is_loaded_as_it_is_from_this_process(
+    root: Path, device: br.Device
+) -> None:
+    np.savez(root / "none.npz")
+    assert br.load(root / "none.npz", device=device) == {}
+    assert br.load("server:/none.npz", device=device) == {}
+
+
 def test_a_compressed_archive_is_refused_with_advice(device: br.RemoteDevice, root: Path) -> None:
     np.savez_compressed(root / "small.npz", x=np.zeros(1000))
     with pytest.raises(br.InvalidCheckpoint, match=r"small\.npz: .*x\.npy.* numpy\.savez, or load"):

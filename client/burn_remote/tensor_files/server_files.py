@@ -7,6 +7,7 @@ it, and parses the header as that of a local file. Then it asks for one tensor p
 from __future__ import annotations
 
 import builtins
+import errno
 import io
 import struct
 import zipfile
@@ -174,7 +175,8 @@ class _Bytes(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._file.size}[whence]
         if begin + offset < 0:
-            raise ValueError("a position before the start of the file")
+            # As files of the system do: ``zipfile`` handles it, in archives without members.
+            raise OSError(errno.EINVAL, "a position before the start of the file")
         self._place = begin + offset
         return self._place
 
