@@ -44,7 +44,12 @@ NUMPY_ONLY: Final = frozenset(
 )
 BURN: Final = frozenset({"inner", "is_require_grad", "require_grad"})
 # Names of Ray, Dask, pandas and other libraries, which have no page.
-OTHERS: Final = frozenset({"Client", "Session", "connect", "get", "open", "put", "to_numpy"})
+OTHERS: Final = frozenset(
+    """
+    Client Session close compute connect get open persist put remote result shutdown sync to_numpy
+    torch wait
+    """.split()  # noqa: SIM905 - as above
+)
 
 # Public names that have a page of their own, apart from the functions.
 DEVICES: Final = ("RemoteDevice", "LocalDevice", "Traffic", "Pending", "Tensor")

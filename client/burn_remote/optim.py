@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from burn_remote.diagnostics.foreign_names import missing_from
+from burn_remote.diagnostics.foreign_names import OPTIM, missing_from
 from burn_remote.optimizers import lr_scheduler, schedules
 from burn_remote.optimizers.algorithms import SGD, Adagrad, Adam, AdamW, RMSprop
 from burn_remote.optimizers.clipping import (
@@ -40,4 +40,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # hidden from type checkers, which must report missing names
-    __getattr__ = missing_from(__name__)
+    __getattr__ = missing_from(__name__, OPTIM)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from burn_remote.arguments import containers
-from burn_remote.diagnostics.foreign_names import missing_from
+from burn_remote.diagnostics.foreign_names import TREE, missing_from
 
 __all__ = ["leaves", "map", "named_leaves"]
 
 if not TYPE_CHECKING:  # hidden from type checkers, which must report missing names
-    __getattr__ = missing_from(__name__)
+    __getattr__ = missing_from(__name__, TREE)
 
 
 def map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:

@@ -23,9 +23,11 @@ __all__ = [
     "KEYWORDS",
     "METHODS",
     "NAMESPACES",
+    "OPTIM",
     "POSITIONAL",
     "RANDOM",
     "RENAMED_KEYWORDS",
+    "TREE",
     "attribute_advice",
     "device_advice",
     "device_attribute_advice",
@@ -61,6 +63,7 @@ _UPDATE: Final = (
     "optimizer.update(params, grads, state), which returns the new parameters and state"
 )
 _NO_OPTIMIZER: Final = "burn_remote.optim.Adam, AdamW, RMSprop, Adagrad or SGD"
+_RECURRENT: Final = "a loop over the steps, for example inside burn_remote.compile(f)"
 
 # Namespaces of torch.nn -> our namespace.
 NAMESPACES: Final = {"functional": "burn_remote.functional", "init": "burn_remote.init"}
@@ -127,13 +130,20 @@ FUNCTIONS: Final = {
     "Conv2d": "burn_remote.functional.conv2d(x, weight)",
     "CrossEntropyLoss": "burn_remote.functional.cross_entropy(x, labels)",
     "Function": "burn_remote.custom_vjp(forward, backward)",
-    "GRU": _MODULES,
+    "DataLoader": (
+        "a loop over slices of arrays, or PyTorch's DataLoader and burn_remote.tensor(batch)"
+    ),
+    "GRU": _RECURRENT,
+    "GRUCell": _RECURRENT,
+    "Generator": "device.seed(number)",
     "GradScaler": _PRECISION,
     "LBFGS": (
         "burn_remote.optim.Adam or SGD; LBFGS waits for the loss several times in each step, which "
         "costs as many round trips"
     ),
-    "LSTM": _MODULES,
+    "LSTM": _RECURRENT,
+    "LSTMCell": _RECURRENT,
+    "RNN": _RECURRENT,
     "MSELoss": "burn_remote.functional.mse_loss(x, target)",
     "Module": _MODULES,
     "ModuleList": _MODULES,
@@ -182,6 +192,7 @@ FUNCTIONS: Final = {
     "concatenate": "burn_remote.concat([x, y])",
     "Client": _CONNECT,
     "Session": _CONNECT,
+    "close": "device.close()",
     "connect": _CONNECT,
     "open": _CONNECT,
     "cross_entropy": "burn_remote.functional.cross_entropy(x, labels)",
@@ -200,6 +211,8 @@ FUNCTIONS: Final = {
     "flatnonzero": "burn_remote.nonzero(x.flatten())[0]",
     "float": "burn_remote.float32",
     "from_numpy": "burn_remote.tensor(array)",
+    "get": "x.numpy()",
+    "get_default_device": "burn_remote.default_device()",
     "gelu": "burn_remote.functional.gelu(x)",
     "half": "burn_remote.float16",
     "hessian": _JACOBIAN,
@@ -233,6 +246,7 @@ FUNCTIONS: Final = {
     "pmap": "burn_remote.DataParallel, for training",
     "pmean": "group.all_reduce(tensors, 'mean') of a burn_remote.distributed.Group",
     "power": "burn_remote.pow(x, y)",
+    "promote_types": "burn_remote.result_type(x, y)",
     "psum": "group.all_reduce(tensors) of a burn_remote.distributed.Group",
     "put": "burn_remote.tensor(data, device=device)",
     "rand": "burn_remote.random.uniform(shape)",
@@ -240,6 +254,10 @@ FUNCTIONS: Final = {
     "randn": "burn_remote.random.normal(shape)",
     "randperm": "burn_remote.random.permutation(count)",
     "relu": "burn_remote.functional.relu(x)",
+    "remote": (
+        "burn_remote.RemoteDevice(address); functions run in this process, and their operations on "
+        "the server"
+    ),
     "rfft2": "burn_remote.fft.rfftn(x, axes=(-2, -1))",
     "seed": "device.seed(number)",
     "set_detect_anomaly": _NANS,
@@ -247,9 +265,13 @@ FUNCTIONS: Final = {
     "sgd": "burn_remote.optim.SGD(lr=rate)",
     "shuffle": "x.take(burn_remote.random.permutation(count), axis=0)",
     "sigmoid": "burn_remote.functional.sigmoid(x)",
+    "shutdown": "device.close()",
     "softmax": "burn_remote.functional.softmax(x)",
     "stop_gradient": "x.detach()",
+    "swish": "burn_remote.functional.silu(x)",
+    "sync": "device.sync()",
     "synchronize": "device.sync()",
+    "torch": "import burn_remote.torch",
     "tree_util": "burn_remote.tree",
     "tree_leaves": "burn_remote.tree.leaves(tree)",
     "tree_map": "burn_remote.tree.map(function, tree)",
@@ -257,6 +279,7 @@ FUNCTIONS: Final = {
     "utils": "burn_remote.optim.clip_grad_norm_(params, max_norm), burn_remote.checkpoint(f)",
     "xavier": "burn_remote.init.xavier_uniform, burn_remote.init.xavier_normal",
     "vmap": "not needed; functions broadcast and accept any leading axes",
+    "wait": "device.sync(), or x.numpy()",
 }
 
 # Attributes of devices: foreign name -> what to write instead.
@@ -264,8 +287,10 @@ DEVICE_ATTRIBUTES: Final = {
     "arange": "burn_remote.arange(count, device=device)",
     "array": "device.tensor(data)",
     "asarray": "device.tensor(data)",
+    "disconnect": "device.close()",
     "empty": "burn_remote.empty(shape, device=device)",
     "eye": "burn_remote.eye(count, device=device)",
+    "flush": "device.sync()",
     "full": "burn_remote.full(shape, value, device=device)",
     "index": "str(device)",
     "linspace": "burn_remote.linspace(start, stop, num, device=device)",
@@ -275,8 +300,10 @@ DEVICE_ATTRIBUTES: Final = {
     "rand": "burn_remote.random.uniform(shape, device=device)",
     "randn": "burn_remote.random.normal(shape, device=device)",
     "random": "burn_remote.random.uniform(shape, device=device)",
+    "shutdown": "device.close()",
     "synchronize": "device.sync()",
     "type": "str(device)",
+    "wait": "device.sync()",
     "zeros": "burn_remote.zeros(shape, device=device)",
 }
 
@@ -297,6 +324,18 @@ RANDOM: Final = {
     "random": "burn_remote.random.uniform(shape)",
     "random_sample": "burn_remote.random.uniform(shape)",
     "standard_exponential": "burn_remote.random.exponential(shape)",
+}
+
+# Names of jax.tree and of optax that are names of other functions here: foreign name -> what to
+# write instead.
+TREE: Final = {
+    "all": "all(burn_remote.tree.leaves(tree))",
+    "flatten": "burn_remote.tree.leaves(tree)",
+    "reduce": "functools.reduce(function, burn_remote.tree.leaves(tree))",
+    "sum": "sum(burn_remote.tree.leaves(tree))",
+}
+OPTIM: Final = {
+    "clip": "burn_remote.optim.clip_by_value(grads, limit)",
 }
 
 _GROUP: Final = "burn_remote.distributed.Group(devices), whose methods are the collectives"
@@ -368,6 +407,7 @@ METHODS: Final = {
     "add": "x + y",
     "add_": "x += y",
     "allclose": "burn_remote.allclose(x, y)",
+    "append": "x = burn_remote.concat([x, y])",
     "amax": "x.max(axis=…)",
     "amin": "x.min(axis=…)",
     "argwhere": "burn_remote.argwhere(x)",
@@ -382,6 +422,7 @@ METHODS: Final = {
     "clamp_": "x = x.clip(low, high), for a parameter x.data = x.clip(low, high)",
     "clamp_max": "x.clip(max=…)",
     "clamp_min": "x.clip(min=…)",
+    "compute": "x.numpy()",
     "concat": "burn_remote.concat([x, y])",
     "concatenate": "burn_remote.concat([x, y])",
     "contiguous": _IMMUTABLE,
@@ -463,6 +504,7 @@ METHODS: Final = {
     ),
     "numel": "x.size",
     "outer": "burn_remote.outer(x, y)",
+    "persist": "not needed; the device computes without being asked",
     "pow": "x ** y",
     "ptp": "x.max() - x.min()",
     "quantile": "burn_remote.quantile(x, q)",
@@ -470,6 +512,7 @@ METHODS: Final = {
     "relu_": "x = x.relu()",
     "require_grad": "x.requires_grad_()",
     "reshape_as": "x.reshape(y.shape)",
+    "result": "x.numpy()",
     "scatter_": "x.scatter(axis, indices, value)",
     "scatter_add_": "x.scatter(axis, indices, value, update='add')",
     "searchsorted": "burn_remote.searchsorted(x, values)",
@@ -689,12 +732,36 @@ def missing_from(
     """
 
     def missing(name: str) -> NoReturn:
-        public = vars(sys.modules[module]).get("__all__", ())
-        foreign = {**METHODS, **FUNCTIONS, **NAMESPACES, **(own_names or {})}
-        text = _advice(name, public, foreign)
+        functions = {**FUNCTIONS, **NAMESPACES, **(own_names or {})}
+        found = functions.get(name) or _elsewhere(name, module) or METHODS.get(name)
+        if found is None:
+            text = _advice(name, _public_names(module), functions)
+        else:
+            text = f"; in burn_remote: {found}"
         raise AttributeError(f"module {module!r} has no attribute {name!r}{text}", name=name)
 
     return missing
+
+
+# Modules of the package that are searched, in this order, for a name that another one lacks.
+_SEARCHED: Final = tuple(
+    "burn_remote" + suffix
+    for suffix in (
+        *("", ".functional", ".linalg", ".fft", ".random", ".optim", ".init"),
+        *(".distributed", ".tree", ".autograd"),
+    )
+)
+
+
+def _elsewhere(name: str, module: str) -> str | None:
+    """Return the full name of what another module of the package has under a name."""
+    places = (place for place in _SEARCHED if place != module)
+    return next((f"{place}.{name}" for place in places if name in _public_names(place)), None)
+
+
+def _public_names(module: str) -> Collection[str]:
+    """Return the public names of a module; those of one that was not imported yet are unknown."""
+    return vars(sys.modules[module]).get("__all__", ()) if module in sys.modules else ()
 
 
 def _advice(name: str, ours: Collection[str], foreign: Mapping[str, str]) -> str:

@@ -12,7 +12,18 @@ import numpy as np
 import pytest
 
 import burn_remote
-from burn_remote import aio, functional, gradients, init, linalg, nn, optim, random
+from burn_remote import (
+    aio,
+    distributed,
+    functional,
+    gradients,
+    init,
+    linalg,
+    nn,
+    optim,
+    random,
+    tree,
+)
 from burn_remote.diagnostics.foreign_names import (
     DEVICE_ATTRIBUTES,
     DISTRIBUTED,
@@ -20,6 +31,8 @@ from burn_remote.diagnostics.foreign_names import (
     GROUP_ATTRIBUTES,
     METHODS,
     NAMESPACES,
+    OPTIM,
+    TREE,
 )
 from support.runners import RecordingDevice
 
@@ -61,6 +74,51 @@ def test_a_misspelled_function_gives_the_similar_name(
 ) -> None:
     with pytest.raises(AttributeError, match=text):
         getattr(module, typed)
+
+
+@pytest.mark.parametrize(
+    ("module", "typed", "written"),
+    [
+        (burn_remote, "max_pool2d", "burn_remote.functional.max_pool2d"),
+        (burn_remote, "svd", "burn_remote.linalg.svd"),
+        (burn_remote, "normal", "burn_remote.random.normal"),
+        (burn_remote, "Adam", "burn_remote.optim.Adam"),
+        (burn_remote, "Group", "burn_remote.distributed.Group"),
+        (burn_remote, "leaves", "burn_remote.tree.leaves"),
+        (functional, "sum", "burn_remote.sum"),
+        (aio, "zeros", "burn_remote.zeros"),
+        (distributed, "DataParallel", "burn_remote.DataParallel"),
+    ],
+)
+def test_a_function_of_another_module_of_the_package_is_named(
+    module: object, typed: str, written: str
+) -> None:
+    with pytest.raises(AttributeError) as raised:
+        getattr(module, typed)
+    assert str(raised.value).endswith(f" has no attribute {typed!r}; in burn_remote: {written}")
+
+
+@pytest.mark.parametrize(
+    ("module", "typed", "written"),
+    [
+        *((tree, typed, written) for typed, written in TREE.items()),
+        *((optim, typed, written) for typed, written in OPTIM.items()),
+    ],
+)
+def test_a_name_with_another_meaning_here_is_explained(
+    module: object, typed: str, written: str
+) -> None:
+    with pytest.raises(AttributeError, match=rf"in burn_remote: {re.escape(written)}$"):
+        getattr(module, typed)
+
+
+@pytest.mark.parametrize("typed", ["sync", "wait", "close", "shutdown", "flush"])
+def test_a_name_like_that_of_another_library_does_not_suggest_an_unrelated_function(
+    typed: str,
+) -> None:
+    with pytest.raises(AttributeError) as raised:
+        getattr(burn_remote, typed)
+    assert "did you mean" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +194,7 @@ def test_the_equivalents_of_attributes_of_groups_exist(typed: str, written: str)
 @pytest.mark.parametrize(("typed", "written"), FUNCTIONS.items())
 def test_the_equivalents_of_functions_exist(typed: str, written: str) -> None:
     assert typed not in burn_remote.__all__
-    for path in re.findall(r"\bburn_remote((?:\.[a-zA-Z]\w*)+)", written):
+    for path in re.findall(r"(?<!import )\bburn_remote((?:\.[a-zA-Z]\w*)+)", written):
         found: object = burn_remote
         for name in path.split(".")[1:]:
             found = getattr(found, name)
