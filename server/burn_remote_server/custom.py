@@ -13,6 +13,7 @@ with ``--custom-operations``::
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -115,15 +116,40 @@ def custom_operation(
     returned. It may run in several threads at once. It must not change its inputs, nor change an
     array after returning it. ``bfloat16`` arrays have the dtype of ``ml_dtypes``.
 
-    Raises ``UsageError`` for an invalid name or an unknown dtype.
+    Raises ``UsageError`` for an invalid name, an unknown dtype, and a function that does not take
+    the module and the inputs.
     """
 
+    if not isinstance(inputs, Mapping):
+        raise UsageError(
+            f"inputs of the custom operation {name!r} maps names to dtypes, such as "
+            f'{{"x": "float32"}}, but is {inputs!r:.100}'
+        )
+
     def register(function: Callable[..., Any]) -> CustomOperation:
+        _check_parameters(name, function, inputs)
         return CustomOperation(
             name, MappingProxyType(dict(inputs)), tuple(outputs), shapes, function
         )
 
     return register
+
+
+def _check_parameters(name: str, function: Callable[..., Any], inputs: Iterable[str]) -> None:
+    """Raise ``UsageError`` unless a function takes the array module and all inputs."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # functions of C may have none
+        return
+    call = ("xp", *inputs)
+    try:
+        # Numbers of the call may follow, so the function may require more parameters.
+        signature.bind_partial(*call)
+    except TypeError:
+        raise UsageError(
+            f"the custom operation {name!r} is called with ({', '.join(call)}), but its function "
+            f"takes {signature}"
+        ) from None
 
 
 class CustomOperations:
@@ -173,7 +199,9 @@ def _operations_of(module: str) -> list[CustomOperation]:
         found = vars(importlib.import_module(module)).values()
     except ModuleNotFoundError as error:
         where = (
-            "install its package, or put its folder into PYTHONPATH"
+            f"write {module.removesuffix('.py')}, the name of the module"
+            if module.endswith(".py")
+            else "install its package, or put its folder into PYTHONPATH"
             if error.name and (module == error.name or module.startswith(f"{error.name}."))
             else f"it needs {error.name}, which is not installed"
         )

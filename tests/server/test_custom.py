@@ -86,6 +86,32 @@ def test_a_missing_module_is_refused_with_advice(name: str) -> None:
         load_operations([name])
 
 
+def test_the_name_of_a_file_is_no_module() -> None:
+    with pytest.raises(UsageError, match=r"'unheard_of\.py' cannot .*; write unheard_of, the name"):
+        load_operations(["unheard_of.py"])
+
+
+def test_a_function_that_does_not_take_the_module_and_the_inputs_is_refused() -> None:
+    declare = custom_operation("double", inputs={"x": "any"}, shapes=lambda x: x)
+    with pytest.raises(
+        UsageError,
+        match=r"'double' is called with \(xp, x\), but its function takes \(x\)$",
+    ):
+        declare(lambda x: x)
+
+
+def test_a_function_may_take_numbers_after_the_inputs() -> None:
+    declare = custom_operation("power", inputs={"x": "any"}, shapes=lambda x: x)
+    power = declare(lambda xp, x, exponent: xp.power(x, exponent))
+    assert power(np, np.full(1, 3.0), 2).tolist() == [9.0]
+
+
+def test_inputs_without_dtypes_are_refused() -> None:
+    inputs: Any = ["x"]
+    with pytest.raises(UsageError, match=r"'double' maps names to dtypes, .* but is \['x'\]$"):
+        custom_operation("double", inputs=inputs, shapes=lambda x: x)
+
+
 def test_two_operations_of_one_name_are_refused() -> None:
     with pytest.raises(UsageError, match="two custom operations 'double'"):
         CustomOperations([operation(), operation()])
