@@ -7,6 +7,7 @@ the command prints one sentence and exits with code 2.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Sequence
@@ -38,6 +39,9 @@ SECRETS: Final = {
     "--tokens": "set BURN_REMOTE_TOKENS to name:token, or give --token-file",
     "--peer-token": "set BURN_REMOTE_PEER_TOKEN",
 }
+
+# Flags that take "true" or "false", and mean "true" without a value.
+BOOLEAN_FLAGS: Final = frozenset({"--cuda-ipc", "--nccl", "--transfer-checksum"})
 
 LISTENING: Final = "Listening"
 ADMITTING: Final = "Access"
@@ -95,7 +99,10 @@ def _default_text(setting: str, default: object) -> str:
 
 
 class _Command(typer.core.TyperCommand):
-    """The command, which shows ``--help`` as a flag without a value, and refuses secrets."""
+    """The command, which shows ``--help`` as a flag without a value, and refuses secrets.
+
+    A flag of ``BOOLEAN_FLAGS`` may have no value.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for argument in args:
@@ -104,7 +111,7 @@ class _Command(typer.core.TyperCommand):
                 _refuse(
                     f"{flag} would show the token to every user of this machine; {SECRETS[flag]}"
                 )
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, _with_values(args))
 
     def get_help_option(self, ctx: Any) -> Any:
         option = super().get_help_option(ctx)
@@ -267,6 +274,16 @@ def command(
         run(loaded.settings)
     except CannotStart as error:
         _refuse(str(error))
+
+
+def _with_values(args: Sequence[str]) -> list[str]:
+    """Return the arguments with ``true`` after each boolean flag that has no value."""
+    given: list[str] = []
+    for argument, following in itertools.pairwise([*args, "-"]):
+        given.append(argument)
+        if argument in BOOLEAN_FLAGS and following.startswith("-"):
+            given.append("true")
+    return given
 
 
 def _format_settings(loaded: LoadedSettings) -> str:

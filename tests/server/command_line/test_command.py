@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from burn_remote_server.command_line import daemon
-from burn_remote_server.command_line.command import main
+from burn_remote_server.command_line.command import BOOLEAN_FLAGS, main
 from burn_remote_server.command_line.daemon import CannotStart
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.settings.sources import flag_name, load_settings
@@ -157,6 +157,30 @@ def test_the_shown_configuration_can_be_used_as_a_file(
             {"port": "0", "peer": ["10.0.0.0/8"], "transfer_checksum": "false"}, {}
         ).settings
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "is_on"),
+    [
+        (["--nccl", "--port", "0"], True),
+        (["--port", "0", "--nccl"], True),
+        (["--nccl", "true"], True),
+        (["--nccl", "false", "--port", "0"], False),
+        (["--nccl=false"], False),
+    ],
+)
+def test_a_boolean_flag_without_a_value_means_true(
+    given: list[str], is_on: bool, served: list[Settings]
+) -> None:
+    assert main(given) == 0
+    assert [settings.nccl for settings in served] == [is_on]
+
+
+def test_each_boolean_setting_without_a_no_flag_may_have_no_value() -> None:
+    booleans = {
+        flag_name(name) for name, field in Settings.model_fields.items() if field.annotation is bool
+    }
+    assert booleans - {"--fusion", "--compiled-kernels", "--tf32"} == BOOLEAN_FLAGS
 
 
 def test_the_shown_configuration_keeps_secrets(
