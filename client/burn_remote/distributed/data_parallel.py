@@ -112,6 +112,11 @@ class DataParallel:
                 f"optimizer must be one of burn_remote.optim without parameters, such as "
                 f"Adam(lr=1e-3), not {optimizer!r:.100}"
             )
+        if optimizer is not None and optimizer.param_groups:
+            raise UsageError(
+                "this optimizer updates parameters of its own; pass one without parameters, such "
+                "as Adam(lr=1e-3), because the trainer has a copy of the parameters for each member"
+            )
         if optimizer is None and (shards_state or state is not None):
             raise UsageError("a state needs an optimizer; pass optimizer=Adam(lr=1e-3), or another")
         limit_bytes = whole_number("bucket_bytes", bucket_bytes, 1, 2**62)
@@ -140,7 +145,7 @@ class DataParallel:
 
     def __repr__(self) -> str:
         count = len(leaves(self._replicas[0]))
-        return f"<DataParallel of {count} parameters on {self.group!r}>"
+        return f"<DataParallel of {count} parameter{'s' * (count != 1)} on {self.group!r}>"
 
     def __enter__(self) -> Self:
         return self

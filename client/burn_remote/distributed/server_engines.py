@@ -450,7 +450,7 @@ def _chosen(devices: Sequence[Device], wanted: EngineKind | None) -> EngineKind:
         return EngineKind.MEMORY if is_fit else EngineKind.RING
     for device, has in zip(devices, bits, strict=True):
         if not wanted.is_among(has):
-            advice = "" if local else ": update the server"
+            advice = "" if local or wanted is EngineKind.NCCL else ": update the server"
             raise Unsupported(f"{device} does not have this engine{advice}")
     if wanted is EngineKind.MEMORY and len(servers) > 1:
         raise Unsupported(f"the members are on {len(servers)} servers")

@@ -111,10 +111,17 @@ class Optimizer:
             self._check_tracked()
 
     def __repr__(self) -> str:
-        """Return the class, its options, and the number of parameters."""
-        options = ", ".join(f"{name}={value!r}" for name, value in self.defaults.items())
+        """Return the class, its options, and the number of parameters.
+
+        An option that differs between groups is shown as a list.
+        """
+        options = ", ".join(f"{name}={self._shown(name)}" for name in self.defaults)
         count = len(self._names)
         return f"<{type(self).__name__}({options}) of {count} parameter{'s' * (count != 1)}>"
+
+    def _shown(self, name: str) -> str:
+        values = [group[name] for group in self.param_groups] or [self.defaults[name]]
+        return repr(values[0] if all(value == values[0] for value in values) else values)
 
     @property
     def defaults(self) -> Options:
@@ -212,6 +219,11 @@ class Optimizer:
             )
         result = None
         if closure is not None:
+            if not callable(closure):
+                raise ArgumentMismatch(
+                    f"step takes a function that computes the gradients anew, not {closure!r:.100}; "
+                    "call loss.backward() first, and then step() without an argument"
+                )
             with enable_grad():
                 result = closure()
         if not self._names:

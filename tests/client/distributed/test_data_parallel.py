@@ -454,3 +454,17 @@ def test_a_batch_that_was_split_over_other_members_is_refused(devices: Devices) 
     pair, three = [br.DataParallel(loss_of, PARAMS, devices[:count]) for count in (2, 3)]
     with pytest.raises(br.ArgumentMismatch, match=r"split over 2 devices, but .* has 3"):
         three.backward(pair.split(X, Y))
+
+
+def test_an_optimizer_with_parameters_of_its_own_is_refused(devices: Devices) -> None:
+    w = br.ones((2,), device=devices[0]).requires_grad_()
+    with pytest.raises(br.UsageError, match="pass one without parameters, such as Adam"):
+        br.DataParallel(loss_of, PARAMS, devices[:2], optimizer=br.optim.SGD([w], lr=0.1))
+
+
+def test_the_representation_counts_the_parameters(devices: Devices) -> None:
+    one = br.DataParallel(lambda p, x: (x * p).mean(), np.zeros(1, np.float32), devices[:2])
+    assert repr(one).startswith("<DataParallel of 1 parameter on <Group ")
+    assert repr(br.DataParallel(loss_of, PARAMS, devices[:2])).startswith(
+        "<DataParallel of 4 parameters on <Group "
+    )

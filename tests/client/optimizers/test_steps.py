@@ -455,3 +455,14 @@ def test_parameters_of_several_devices_are_updated_each_where_it_is(
             plain, state = optimizer.update(plain, plain, state)
         assert state["step"] == 2
         assert [one.device for one in plain] == [*devices]
+
+
+def test_the_representation_shows_the_options_that_the_next_step_uses() -> None:
+    with br.LocalDevice() as device:
+        w, v = (br.ones((2,), device=device).requires_grad_() for _ in range(2))
+        optimizer = br.optim.SGD([w], lr=0.5)
+        optimizer.param_groups[0]["lr"] = 0.25
+        assert repr(optimizer).startswith("<SGD(lr=0.25, momentum=0.0,")
+        optimizer.add_param_group({"params": [v], "lr": 0.125})
+        assert repr(optimizer).startswith("<SGD(lr=[0.25, 0.125], momentum=0.0,")
+        assert repr(br.optim.SGD(lr=0.5)).startswith("<SGD(lr=0.5, ")
