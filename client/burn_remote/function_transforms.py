@@ -72,7 +72,7 @@ def value_and_grad(
             f"grad and value_and_grad take a function, not {function!r:.100}; "
             "burn_remote.autograd.grad(loss, x) takes a result"
         )
-    places = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    places = _places(argnums)
 
     @functools.wraps(function)
     def differentiated(*arguments: Any, **options: Any) -> Any:
@@ -137,8 +137,9 @@ def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence
     ``tangents`` has a tensor for each tensor of ``primals``, in the same containers. The product
     has the containers of the result. It is computed by two backward passes (the second one through
     the first, which is linear in its gradient), so operations without second gradients raise
-    ``UsageError``.
+    ``UsageError``. Raises ``ArgumentMismatch`` for primals or tangents that are not sequences.
     """
+    _check_tuples(primals, tangents)
     tracked: list[Tensor] = []
     primals = _with_tensors(primals, range(len(primals)))
     tangents = _with_tensors(tangents, range(len(tangents)), like=tensors_in(primals))
@@ -233,6 +234,27 @@ class _Pullback:
         return any(leaf not in self._own for leaf in backward_pass.leaves)
 
 
+def _places(argnums: object) -> tuple[int, ...]:
+    """Return the positions that ``argnums`` names; raise ``ArgumentMismatch`` for anything else."""
+    places = (argnums,) if isinstance(argnums, int) else argnums
+    if not isinstance(places, Sequence) or not all(isinstance(one, int) for one in places):
+        raise ArgumentMismatch(
+            f"argnums is the position of an argument or a tuple of positions, not {argnums!r:.100}"
+        )
+    return tuple(places)
+
+
+def _check_tuples(primals: object, tangents: object) -> None:
+    """Raise ``ArgumentMismatch`` unless ``jvp`` got its arguments as sequences."""
+    for name, given in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(given, Sequence):
+            seen = given.handle.spec if is_tensor(given) else f"{given!r:.100}"
+            raise ArgumentMismatch(
+                f"{name} must be a tuple with one value for each argument of the function, not "
+                f"{seen}; write jvp(f, (x,), (v,))"
+            )
+
+
 def _with_tensors(
     arguments: Sequence[Any], places: Sequence[int], like: Sequence[Tensor] = ()
 ) -> list[Any]:
@@ -283,9 +305,18 @@ def _tracked(tree: Any, tracked: list[Tensor], name: str) -> Any:
         seen = ", ".join(str(one.handle.spec) for one in tensors_in(tree)) or f"{tree!r:.100}"
         raise ArgumentMismatch(
             f"{name} has no gradient, because it has no floating-point tensor or number: it is "
-            f"{seen}; containers are tuples, lists, dictionaries and instances of data classes"
+            f"{seen}; {_conversion(tree)}"
         )
     return made
+
+
+def _conversion(tree: Any) -> str:
+    """Return how to make an argument without floating-point tensors one that has a gradient."""
+    if tensors_in(tree):
+        return "convert it with x.astype(burn_remote.float32)"
+    if any(isinstance(leaf, np.ndarray) for leaf in leaves(tree)):
+        return "burn_remote.tensor(array, device=…) makes a tensor of an array"
+    return "containers are tuples, lists, dictionaries and instances of data classes"
 
 
 def _images(tree: Any, gradients: Any) -> Any:
@@ -343,8 +374,10 @@ def _zeros(x: Tensor) -> Tensor:
 
 def _check_scalar(value: Any) -> None:
     if not is_tensor(value):
+        advice = "; with has_aux=True, it may return (result, anything)"
         raise ArgumentMismatch(
             f"a function that is differentiated must return a tensor, not {value!r:.100}"
+            f"{advice if isinstance(value, tuple) else ''}"
         )
     if value.size != 1 or not value.dtype.is_floating:
         raise UsageError(

@@ -11,7 +11,7 @@ from burn_remote.functions.device_class import Device
 from burn_remote.runner.stack import RunnerStack
 from burn_remote.sessions.native.automatic_graph_session import AutomaticGraphSession
 from burn_remote.sessions.native.native_session import NativeSession
-from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.errors import ArgumentMismatch, UsageError
 
 __all__ = ["LocalDevice"]
 
@@ -59,6 +59,11 @@ class LocalDevice(Device):
                 f"the backend {backend!r} needs the package {error.name}; "
                 'run pip install "burn-remote[server]"'
             ) from error
+        if isinstance(custom_operations, str) or not isinstance(custom_operations, Iterable):
+            raise ArgumentMismatch(
+                "custom_operations is a list of custom operations, such as [swish], not "
+                f"{custom_operations!r:.100}"
+            )
         wanted = {"custom_operations": tuple(custom_operations)} if custom_operations else {}
         session_class = (
             AutomaticGraphSession if automatic_graphs_wanted(automatic_graphs) else NativeSession

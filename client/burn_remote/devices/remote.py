@@ -108,7 +108,13 @@ class RemoteDevice(Device):
         if dialect is not None and dialect not in DIALECTS:
             known = ", ".join(map(repr, DIALECTS))
             raise UsageError(f"dialect must be one of {known}, not {dialect!r}")
-        address = normal_address(default_address() if address is None else address)
+        address = default_address() if address is None else address
+        if address == "local":
+            raise UsageError(
+                "'local' is not the address of a server; burn_remote.LocalDevice() computes in "
+                "this process, and so does burn_remote.device('local')"
+            )
+        address = normal_address(address)
         self.address: Final = address
         token, context = checked_token(token), trusted_context(tls, self.address)
         timeout_seconds = real_number("connect_timeout_seconds", connect_timeout_seconds)

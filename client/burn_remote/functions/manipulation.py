@@ -265,7 +265,8 @@ def split(x: Tensor, /, sections: int | Sequence[int], axis: int = 0) -> list[Te
         if size % count:
             raise ShapeMismatch(
                 f"{x.handle.spec} cannot be split into {count} equal parts along axis {axis}; "
-                "burn_remote.array_split allows parts that differ by one"
+                "burn_remote.array_split allows parts that differ by one, and for parts of "
+                f"{count} elements, give their positions, range({count}, {size}, {count})"
             )
         step = size // count
         ends = [step * place for place in range(1, count + 1)]

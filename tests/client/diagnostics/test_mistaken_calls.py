@@ -38,6 +38,22 @@ def x() -> Iterator[Any]:
         ),
         (lambda _: ANY.nn.Module, AttributeError, "nested containers of weights"),
         (lambda _: ANY.jacobian, AttributeError, r"burn_remote\.vjp\(f, x\)"),
+        (
+            lambda x: ANY.grad(lambda x: x.sum(), argnums="x")(x),
+            br.ArgumentMismatch,
+            "argnums is the position .* not 'x'$",
+        ),
+        (
+            lambda _: ANY.LocalDevice(custom_operations="my_operations"),
+            br.ArgumentMismatch,
+            "is a list of custom operations, .* not 'my_operations'$",
+        ),
+        (
+            lambda _: ANY.LocalDevice(custom_operations=7),
+            br.ArgumentMismatch,
+            "is a list of custom operations, .* not 7$",
+        ),
+        (lambda _: ANY.devices(), br.ArgumentMismatch, r"burn_remote\.RemoteDevice\('ws://"),
         (lambda x: x.zero_(), AttributeError, r"for a gradient w\.grad = None"),
         (lambda x: x.copy_(x), AttributeError, r"for a parameter x\.data = y"),
     ],

@@ -165,7 +165,7 @@ def _status_explanation(address: Address, status: int, phrase: str) -> str:
             f"{seen}: the server has no such path as {path}; write {server}, or {server}/1 for its "
             "second device"
         )
-    return f"{seen} and no WebSocket; check the port, and that a Burn server listens there"
+    return f"{seen} and no WebSocket; check the port, and that burn-remote-server listens there"
 
 
 def _resolve(host: str, port: int, deadline: float) -> list[Any]:
