@@ -221,7 +221,7 @@ class Optimizer:
         if closure is not None:
             if not callable(closure):
                 raise ArgumentMismatch(
-                    f"step takes a function that computes the gradients anew, not {closure!r:.100}; "
+                    f"step takes a function that computes the gradients, not {closure!r:.100}; "
                     "call loss.backward() first, and then step() without an argument"
                 )
             with enable_grad():
