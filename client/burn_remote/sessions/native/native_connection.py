@@ -16,12 +16,13 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from burn_remote.sessions.lifetime import nested_use
 from burn_remote.sessions.native.reused_memory import ReusedMemory
+from burn_remote.sessions.quick_locks import QuickLock
 from burn_remote.sessions.receiver import Receiver
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dialects.burn_0_22 import is_burn_frame
@@ -121,12 +122,7 @@ class Connection:
         self._due = due
         self._beat_due = False
         self._is_leaving = False  # whether ``Closing`` has been sent, or is being sent
-        # Re-entrant only to know its owner; see ``nested_use``.
-        self._sending: Any = threading.RLock()
-        # Guards ``_end``, ``_link`` and ``error``. Entering a condition runs Python code, so
-        # sending and receiving a frame take its lock directly.
-        self._state_lock = threading.RLock()
-        self._changed = threading.Condition(self._state_lock)
+        self._renew_locks()
         self._end: SessionEnd[Parts] = SessionEnd(Role.CLIENT)
         # Memory of the copies of chunks in the replay window, at most as many as it has room for.
         self.copies: Final = ReusedMemory(CHUNK_BYTES, CHUNK_BYTES, REPLAY_BYTES // CHUNK_BYTES)
@@ -134,6 +130,17 @@ class Connection:
         self._end.fire(Event.OPENED)
         self._handle = handle
         self.receiver: Final = Receiver(self._link, self._handler(), self._break)
+
+    def _renew_locks(self) -> None:
+        # Re-entrant only to know its owner; see ``nested_use``.
+        sending = QuickLock()
+        self._sending = sending.held
+        self._is_sending = sending.is_owned
+        # Guards ``_end``, ``_link`` and ``error``. Entering a condition runs Python code, so
+        # sending and receiving a frame take its lock directly.
+        state = QuickLock()
+        self._state_lock = state.held
+        self._changed = threading.Condition(state.lock)
 
     @property
     def address(self) -> str:
@@ -196,7 +203,7 @@ class Connection:
         the session with ``LimitExceeded``: the server would close the connection each time the
         frame is sent. ``UsageError`` if this thread is sending, and was interrupted.
         """
-        if self._sending._is_owned():
+        if self._is_sending():
             raise nested_use(self.address)
         size = len(frame) if payload is None else len(frame) + len(payload)
         allowed = self.welcome.limits.get("message_bytes")
@@ -283,7 +290,7 @@ class Connection:
 
     def acknowledge(self) -> None:
         """Send an acknowledgement frame, except inside of another frame that this thread sends."""
-        if self._sending._is_owned():
+        if self._is_sending():
             return
         with self._sending:
             self._beat_due = False
@@ -494,7 +501,7 @@ class Connection:
 
     def close(self) -> None:
         """Send ``Closing``, so that the server need not keep the session for its lease, and end."""
-        is_nested = self._sending._is_owned()  # a finalizer must not send inside of a frame
+        is_nested = self._is_sending()  # a finalizer must not send inside of a frame
         try:
             with self._sending:
                 if self._is_attached and not is_nested:
@@ -527,9 +534,7 @@ class Connection:
         """Fail every later use; touch neither locks nor socket, which the parent still uses."""
         self.error = error
         self._end = SessionEnd(Role.CLIENT)
-        self._sending = threading.RLock()
-        self._state_lock = threading.RLock()
-        self._changed = threading.Condition(self._state_lock)
+        self._renew_locks()
 
 
 def _end_of_attempt(began: float, deadline: float) -> float:

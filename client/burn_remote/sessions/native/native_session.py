@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -39,6 +38,7 @@ from burn_remote.sessions.native.native_connection import Connection, Dial
 from burn_remote.sessions.native.native_response_router import ResponseRouter
 from burn_remote.sessions.native.signature_table import IN_FULL, Numbered, SignatureTable
 from burn_remote.sessions.native.storage_requests import StorageRequests
+from burn_remote.sessions.quick_locks import QuickLock
 from burn_remote.sessions.source_locations import PACKAGES, RING_LENGTH, Locations
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
@@ -173,9 +173,9 @@ class NativeSession(StorageRequests):
 
     def _renew_lock(self) -> None:
         # Re-entrant only to know its owner: a plain lock would wait for its own thread for good.
-        lock: Any = threading.RLock()
-        self._lock: Any = lock
-        self._holds_lock: Callable[[], bool] = lock._is_owned
+        lock = QuickLock()
+        self._lock = lock.held
+        self._holds_lock = lock.is_owned
         # What ``execute`` checks; see ``_check_not_nested``.
         self._is_nested = self._holds_lock
 
