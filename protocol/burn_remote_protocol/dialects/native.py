@@ -12,8 +12,9 @@ creates objects. A negative first element is the code of any other task.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any, Final, NamedTuple, cast
 
 from xxhash import xxh3_64_intdigest
 
@@ -85,6 +86,7 @@ __all__ = [
     "VERSION",
     "VERSIONS",
     "Batch",
+    "EncodedTask",
     "LastUses",
     "chunk_head",
     "decode_batch_in_steps",
@@ -157,10 +159,26 @@ class Batch(NamedTuple):
     tasks: tuple[Any, ...]
 
 
-def encode_batch(received: int, tasks: Sequence[bytes]) -> bytes:
-    """Join encoded tasks into one frame."""
-    head = b"\x02\x92" + _pack(received) + b"\xdd" + len(tasks).to_bytes(4, "big")
-    return b"".join((head, *tasks))
+# A task for a batch: its bytes, or the number of a signature or graph and the ids of its tensors.
+EncodedTask = bytes | tuple[int, ...]
+
+
+def encode_batch(received: int, tasks: Sequence[EncodedTask]) -> bytes:
+    """Join tasks into one frame. Encoding many invocations at once takes less time."""
+    parts = [b"\x02\x92", _pack(received), b"\xdd", len(tasks).to_bytes(4, "big")]
+    for kind, run in groupby(tasks, type):
+        if kind is bytes:
+            parts += cast("Iterable[bytes]", run)
+        else:
+            invocations = [*run]
+            # Without the head of the list.
+            parts.append(_pack(invocations)[_head_bytes(len(invocations)) :])
+    return b"".join(parts)
+
+
+def _head_bytes(length: int) -> int:
+    """Return the number of bytes in which MessagePack encodes the length of a list."""
+    return 1 if length < 1 << 4 else 3 if length < 1 << 16 else 5
 
 
 # -- frames -----------------------------------------------------------------------------------

@@ -103,6 +103,8 @@ class Signature:
     # part of it: a lookup in a dictionary by the signature's identity would take longer than the
     # rest of recording an operation.
     derived: dict[int, Any] = field(init=False, compare=False, repr=False)
+    # ``id(self)``: computing it again takes longer than looking it up in a dictionary.
+    identity: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         inputs: list[Any] = []
@@ -125,6 +127,7 @@ class Signature:
         object.__setattr__(self, "input_uses", tuple(uses))
         object.__setattr__(self, "output_count", len(outputs))
         object.__setattr__(self, "derived", {})
+        object.__setattr__(self, "identity", id(self))
 
     def with_scalars(self, changes: Iterable[tuple[int, float | int | bool]]) -> Signature:
         """Return this signature with other values of some scalars.

@@ -26,10 +26,10 @@ def test_a_number_is_defined_by_the_task_that_comes_with_it() -> None:
         signed = negation(size)
         numbered, task = numbering.take(signed)
         numbering.keep(numbered)
-        assert numbered == (expected, signed, 1, 4 * size)
+        assert numbered == (expected, signed, 4 * size, True)
         assert task is not None
         assert decode_task(unpack_frozen(task)) == Define(expected, signed)
-        assert numbering.known[id(signed)] is numbered
+        assert numbering.known[signed.identity] is numbered
 
 
 def test_reusing_a_number_removes_the_signature_that_had_it(
@@ -41,14 +41,14 @@ def test_reusing_a_number_removes_the_signature_that_had_it(
     for signed in (first, second, third):
         numbering.keep(numbering.take(signed)[0])
     assert [number for number, *_ in numbering.known.values()] == [1, 0]
-    assert id(first) not in numbering.known
+    assert first.identity not in numbering.known
 
 
 def test_a_number_taken_but_not_kept_goes_to_the_next_signature() -> None:
     numbering = SignatureTable()
     first, second = negation(1), negation(2)
     assert numbering.take(first)[0][0] == 0
-    assert id(first) not in numbering.known
+    assert first.identity not in numbering.known
     numbered, task = numbering.take(second)
     assert task is not None
     assert decode_task(unpack_frozen(task)) == Define(0, second)
@@ -59,7 +59,7 @@ def test_a_number_taken_but_not_kept_goes_to_the_next_signature() -> None:
 def test_a_long_definition_gets_no_number() -> None:
     numbering = SignatureTable()
     joined = signature("Base.Cat", tuple(f32(1) for _ in range(1000)), dim=0)
-    assert numbering.take(joined) == ((IN_FULL, joined, 1, 4000), None)
+    assert numbering.take(joined) == ((IN_FULL, joined, 4000, False), None)
     assert not numbering.known
 
 
@@ -75,7 +75,7 @@ def test_a_known_number_is_what_the_server_was_told_last(uses: list[tuple[int, b
         for size, is_interrupted in uses:
             # New objects, as after the program's cache dropped the old ones: Python reuses ids.
             signed = SIGNATURES[size] if size % 2 else negation(size + 1)
-            if id(signed) not in numbering.known:
+            if signed.identity not in numbering.known:
                 numbered, task = numbering.take(signed)
                 assert task is not None
                 definition = decode_task(unpack_frozen(task))
@@ -83,7 +83,7 @@ def test_a_known_number_is_what_the_server_was_told_last(uses: list[tuple[int, b
                 server[definition.number] = definition.signature
                 if not is_interrupted:
                     numbering.keep(numbered)
-                    assert numbering.known[id(signed)][1] is signed
+                    assert numbering.known[signed.identity][1] is signed
             assert len(numbering.known) <= 4
             for number, known, *_ in numbering.known.values():
                 assert server[number] == known

@@ -25,13 +25,12 @@ from typing import Any, Final
 from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.lifetime import (
-    BATCH_BYTES,
     BATCH_TASKS,
     DROP_BYTES,
     DROP_TENSORS,
     nested_use,
 )
-from burn_remote.sessions.native.native_session import NativeSession
+from burn_remote.sessions.native.native_session import ENCODED_BYTES, MOST_BYTES, NativeSession
 from burn_remote.sessions.native.patterns import (
     LOOP_STEPS,
     MAX_ALIVE,
@@ -250,8 +249,8 @@ class AutomaticGraphSession(NativeSession):
 
     def _learn(self, signature: Signature, inputs: list[int], first: int) -> None:
         """Add an operation to the present sequence, unless its results are large."""
-        numbered = self._numbered.get(id(signature))
-        size = numbered[3] if numbered else sum(spec.nbytes for spec in signature.outputs)
+        numbered = self._numbered.get(signature.identity)
+        size = numbered[2] if numbered else sum(spec.nbytes for spec in signature.outputs)
         if self._segment_bytes + size > MAX_SEGMENT_BYTES:
             self._end_sequence()
         if size < MAX_SEGMENT_BYTES:
@@ -346,14 +345,15 @@ class AutomaticGraphSession(NativeSession):
         missing = [
             step.signature
             for step in pattern.steps
-            if step.signature is not None and id(step.signature) not in self._numbered
+            if step.signature is not None and step.signature.identity not in self._numbered
         ]
         if missing:  # their numbers were given to other signatures
             for signature in missing:
                 self._number(signature, even_if_long=True)
             return False
         for step in pattern.steps:
-            step.number = self._numbered[id(step.signature)][0]
+            if step.signature is not None:
+                step.number = self._numbered[step.signature.identity][0]
         pattern.number, pattern.checked_at = number, table.defined
         return True
 
@@ -394,7 +394,7 @@ class AutomaticGraphSession(NativeSession):
         else:
             tasks = self._single_tasks(pattern, place)
         self._count(place)
-        self._task_bytes += sum(map(len, tasks))
+        self._task_bytes += MOST_BYTES * sum(map(len, tasks))
         # A single statement without a call: an interrupt cannot come in the middle.
         self._tasks, self._expected = [*self._tasks, *tasks], None
         if is_call:
@@ -409,23 +409,23 @@ class AutomaticGraphSession(NativeSession):
             self._store.note_completed(pattern)
         else:
             self._note_miss(pattern, place, alive, is_left=is_left)
-        if len(self._tasks) >= BATCH_TASKS or self._task_bytes >= BATCH_BYTES:
+        if len(self._tasks) >= BATCH_TASKS or self._task_bytes >= ENCODED_BYTES:
             self._flush()
 
-    def _call(self, pattern: Pattern, outputs: list[int]) -> bytes:
+    def _call(self, pattern: Pattern, outputs: list[int]) -> tuple[int, ...]:
         self._locations.note_graph(outputs[0], pattern.graph)
         base = self._base
         inputs = [base + tensor for tensor in self._slots[: pattern.output_count - 1 : -1]]
-        return self._pack([pattern.number, *inputs, *outputs])
+        return (pattern.number, *inputs, *outputs)
 
-    def _single_tasks(self, pattern: Pattern, place: int) -> list[bytes]:
+    def _single_tasks(self, pattern: Pattern, place: int) -> list[tuple[int, ...]]:
         note_at = self._locations.note_at
-        tasks = []
+        tasks: list[tuple[int, ...]] = []
         for step, issued in zip(pattern.steps[:place], self._issued(pattern, place), strict=True):
             outputs = range(issued.first, issued.first + step.count)
-            tasks.append(self._pack([step.number, *issued.inputs, *outputs]))
+            tasks.append((step.number, *issued.inputs, *outputs))
             note_at(issued.first, step.code, step.instruction)
-            self._undropped_bytes += self._numbered[id(step.signature)][3]
+            self._undropped_bytes += self._numbered[issued.signature.identity][2]
         return tasks
 
     def _issued(self, pattern: Pattern, place: int) -> list[Issued]:
@@ -486,7 +486,7 @@ class AutomaticGraphSession(NativeSession):
         self._segment = [*self._issued(pattern, place)]
         self._segment_end = self._next_tensor
         self._segment_bytes = sum(
-            self._numbered[id(step.signature)][3] for step in pattern.steps[:place]
+            self._numbered[step.signature.identity][2] for step in pattern.graph.steps[:place]
         )
         self._pay(MISSING_COST * place)
         self._store.note_missed(pattern)
@@ -505,7 +505,7 @@ class AutomaticGraphSession(NativeSession):
             not are_consecutive(segment)
             or not self._store.is_repeated(segment)
             # Only long signatures have no number. A graph would have to define them.
-            or any(id(issued.signature) not in self._numbered for issued in segment)
+            or any(issued.signature.identity not in self._numbered for issued in segment)
         ):
             return
         positions = [self._locations.position(issued.first) for issued in segment]

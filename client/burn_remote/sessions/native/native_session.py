@@ -14,9 +14,8 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import Any, Final
-
-import msgpack
 
 from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.operation_graph import CodePosition, Graph
@@ -36,7 +35,12 @@ from burn_remote.sessions.lifetime import (
 from burn_remote.sessions.native.graph_table import GraphTable
 from burn_remote.sessions.native.native_connection import Connection, Dial
 from burn_remote.sessions.native.native_response_router import ResponseRouter
-from burn_remote.sessions.native.signature_table import IN_FULL, Numbered, SignatureTable
+from burn_remote.sessions.native.signature_table import (
+    IN_FULL,
+    SHORT_LENGTH,
+    Numbered,
+    SignatureTable,
+)
 from burn_remote.sessions.native.storage_requests import StorageRequests
 from burn_remote.sessions.quick_locks import QuickLock
 from burn_remote.sessions.source_locations import PACKAGES, RING_LENGTH, Locations
@@ -45,6 +49,7 @@ from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.dialects.native import (
     CHUNK_BYTES,
     INLINE_BYTES,
+    EncodedTask,
     chunk_head,
     decode_frame,
     encode_batch,
@@ -95,6 +100,13 @@ __all__ = ["NativeSession"]
 
 _frame: Final = sys._getframe
 
+# The most bytes of an id or a number in a task.
+MOST_BYTES: Final = 9
+# A batch is sent when its tasks have this many bytes, without those of short operations: counting
+# these would make every operation slower. So a batch never exceeds ``BATCH_BYTES`` by more than
+# its last task.
+ENCODED_BYTES: Final = BATCH_BYTES - BATCH_TASKS * (1 + MOST_BYTES * SHORT_LENGTH)
+
 
 def _sync(request: int) -> bytes:
     return encode_task(Sync(request))
@@ -131,11 +143,12 @@ class NativeSession(StorageRequests):
         self._locations: Final = Locations()
         self._positions: Final = self._locations.ring
         self._renew_lock()
-        self._packer: Final = msgpack.Packer()
-        self._pack: Final = reusable_pack(self._packer)
+        self._pack: Final = reusable_pack()
         # Outgoing state, guarded by the lock.
-        self._tasks: list[bytes] = []
-        self._task_bytes = 0
+        self._tasks: list[EncodedTask] = []
+        self._task_bytes = 0  # without the tasks of short operations
+        # The function that issued the last operation, which is no part of this package.
+        self._program: CodeType | None = None
         self._next_tensor = 1
         self._next_request = 1
         self._undropped_bytes = 0
@@ -206,33 +219,32 @@ class NativeSession(StorageRequests):
         with self._lock:
             if self._connection.error is not None:
                 self.check_open()
-            number, _, count, size = self._numbered.get(id(signature)) or self._number(signature)
+            try:
+                number, _, size, is_short = self._numbered[signature.identity]
+            except KeyError:
+                number, _, size, is_short = self._number(signature)
             first = self._next_tensor
-            # ``_assign_ids`` written out for one output.
-            if count == 1:
+            task: EncodedTask
+            if is_short:
+                # ``_assign_ids`` written out for one output.
                 self._next_tensor = first + 1
                 outputs[0].id = first
-                task = [number, *inputs, first]
+                task = (number, *inputs, first)
             else:
-                task = [number, *inputs, *self._assign_ids(outputs)]
-            if number == IN_FULL:
-                encoded = encode_task(Execute(Operation(signature, tuple(task[1:]))))
-            else:
-                # ``reusable_pack`` written out: a call takes a fiftieth of an operation.
-                try:
-                    encoded = self._packer.pack(task)
-                except BaseException:
-                    self._packer.reset()
-                    raise
+                task = self._long_task(number, signature, inputs, outputs)
             # ``Locations.note`` written out, from the caller's caller on: the caller is part of
             # this package.
             try:
                 frame = _frame(2)
             except ValueError:  # C code calls the operator as a thread's only frame
                 frame = _frame(0)
-            while frame.f_globals.get("__package__") in PACKAGES and frame.f_back is not None:
-                frame = frame.f_back
-            self._positions[first % RING_LENGTH] = (first, frame.f_code, frame.f_lasti)
+            code = frame.f_code
+            # Most operations come from the function of the last one.
+            if code is not self._program:
+                while frame.f_globals.get("__package__") in PACKAGES and frame.f_back is not None:
+                    frame = frame.f_back
+                self._program = code = frame.f_code
+            self._positions[first % RING_LENGTH] = (first, code, frame.f_lasti)
             self._traffic.operations += 1
             dropped = self._dropped
             self._undropped_bytes += size
@@ -241,12 +253,23 @@ class NativeSession(StorageRequests):
                 self._undropped_bytes = size
             # ``_append`` written out: a call takes a fiftieth of an operation.
             tasks = self._tasks
-            tasks.append(encoded)
-            self._task_bytes += len(encoded)
-            if len(tasks) >= BATCH_TASKS or self._task_bytes >= BATCH_BYTES:
+            tasks.append(task)
+            if len(tasks) >= BATCH_TASKS or self._task_bytes >= ENCODED_BYTES:
                 self._flush()
             elif self._flusher.armed is None:
                 self._flusher.schedule(self)
+
+    def _long_task(
+        self, number: int, signature: Signature, inputs: list[int], outputs: Sequence[TensorHandle]
+    ) -> EncodedTask:
+        """Assign ids to the outputs of an operation; return its task and count its bytes."""
+        task = (number, *inputs, *self._assign_ids(outputs))
+        if number == IN_FULL:
+            encoded = encode_task(Execute(Operation(signature, task[1:])))
+            self._task_bytes += len(encoded)
+            return encoded
+        self._task_bytes += MOST_BYTES * len(task)
+        return task
 
     def _assign_ids(self, outputs: Sequence[TensorHandle]) -> range:
         """Assign new ids to the handles of outputs."""
@@ -288,47 +311,47 @@ class NativeSession(StorageRequests):
                 self.check_open()
             number = self._graphs.known.get(id(graph)) or self._define_graph(graph)
             first = self._next_tensor
+            task: EncodedTask
             # ``_assign_ids`` written out for one output.
             if len(outputs) == 1:
                 self._next_tensor = first + 1
                 outputs[0].id = first
-                task: list[Any] = [number, *inputs, first]
+                task = (number, *inputs, first)
             else:
-                task = [number, *inputs, *self._assign_ids(outputs)]
+                task = (number, *inputs, *self._assign_ids(outputs))
             if numbers:
-                task.append(numbers)
+                task = self._with_numbers(task, numbers)
             self._positions[first % RING_LENGTH] = (first, graph)
             connection.traffic.operations += len(graph.steps)
             undropped = self._undropped_bytes + graph.nbytes
             if self._dropped and (undropped >= DROP_BYTES or len(self._dropped) >= DROP_TENSORS):
                 self._append_drops()
             self._undropped_bytes += graph.nbytes
-            # ``reusable_pack`` and ``_append`` written out, as in ``execute``.
-            try:
-                encoded = self._packer.pack(task)
-            except OverflowError:
-                self._packer.reset()
-                raise _unfit(numbers) from None
-            except BaseException:
-                self._packer.reset()
-                raise
+            self._task_bytes += MOST_BYTES * len(task)
+            # ``_append`` written out, as in ``execute``.
             tasks = self._tasks
-            tasks.append(encoded)
-            self._task_bytes += len(encoded)
-            if len(tasks) >= BATCH_TASKS or self._task_bytes >= BATCH_BYTES:
+            tasks.append(task)
+            if len(tasks) >= BATCH_TASKS or self._task_bytes >= ENCODED_BYTES:
                 self._flush()
             elif self._flusher.armed is None:
                 self._flusher.schedule(self)
 
+    def _with_numbers(self, task: tuple[int, ...], numbers: list[Any]) -> bytes:
+        """Return the task of a graph with the call's numbers. Raises ``UsageError``."""
+        try:
+            return self._pack([*task, numbers])
+        except OverflowError:
+            raise _unfit(numbers) from None
+
     def _define_graph(self, graph: Graph) -> int:
-        signatures = {id(step.signature): step.signature for step in graph.steps}
+        signatures = {step.signature.identity: step.signature for step in graph.steps}
         # Numbering a signature may take the number of another one of this graph, which then gets a
         # new number in the next round. The loop ends, because a graph has at most as many steps as
         # there are numbers.
         while missing := [key for key in signatures if key not in self._numbered]:
             for key in missing:
                 self._number(signatures[key], even_if_long=True)
-        numbers = [self._numbered[id(step.signature)][0] for step in graph.steps]
+        numbers = [self._numbered[step.signature.identity][0] for step in graph.steps]
         number, encoded = self._graphs.take(graph, numbers)
         self._append(encoded)
         self._graphs.keep(graph, number)
@@ -590,7 +613,7 @@ class NativeSession(StorageRequests):
 
     def _appended(self, task: bytes) -> None:
         self._task_bytes += len(task)
-        if len(self._tasks) >= BATCH_TASKS or self._task_bytes >= BATCH_BYTES:
+        if len(self._tasks) >= BATCH_TASKS or self._task_bytes >= ENCODED_BYTES:
             self._flush()
         elif self._flusher.armed is None:
             self._flusher.schedule(self)

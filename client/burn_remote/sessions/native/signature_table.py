@@ -8,7 +8,7 @@ from burn_remote_protocol.dialects.native import MAX_SIGNATURES, encode_task
 from burn_remote_protocol.messages import Define
 from burn_remote_protocol.operations.row import Signature
 
-__all__ = ["IN_FULL", "Numbered", "SignatureTable"]
+__all__ = ["IN_FULL", "SHORT_LENGTH", "Numbered", "SignatureTable"]
 
 # Stands for the number of a signature that is sent in full each time.
 IN_FULL: Final = -1
@@ -18,9 +18,12 @@ IN_FULL: Final = -1
 MAX_DEFINITION_BYTES: Final = 2048
 
 
-# A signature's number, the signature (to keep it alive), and the number and bytes of its outputs. A
-# plain tuple, because every operation reads one and tuples are the fastest.
-Numbered = tuple[int, Signature, int, int]
+# An operation with one output and at most this many tensors and numbers is *short*.
+SHORT_LENGTH: Final = 4
+
+# A signature's number, the signature (to keep it alive), the bytes of its outputs, and whether its
+# operations are short. A plain tuple, because every operation reads one and tuples are the fastest.
+Numbered = tuple[int, Signature, int, bool]
 
 
 class SignatureTable:
@@ -46,19 +49,20 @@ class SignatureTable:
         an interrupt before that, the next signature gets the same number.
         """
         size = sum(spec.nbytes for spec in signature.outputs)
-        count = signature.output_count
         position = self._defined % MAX_SIGNATURES
         encoded = encode_task(Define(position, signature))
         if len(encoded) > MAX_DEFINITION_BYTES and not even_if_long:
-            return (IN_FULL, signature, count, size), None
+            return (IN_FULL, signature, size, False), None
         replaced = self._ring[position]
         if replaced is not None:
             self.known.pop(replaced, None)
-        return (position, signature, count, size), encoded
+        length = 1 + len(signature.input_uses) + signature.output_count
+        is_short = signature.output_count == 1 and length <= SHORT_LENGTH
+        return (position, signature, size, is_short), encoded
 
     def keep(self, numbered: Numbered) -> None:
         """Record the number that ``take`` assigned to a signature."""
         position, signature, *_ = numbered
-        self._ring[position] = id(signature)
-        self.known[id(signature)] = numbered
+        self._ring[position] = signature.identity
+        self.known[signature.identity] = numbered
         self._defined += 1
