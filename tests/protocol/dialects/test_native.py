@@ -213,6 +213,15 @@ def test_an_operation_with_a_known_signature_takes_about_ten_bytes() -> None:
     assert len(native.encode_batch(0, tasks)) / 256 < 12
 
 
+@pytest.mark.parametrize("length", [1, 2, 15, 16, 256])
+def test_ids_are_encoded_together_as_they_are_one_by_one(length: int) -> None:
+    calls = [(place, 70_000 + place, 2**40) for place in range(length)]
+    drop = native.encode_drop([7, 8])
+    tasks: list[native.EncodedTask] = [*calls, drop, drop, *calls[::-1]]
+    alone = [msgpack.packb(task) if isinstance(task, tuple) else task for task in tasks]
+    assert native.encode_batch(5, tasks) == native.encode_batch(5, alone)
+
+
 def test_a_chunk_is_a_fixed_header_and_raw_bytes() -> None:
     frame = native.chunk_head(7, 2**40) + b"payload"
     assert frame[:24] == struct.pack(">BBHIQQ", 3, 0, 0, 0, 7, 2**40)
