@@ -18,6 +18,7 @@ from burn_remote_protocol.links.websocket.frames import (
     CONTROL_BIT,
     FINAL_BIT,
     LENGTH_16,
+    LENGTH_64,
     MASK_BIT,
     OPCODE_BITS,
 )
@@ -28,6 +29,10 @@ __all__ = ["BulkReader"]
 # Read at once: the header of a large frame and the head of its message, so that the rest is read
 # straight into its place. Bytes of the rest that are read too early are copied.
 HEADERS_BYTES: Final = 48
+
+# The first bytes of an unmasked message of 64 KiB or more, whose length follows in 64 bits.
+_LARGE: Final = bytes((FINAL_BIT | BINARY, LENGTH_64))
+_HEADER_64_BYTES: Final = 10
 
 
 class BulkReader:
@@ -61,6 +66,27 @@ class BulkReader:
         self, head_bytes: int, place: Place, check: Callable[[], None]
     ) -> tuple[bytes, memoryview]:
         """Receive one message; see ``BulkSource``."""
+        head, size = self._read_head(head_bytes, check)
+        rest = place(head, size)
+        if len(rest) != size:
+            raise LimitExceeded(
+                "bytes in one message", seen=len(head) + size, allowed=len(head) + len(rest)
+            )
+        self._fill(rest, check)
+        return head, rest
+
+    def _read_head(self, head_bytes: int, check: Callable[[], None]) -> tuple[bytes, int]:
+        """Read up to the head of the next message; return it and how many bytes follow it."""
+        if not self._early:
+            self._early = bytes(self._room[: self._receive(self._room, check, whole=False)])
+        early = self._early
+        # The header and the head of a large message usually arrive together.
+        start = _HEADER_64_BYTES + head_bytes
+        if len(early) >= start and early.startswith(_LARGE):
+            length = int.from_bytes(early[2:_HEADER_64_BYTES], "big")
+            if length >= head_bytes:
+                self._early = early[start:]
+                return early[_HEADER_64_BYTES:start], length - head_bytes
         while True:
             first, length = self._read_header(check)
             if first & CONTROL_BIT:
@@ -74,13 +100,7 @@ class BulkReader:
                     f"a bulk message begins with 0x{first:02x}; it must be binary and one fragment"
                 )
             head = self._read(min(length, head_bytes), check)
-            rest = place(head, length - len(head))
-            if len(rest) != length - len(head):
-                raise LimitExceeded(
-                    "bytes in one message", seen=length, allowed=len(head) + len(rest)
-                )
-            self._fill(rest, check)
-            return head, rest
+            return head, length - len(head)
 
     def _read_header(self, check: Callable[[], None]) -> tuple[int, int]:
         first, length = self._read(2, check)

@@ -19,6 +19,7 @@ __all__ = [
     "FINAL_BIT",
     "LENGTH_16",
     "LENGTH_16_LIMIT",
+    "LENGTH_64",
     "MASK_BIT",
     "MAX_OPCODE",
     "OPCODE_BITS",
