@@ -63,6 +63,14 @@ class TimedQueue(Generic[T]):
             if not self._has_news.acquire(timeout=left):
                 return self.get_nowait()
 
+    def wait(self, timeout_seconds: float) -> bool:
+        """Wait for an item, without removing it; return ``False`` at the timeout."""
+        deadline = self._clock() + timeout_seconds
+        while not self._items:
+            if not self._has_news.acquire(timeout=max(0.0, deadline - self._clock())):
+                return bool(self._items)
+        return True
+
     def get_nowait(self) -> T:
         """Remove and return the first item. Raises ``queue.Empty``."""
         try:

@@ -76,3 +76,29 @@ def test_no_item_of_several_producers_is_lost() -> None:
     found = [queue.get(PATIENCE_SECONDS) for _ in range(4000)]
     assert sorted(found) == list(range(4000))
     assert queue.empty()
+
+
+def test_a_wait_for_an_item_leaves_it_in_the_queue() -> None:
+    queue: TimedQueue[int] = TimedQueue()
+    assert not queue.wait(0.0)
+    found: list[bool] = []
+    waiting = threading.Thread(target=lambda: found.append(queue.wait(PATIENCE_SECONDS)))
+    waiting.start()
+    queue.put(7)
+    waiting.join(PATIENCE_SECONDS)
+    assert found == [True]
+    assert queue.wait(0.0)
+    assert queue.get_nowait() == 7
+    assert not queue.wait(0.0)
+
+
+def test_a_wait_of_a_thread_that_did_not_run_for_longer_than_the_timeout_ends() -> None:
+    queue: TimedQueue[int] = TimedQueue(map(float, itertools.count(0, 10)).__next__)
+    ended = threading.Event()
+
+    def wait() -> None:
+        assert not queue.wait(1.0)
+        ended.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    assert ended.wait(PATIENCE_SECONDS)

@@ -25,7 +25,7 @@ again.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 from xxhash import xxh3_64, xxh3_64_digest, xxh64, xxh64_digest
@@ -313,6 +313,17 @@ class CheckedSender:
 
     def send_parts(self, head: bytes, payload: memoryview) -> None:
         self._sender.send_parts(self._checks.seal_parts(head, payload), payload)
+
+    @property
+    def accepts(self) -> bool:
+        return self._sender.accepts
+
+    def begin(self, frames: Sequence[tuple[bytes, memoryview]]) -> bool:
+        seal = self._checks.seal_parts
+        return self._sender.begin([(seal(head, payload), payload) for head, payload in frames])
+
+    def finish(self) -> None:
+        self._sender.finish()
 
     def close(self) -> None:
         self._sender.close()

@@ -230,6 +230,23 @@ class FrameSender(Protocol):
         """
         ...
 
+    @property
+    def accepts(self) -> bool:
+        """Whether no earlier frame waits to be sent, so that ``begin`` may be called."""
+        ...
+
+    def begin(self, frames: Sequence[tuple[bytes, memoryview]]) -> bool:
+        """Send frames in two parts, as far as that needs no wait; return whether that is all.
+
+        ``finish`` and later frames send the rest first, so the payloads must not change until then.
+        Raises ``ConnectionLost``; so does the next call.
+        """
+        ...
+
+    def finish(self) -> None:
+        """Wait until what ``begin`` left is sent. Raises ``ConnectionLost``."""
+        ...
+
     def close(self) -> None:
         """End the sending once all earlier frames are sent; the link may end with it."""
         ...

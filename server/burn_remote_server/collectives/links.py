@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from burn_remote_protocol.errors import ConnectionLost
@@ -72,7 +72,7 @@ class Incoming(Protocol):
 
 
 class Outgoing(Protocol):
-    """The link to the next member. One thread sends."""
+    """The link to the next member. One thread sends at a time."""
 
     def send(self, message: BeginCollective | GroupBroken | None) -> None:
         """Send a message, or a heartbeat. Raises ``ConnectionLost``."""
@@ -80,6 +80,23 @@ class Outgoing(Protocol):
 
     def send_piece(self, piece: Piece) -> None:
         """Send elements. Raises ``ConnectionLost``."""
+        ...
+
+    @property
+    def accepts(self) -> bool:
+        """Whether nothing sent earlier waits, so that ``begin`` may be called."""
+        ...
+
+    def begin(self, items: Sequence[BeginCollective | Piece]) -> bool:
+        """Send as far as that needs no wait; return whether that is all.
+
+        ``finish``, or the next message, sends the rest. Raises ``ConnectionLost``; so does the next
+        call.
+        """
+        ...
+
+    def finish(self) -> None:
+        """Wait until what ``begin`` left is sent. Raises ``ConnectionLost``."""
         ...
 
     def close(self) -> None:
@@ -123,6 +140,20 @@ class MemoryPipe:
 
     def send_piece(self, piece: Piece) -> None:
         self._items.put(piece)
+
+    @property
+    def accepts(self) -> bool:
+        return True
+
+    def begin(self, items: Sequence[BeginCollective | Piece]) -> bool:
+        if self._is_closed:
+            raise ConnectionLost("the member left")
+        for item in items:
+            self._items.put(item)
+        return True
+
+    def finish(self) -> None:
+        """Do nothing: ``begin`` leaves nothing."""
 
     def drop_pieces(self) -> None:
         """Keep only the messages, for a next member that links itself later.

@@ -130,12 +130,17 @@ class Member:
         # left.
         self._kept: Final[deque[BeginCollective | Piece]] = deque()
         self._announces = False
+        # The announcement that leaves with the first piece, or before this member waits.
+        self._unsent_announcement: BeginCollective | None = None
+        # The worker waits for the previous member's messages and must be woken for a collective.
+        self._is_listening = False
         # The collective that this member has begun, until the previous member has announced it too.
         self._unagreed: BeginCollective | None = None
         self._heard = time.monotonic()
-        # The time from which the previous member counts as failed although it is alive, and why.
+        # The time from which the previous member counts as failed although it is alive, and what it
+        # did not do within how many seconds.
         self._late_at = float("inf")
-        self._late_reason = ""
+        self._late_for: tuple[str, float] = ("", 0.0)
         self._sender: Final = Sender(
             spec.bound_seconds / BEATS_PER_BOUND, f"member-{spec.rank}-send"
         )
@@ -169,9 +174,11 @@ class Member:
                     self._announce(job)
                 broken = None
             self._changed.notify_all()
+            is_listening = self._is_listening
         if broken is not None:
             self._fail_job(job, broken)
-        self._wake()
+        if is_listening:  # waking a worker that is busy would be a system call for nothing
+            self._wake()
 
     def announce_ahead(self) -> None:
         """Announce each collective as soon as it is submitted, from now on."""
@@ -186,7 +193,7 @@ class Member:
         begun = BeginCollective(
             job.sequence, call.digest(job.sequence), call.describe()[:MAX_REASON]
         )
-        self.send(begun)
+        self._sender.send(begun, 0, self.check)
 
     def reject(self, sequence: int, reason: str) -> None:
         """Report to all members that this one cannot carry out a collective."""
@@ -295,8 +302,20 @@ class Member:
         """Note that the link to the next member broke."""
         self.lost(self._next, reason)
 
-    def send(self, item: BeginCollective | Piece, scratch_bytes: int = 0) -> None:
-        """Queue a message or a piece; wait while too much scratch memory is queued."""
+    def send(
+        self, item: BeginCollective | Piece, scratch_bytes: int = 0, *, directly: bool = False
+    ) -> None:
+        """Send a message or a piece; wait while too much scratch memory is queued.
+
+        ``directly``: in this thread if possible, which is the worker's. Otherwise, the sender's
+        thread sends, while the caller goes on.
+        """
+        announcement, self._unsent_announcement = self._unsent_announcement, None
+        items = (item,) if announcement is None else (announcement, item)
+        if directly and self.may_send(item.sequence) and self._sender.begin(items, self):
+            return
+        if announcement is not None:
+            self._sender.send(announcement, 0, self.check)
         self._sender.send(item, scratch_bytes, self.check)
 
     def may_send(self, sequence: int) -> bool:
@@ -450,11 +469,23 @@ class Member:
                 self.check()
                 if not is_over():
                     self._changed.wait(seconds)
-        elif self._incoming.wait(seconds):
+        elif self._listen(seconds, is_over):
             self._take_idle_message()
         else:
             self._check_silence()
         self.check()
+
+    def _listen(self, seconds: float, is_over: Callable[[], bool]) -> bool:
+        """Wait until a message of the previous member may have arrived."""
+        assert self._incoming is not None
+        with self._lock:  # ``submit`` either adds its job before this, or wakes this thread
+            self._is_listening = True
+            if is_over():
+                seconds = 0.0
+        try:
+            return self._incoming.wait(seconds)
+        finally:
+            self._is_listening = False
 
     def wake(self) -> None:
         """Make ``serve_links`` return."""
@@ -510,12 +541,14 @@ class Member:
     def _expect(self, what: str, seconds: float) -> None:
         """Let the previous member count as failed unless it acts within ``seconds``."""
         self._late_at = time.monotonic() + seconds
-        self._late_reason = f"it is alive, but {what} within {seconds:g} seconds"
+        self._late_for = what, seconds
 
     def _check_late(self) -> None:
         if time.monotonic() > self._late_at:
             self._late_at = float("inf")
-            self.lost(self._previous, self._late_reason, self._done)
+            what, seconds = self._late_for
+            reason = f"it is alive, but {what} within {seconds:g} seconds"
+            self.lost(self._previous, reason, self._done)
             self.check()
 
     # -- one collective -----------------------------------------------------------------------
@@ -560,7 +593,7 @@ class Member:
     def _begin(self, sequence: int, digest: bytes, own: str, *, is_announced: bool = False) -> None:
         begun = BeginCollective(sequence, digest, own[:MAX_REASON])
         if not is_announced:
-            self.send(begun)
+            self._unsent_announcement = begun
         self._unagreed = begun
 
     def await_agreement(self) -> None:
@@ -570,6 +603,9 @@ class Member:
         because the next member reads them only after it has begun the same collective. Raises
         ``GroupIsBroken``.
         """
+        announcement, self._unsent_announcement = self._unsent_announcement, None
+        if announcement is not None:
+            self.send(announcement, directly=True)
         unagreed = self._unagreed
         if unagreed is None:
             return

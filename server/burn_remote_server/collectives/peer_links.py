@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from burn_remote_protocol.collectives import GroupSpec, link_id, link_proof
@@ -58,6 +58,8 @@ T = TypeVar("T")
 
 # How long a receiving thread waits for bytes before it checks whether the group is broken.
 SILENCE_SECONDS: Final = 0.1
+# The most bytes of a message that is not a piece.
+MAX_MESSAGE_BYTES: Final = 8 * 1024
 _NOTHING: Final = memoryview(b"")
 _ALIVE: Final = encode_frame(Acknowledged(0))
 
@@ -74,6 +76,23 @@ class PeerOutgoing:
     def send_piece(self, piece: Piece) -> None:
         self._sender.send_parts(piece_head(piece.sequence, piece.offset), piece.elements)
 
+    @property
+    def accepts(self) -> bool:
+        return self._sender.accepts
+
+    def begin(self, items: Sequence[BeginCollective | Piece]) -> bool:
+        return self._sender.begin(
+            [
+                (piece_head(item.sequence, item.offset), item.elements)
+                if isinstance(item, Piece)
+                else (encode_frame(item), _NOTHING)
+                for item in items
+            ]
+        )
+
+    def finish(self) -> None:
+        self._sender.finish()
+
     def close(self) -> None:
         self._sender.close()
 
@@ -86,18 +105,20 @@ class PeerIncoming:
     def __init__(self, link: BlockingLink) -> None:
         self._link: Final = link
         self._source: Final = bulk_link(link).bulk_reader(SILENCE_SECONDS)
+        self._piece: tuple[int, int] | None = None  # of the message that is being received
 
     def receive(self, place: Place, check: Callable[[], None]) -> Message:
         def choose(head: bytes, size: int) -> memoryview:
-            piece = open_piece(head)
-            return _NOTHING if piece is None else place(*piece, size)
+            self._piece = piece = open_piece(head)
+            if piece is not None:
+                return place(*piece, size)
+            return memoryview(bytearray(size)) if size <= MAX_MESSAGE_BYTES else _NOTHING
 
         # A piece is received in two parts: its head, and its elements in memory that ``choose``
         # returns. Other messages are divided at the same place, and their parts are joined again.
-        head, rest = self._source.receive(PIECE_HEAD_BYTES, _whole(choose), check)
-        piece = open_piece(head)
-        if piece is not None:
-            return Piece(*piece, rest)
+        head, rest = self._source.receive(PIECE_HEAD_BYTES, choose, check)
+        if self._piece is not None:
+            return Piece(*self._piece, rest)
         message = decode_frame(head + rest)
         if isinstance(message, Acknowledged):
             return None
@@ -122,19 +143,6 @@ class PeerIncoming:
 
     def close(self) -> None:
         self._link.close()
-
-
-# The most bytes of a message that is not a piece.
-MAX_MESSAGE_BYTES: Final = 8 * 1024
-
-
-def _whole(choose: Callable[[bytes, int], memoryview]) -> Callable[[bytes, int], memoryview]:
-    def place(head: bytes, size: int) -> memoryview:
-        if open_piece(head) is None and size <= MAX_MESSAGE_BYTES:
-            return memoryview(bytearray(size))
-        return choose(head, size)
-
-    return place
 
 
 class Dialler:

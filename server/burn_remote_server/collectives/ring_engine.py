@@ -31,6 +31,9 @@ from burn_remote_server.collectives.ring_schedule import (
 
 __all__ = ["RingEngine"]
 
+# The worker itself sends the elements of calls up to this size. A larger call takes long enough for
+# sending and receiving to overlap, in two threads.
+DIRECT_BYTES: Final = 2 * 2**20
 # How many calls' plans are kept, and the most actions of such a plan, of up to 500 bytes each.
 MAX_PLANS: Final = 32
 MAX_KEPT_ACTIONS: Final = 256
@@ -96,6 +99,7 @@ class _Plan:
             else None
         )
         total = sum(spec.nbytes for spec in packed.specs)
+        self.is_small: Final = total <= DIRECT_BYTES
         self.arriving_bytes: Final = min(CHUNK_BYTES, total) if packed.kind.reduces else 0
         first = [*islice(self._schedule(), MAX_KEPT_ACTIONS + 1)]
         self.is_kept: Final = len(first) <= MAX_KEPT_ACTIONS
@@ -161,7 +165,7 @@ class _Execution:
     def _send(self, elements: memoryview, scratch_bytes: int = 0) -> None:
         piece = Piece(self._sequence, self._sent, elements)
         self._sent += len(elements)
-        self._member.send(piece, scratch_bytes)
+        self._member.send(piece, scratch_bytes, directly=self._plan.is_small)
 
     def _receive(self, action: Receive) -> None:
         size = action.length * self._itemsize

@@ -21,6 +21,8 @@ from burn_remote_protocol.links.checksummed_links import (
 )
 from burn_remote_protocol.links.interface import AsyncLink, FrameSender, Request
 from burn_remote_protocol.links.transport_registry import connect, listen
+from burn_remote_protocol.links.websocket.frame_sender import LoopSender
+from support.waiting import wait_until
 
 HEAD = 5
 PATIENCE_SECONDS = 5.0
@@ -204,3 +206,50 @@ def test_the_receiver_can_still_be_heard(ends: Any) -> None:
     with pytest.raises(ConnectionLost):
         source.receive(HEAD, into(bytearray()), nothing)
     assert sender is not None
+
+
+def test_frames_that_were_begun_come_before_later_ones(ends: Any) -> None:
+    sender, _, source = ends
+    large = memoryview(bytes(range(256)) * (40 * 2**20 // 256))  # more than the system buffers
+    assert sender.accepts
+    is_all = sender.begin([(b"head0", memoryview(b"")), (b"head1", large)])
+
+    def send() -> None:
+        sender.send_parts(b"head2", large)
+        sender.send(b"head3")
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    received = [
+        source.receive(HEAD, lambda _, size: memoryview(bytearray(size)), nothing) for _ in range(4)
+    ]
+    sending.join(PATIENCE_SECONDS)
+    assert [head for head, _ in received] == [b"head%d" % place for place in range(4)]
+    assert [rest == large for _, rest in received] == [False, True, True, False]
+    assert is_all == isinstance(sender, LoopSender)
+
+
+def test_a_begun_frame_is_finished_while_the_receiver_reads(ends: Any) -> None:
+    sender, _, source = ends
+    large = memoryview(bytes(40 * 2**20))
+    is_all = sender.begin([(b"begun", large)])
+    assert is_all == isinstance(sender, LoopSender)  # the event loop sends the rest itself
+    assert not sender.accepts
+    finishing = threading.Thread(target=sender.finish)
+    finishing.start()
+    head, rest = source.receive(HEAD, lambda _, size: memoryview(bytearray(size)), nothing)
+    finishing.join(PATIENCE_SECONDS)
+    wait_until(lambda: sender.accepts)
+    assert (head, rest == large) == (b"begun", True)
+
+
+def test_each_call_reports_that_the_rest_of_a_frame_is_lost(ends: Any) -> None:
+    sender, link, _ = ends
+    link.close()
+    large = memoryview(bytes(40 * 2**20))
+    with pytest.raises(ConnectionLost):
+        for _ in range(1000):
+            sender.begin([(b"begun", large)])
+            sender.send(b"next")
+    with pytest.raises(ConnectionLost):
+        sender.send(b"another")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -354,3 +354,96 @@ def test_elements_are_sent_before_the_previous_member_has_begun() -> None:
     assert not slot.arrived()
     ring.abandon("the test is over")
     assert ended.wait(PATIENCE_SECONDS)
+
+
+class CountingPipe(MemoryPipe):
+    """A pipe that counts how often its receiver was woken, and records what was begun.
+
+    Its receiver waits until a message or a ``wake`` comes, and not for a slice of time only.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wakes = 0
+        self.is_waiting = threading.Event()
+        self.begun: list[list[type]] = []
+
+    def wait(self, timeout_seconds: float) -> bool:
+        if timeout_seconds:
+            self.is_waiting.set()
+        return super().wait(timeout_seconds and PATIENCE_SECONDS)
+
+    def wake(self) -> None:
+        self.wakes += 1
+        super().wake()
+
+    def begin(self, items: Sequence[BeginCollective | Piece]) -> bool:
+        self.begun.append([type(item) for item in items])
+        return super().begin(items)
+
+
+@pytest.fixture
+def lone() -> Iterator[tuple[Member, CountingPipe, CountingPipe]]:
+    """One of two members, and its links from and to the other one, which the test plays."""
+    incoming, outgoing, ended = CountingPipe(), CountingPipe(), threading.Event()
+    spec = GroupSpec(bytes(32), 0, ("ws://a:1", "ws://b:1"), 60.0)
+    ring = Member(
+        spec, NumpyBackend(), RingEngine, lambda _: incoming, Counters(),
+        Members.setting(ended), 60.0,
+    )  # fmt: skip
+    ring.attach(outgoing)
+    ring.start()
+    yield ring, incoming, outgoing
+    ring.abandon("the test is over")
+    assert ended.wait(PATIENCE_SECONDS)
+
+
+def issued(ring: Member, sequence: int) -> InFlight:
+    slot = InFlight(VECTOR, PATIENCE_SECONDS)
+    ring.submit(Job(sequence, SUM, [Lent(vector(0))], [slot], [1]))
+    return slot
+
+
+def nowhere(sequence: int, offset: int, size: int) -> memoryview:
+    return memoryview(b"")
+
+
+def test_a_new_collective_wakes_its_member_only_if_it_waits_for_one(
+    lone: tuple[Member, CountingPipe, CountingPipe],
+) -> None:
+    ring, incoming, outgoing = lone
+    assert incoming.is_waiting.wait(PATIENCE_SECONDS)
+    before = incoming.wakes
+    slots = [issued(ring, 0)]
+    assert isinstance(outgoing.receive(nowhere, lambda: None), BeginCollective)
+    assert incoming.wakes == before + 1
+    # Now the member waits for the other one's announcement.
+    slots += [issued(ring, sequence) for sequence in range(1, 4)]
+    assert incoming.wakes == before + 1
+    half = 2000
+    for sequence in range(4):
+        incoming.send(BeginCollective(sequence, SUM.digest(sequence), SUM.describe()))
+        for offset in (0, half):
+            incoming.send_piece(Piece(sequence, offset, memoryview(bytes(half))))
+    for slot in slots:
+        assert slot.array().shape == (1000,)
+
+
+def test_an_announcement_leaves_together_with_the_first_elements(
+    lone: tuple[Member, CountingPipe, CountingPipe],
+) -> None:
+    ring, _, outgoing = lone
+    issued(ring, 0)
+    for kind in (BeginCollective, Piece):
+        assert isinstance(outgoing.receive(nowhere, lambda: None), kind)
+    assert outgoing.begun == [[BeginCollective, Piece]]
+
+
+def test_a_member_without_elements_of_its_own_announces_before_it_waits(
+    lone: tuple[Member, CountingPipe, CountingPipe],
+) -> None:
+    ring, _, outgoing = lone
+    call = CollectiveCall(Kind.BROADCAST, (VECTOR,), root=1)
+    ring.submit(Job(0, call, [], [InFlight(VECTOR, PATIENCE_SECONDS)], [1]))
+    assert isinstance(outgoing.receive(nowhere, lambda: None), BeginCollective)
+    assert outgoing.begun == [[BeginCollective]]

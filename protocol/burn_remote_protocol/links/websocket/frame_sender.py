@@ -13,7 +13,7 @@ import select
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from burn_remote_protocol.errors import ConnectionLost
@@ -41,30 +41,54 @@ class SocketSender:
         self._poll.register(self._socket, select.POLLOUT)
         self._peer: Final = peer
         self._check: Final = check
+        # What the system has not accepted of the frames that were begun.
+        self._unsent: Final[list[bytes | memoryview]] = []
 
     def send(self, frame: bytes) -> None:
         self.send_parts(frame, _EMPTY)
 
     def send_parts(self, head: bytes, payload: memoryview) -> None:
-        size = len(payload)
-        head = frame_header(FINAL_BIT | BINARY, len(head) + size) + head
-        unsent = [memoryview(head), payload]
+        self.finish()
+        if not self.begin([(head, payload)]):
+            self.finish()
+
+    @property
+    def accepts(self) -> bool:
+        return not self._unsent
+
+    def begin(self, frames: Sequence[tuple[bytes, memoryview]]) -> bool:
+        unsent = self._unsent
+        for head, payload in frames:
+            size = len(payload)
+            unsent.append(frame_header(FINAL_BIT | BINARY, len(head) + size) + head)
+            if size:
+                unsent.append(payload)
+        return self._write()
+
+    def finish(self) -> None:
+        while self._unsent and not self._write():
+            if not self._poll.poll(SEND_SLICE_SECONDS * 1000):
+                self._check()
+
+    def _write(self) -> bool:
+        """Write until all is sent or the system accepts no more; return whether all is sent."""
+        unsent = self._unsent
         while unsent:
             try:
                 count = self._socket.sendmsg(unsent)
             except BlockingIOError:
-                if not self._poll.poll(SEND_SLICE_SECONDS * 1000):
-                    self._check()
-                continue
+                return False
             except OSError as error:
                 reason = error.strerror or error
                 raise ConnectionLost(f"the connection to {self._peer} broke: {reason}") from error
             while unsent and count >= len(unsent[0]):
                 count -= len(unsent.pop(0))
             if count:
-                unsent[0] = unsent[0][count:]
+                unsent[0] = memoryview(unsent[0])[count:]
+        return True
 
     def close(self) -> None:
+        self._unsent.clear()  # it refers to memory of tensors
         # The end of the stream follows what was sent. The event loop still reads: if it closed a
         # socket with unread bytes, the peer could lose the last frames.
         with contextlib.suppress(OSError):
@@ -95,6 +119,18 @@ class LoopSender:
     def send_parts(self, head: bytes, payload: memoryview) -> None:
         self._await(QUEUED_FRAMES - 1)
         self._put(head, payload)
+
+    @property
+    def accepts(self) -> bool:
+        return not self._unsent
+
+    def begin(self, frames: Sequence[tuple[bytes, memoryview]]) -> bool:
+        for head, payload in frames:
+            self._put(head, payload)
+        return True
+
+    def finish(self) -> None:
+        """Do nothing: the event loop sends all frames, and the next one reports a failure."""
 
     def close(self) -> None:
         with self._changed:
