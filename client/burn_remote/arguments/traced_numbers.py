@@ -114,7 +114,7 @@ class NumberProgram:
         """
         try:
             return function(*map(untraced, operands))
-        except Exception as error:
+        except Exception as error:  # an operand's own method may raise anything
             if not self._is_finished:
                 places = tuple([self._place(operand) for operand in operands])
                 failing = partial(_failure, function)
@@ -186,7 +186,7 @@ def _failure(function: Callable[..., Any], *operands: Any) -> object:
     """Return the description of the error that a function raises, or ``None``."""
     try:
         function(*operands)
-    except Exception as error:
+    except Exception as error:  # an operand's own method may raise anything
         return _described(error)
     return None
 

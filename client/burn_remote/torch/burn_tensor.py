@@ -101,7 +101,7 @@ class BurnTensor(torch.Tensor):
             if handler is None:
                 handler = resolve(func)
             return handler(args, kwargs or {})
-        except Exception as error:
+        except Exception as error:  # PyTorch programs expect RuntimeError
             if _graph_task() != -1:
                 return _postponed(as_runtime_error(error), func, args, kwargs or {})
             translated = as_runtime_error(error)

@@ -242,7 +242,7 @@ def _factory(func: Any) -> Any:
         handler = HANDLERS.get(func) or resolve(func)
         try:
             return handler(args, kwargs)
-        except Exception as error:
+        except Exception as error:  # PyTorch programs expect RuntimeError
             translated = as_runtime_error(error)
             if translated is error:
                 raise

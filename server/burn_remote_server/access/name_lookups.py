@@ -86,7 +86,7 @@ def _look_up(host: str, port: int) -> asyncio.Future[list[str]]:
         found: list[str] | Exception
         try:
             found = addresses_of(host, port)
-        except Exception as error:
+        except Exception as error:  # whatever the resolver raises
             found = error
         with contextlib.suppress(RuntimeError):  # the event loop is closed
             loop.call_soon_threadsafe(deliver, found)

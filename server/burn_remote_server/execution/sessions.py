@@ -300,7 +300,7 @@ class Session:
             call(*arguments)
         except BurnRemoteError as error:
             self.error = self.error or error
-        except Exception as error:
+        except Exception as error:  # a defect ends this session, and no other
             self._fail(error)
         finally:
             self.engine.tasks = ()  # tasks may refer to uploaded elements

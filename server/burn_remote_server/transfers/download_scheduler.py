@@ -152,6 +152,6 @@ async def _logged(download: _Download) -> None:
     """Run a download; after an unexpected exception only its tensor fails."""
     try:
         await download.fetch()
-    except Exception as error:
+    except Exception as error:  # a defect: whoever waits for the tensor needs its failure
         logger.exception("fetch failed unexpectedly")
         download.slot.fail(TransferFailed(f"the server failed: {type(error).__name__}: {error}"))

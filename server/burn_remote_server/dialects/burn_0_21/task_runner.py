@@ -93,7 +93,7 @@ class TaskRunner:
                     raise task.error
                 else:
                     handle(task)
-            except Exception as error:
+            except Exception as error:  # the client needs a response to each task
                 self._give_up(task, error)
 
     def handle(self, task: Any) -> None:

@@ -197,7 +197,7 @@ class BlockProgram:
                 self._run_blocks(layout, schedule.steps, arrays, scratch)
             else:
                 self._run_kernels(layout, schedule.steps, arrays, scratch, kernels)
-        except Exception as error:
+        except Exception as error:  # of any kernel, also MemoryError
             overwritten = tuple(place for place in taken if place >= 0)
             if overwritten:
                 raise OverwrittenInputs(overwritten) from error
