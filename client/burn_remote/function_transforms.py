@@ -311,7 +311,7 @@ def _tracked(tree: Any, tracked: list[Tensor], name: str) -> Any:
 
 
 def _conversion(tree: Any) -> str:
-    """Return how to make an argument without floating-point tensors one that has a gradient."""
+    """Return the advice for an argument without floating-point tensors."""
     if tensors_in(tree):
         return "convert it with x.astype(burn_remote.float32)"
     if any(isinstance(leaf, np.ndarray) for leaf in leaves(tree)):

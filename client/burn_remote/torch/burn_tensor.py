@@ -59,10 +59,10 @@ def set_dispatcher(handlers: dict[Any, Any], resolve: Any) -> None:
 
 
 class _Thread(threading.local):
-    """Whether PyTorch runs the backward passes that this thread starts in this thread.
+    """What a thread prepares once: PyTorch runs the backward passes that it starts in itself.
 
-    This lets errors name the line of the program, and devices have any index. Otherwise, PyTorch
-    would use its one worker thread for a backend in Python.
+    So errors name the line of the program, and devices may have any index. By default, PyTorch
+    uses one worker thread for all devices of a backend in Python.
     """
 
     is_ready = False

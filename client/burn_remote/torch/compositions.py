@@ -139,7 +139,10 @@ def _functional_rrelu(
     training: bool = False,
     generator: Any = None,
 ) -> tuple[Any, Any]:
-    """Return a leaky ReLU with random slopes, and the slopes; ``noise`` if they are not random."""
+    """Return a leaky ReLU, and the random slopes of its elements.
+
+    Outside of training, the slope is the mean of the bounds, and ``noise`` is returned unchanged.
+    """
     if not training:
         return functional.leaky_relu(x, (lower + upper) / 2), noise
     slopes = torch.where(x <= 0, torch.empty_like(x).uniform_(lower, upper), 1.0)
@@ -158,7 +161,7 @@ def _rrelu_in_place(x: Any, noise: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _resize(x: Any, size: Any, *, memory_format: Any = None) -> Any:
-    """Give a tensor another size, with the elements that lie there; further ones are 0."""
+    """Give a tensor another size over the same storage; elements beyond its end are 0."""
     size, known = tuple(size), geometry_of(x)
     if memory_format in (None, torch.preserve_format):
         if size == known.size:

@@ -34,7 +34,7 @@ def _once(name: str) -> Callable[..., None]:
 
 
 def _masked_fill(x: BurnTensor, mask: Any, value: Any) -> None:
-    """Fill the elements that the mask selects at one of their places at least."""
+    """Fill each element of the storage of which the mask selects at least one place."""
     once = without_repetition(x)
     repeated = [axis for axis, n in enumerate(once.shape) if n != x.shape[axis]]
     once.masked_fill_(mask.expand(x.shape).any(dim=repeated, keepdim=True), value)

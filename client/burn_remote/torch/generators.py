@@ -22,7 +22,7 @@ _Original: Final = torch.Generator
 
 
 class _Class(type(_Original)):  # type: ignore[misc]
-    """The class of ``Generator``: all of PyTorch's generators are instances of it."""
+    """The metaclass of ``Generator``: ``isinstance`` accepts all of PyTorch's generators."""
 
     def __instancecheck__(cls, x: Any) -> bool:
         return isinstance(x, _Original) if cls is Generator else super().__instancecheck__(x)

@@ -40,12 +40,12 @@ Series = dict[int, Callable[[Any], Any]]
 
 
 def _near(function: Callable[[int, Any], Any], border: float = _BORDER) -> Series:
-    """Return the series of a function of an order and of arguments from 0 to the border."""
+    """Return the series of a function for arguments from 0 to the border, by order."""
     return {order: lambda t, order=order: function(order, t * border) for order in (0, 1)}  # type: ignore[misc]
 
 
 def _far(function: Callable[[int, Any], Any], border: float = _BORDER) -> Series:
-    """Return the series of a function times the root of the argument, from the border on."""
+    """Return the series of ``function * sqrt(x)`` for arguments from the border on, by order."""
 
     def scaled(order: int, t: Any) -> Any:
         x = border / t

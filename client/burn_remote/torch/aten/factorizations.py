@@ -77,7 +77,7 @@ def lu_factor(
 
 
 def permutation_of(pivots: Tensor, rows: int) -> Tensor:
-    """Return which row of the matrix is each row of its factors: [..., rows]."""
+    """Return the row of the matrix that each row of the factors stands for: [..., rows]."""
     batch = pivots.shape[:-1]
     places = br.arange(rows, dtype=br.int64, device=pivots.device)
     order = br.broadcast_to(places, (*batch, rows))

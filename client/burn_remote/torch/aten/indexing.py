@@ -270,7 +270,7 @@ def searchsorted(
         sorted_sequence = br.gather(sorted_sequence, sorted_sequence.ndim - 1, sorter)
     place: Any = "right" if right or side == "right" else "left"
     if sorted_sequence.ndim != 1:
-        # Every element is compared with every one of its sequence. A NaN belongs behind numbers.
+        # Compare each value with all elements of its sequence. NaN sorts behind all numbers.
         rows, wanted = br.expand_dims(sorted_sequence, -2), br.expand_dims(x, -1)
         behind = rows > wanted if place == "right" else rows >= wanted
         counts = br.sum(converted_to(br.logical_not(behind), br.int64), axis=-1)

@@ -1,7 +1,7 @@
 """Orthogonal polynomials of ``torch.special``.
 
 Those of Chebyshev have closed forms, so their degrees may be tensors. The others are computed by
-their recurrences, so their degrees must be numbers; others are not in the table.
+their recurrences, so their degrees must be numbers; overloads with tensors are not in the table.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ for _kind in _CHEBYSHEV:
         )
 
 
-# Name -> the polynomial of degree 1, and the next one of x, the last two and the last one's degree.
+# Name -> the polynomial of degree 1, and a function for the next polynomial: it takes x, the last
+# polynomial, the one before that, and the degree of the last one.
 _RECURRENCES: Final[dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]]] = {
     "hermite_polynomial_h": (lambda x: x * 2, lambda x, p, q, k: x * p * 2 - q * (2 * k)),
     "hermite_polynomial_he": (lambda x: x, lambda x, p, q, k: x * p - q * k),
