@@ -219,7 +219,9 @@ def header_of(
     entries: dict[str, Any] = {}
     if metadata:
         if any(not isinstance(one, str) for pair in metadata.items() for one in pair):
-            raise InvalidCheckpoint(f"metadata maps texts to texts, unlike {shown(metadata)}")
+            raise InvalidCheckpoint(
+                f"metadata maps texts to texts, unlike {shown(metadata)}; convert them by str()"
+            )
         entries[METADATA] = {**metadata}
     stored: list[StoredTensor] = []
     offset = 0

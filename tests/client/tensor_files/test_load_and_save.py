@@ -98,6 +98,14 @@ def test_safetensors_files_have_their_options(local: br.Device, tmp_path: Path) 
     assert nested["a"]["b"].dtype is br.float64
 
 
+def test_the_device_may_be_named_as_in_pytorch(tmp_path: Path, local: br.Device) -> None:
+    load: Any = br.load
+    br.save(tmp_path / "x.npy", br.ones((2,), device=local))
+    assert load(tmp_path / "x.npy", map_location=local).device == local
+    with pytest.raises(br.ArgumentMismatch, match=r"no argument strict=; .* like=weights"):
+        load(tmp_path / "x.npy", device=local, strict=False)
+
+
 def test_progress_of_numpys_files_reaches_all_bytes(local: br.Device, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
 
