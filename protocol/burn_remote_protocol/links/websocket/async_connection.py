@@ -52,6 +52,12 @@ from burn_remote_protocol.links.interface import (
     Memory,
     short_reason,
 )
+from burn_remote_protocol.links.receive_limits import (
+    MIN_BYTES_PER_SECOND,
+    UNCOUNTED_BYTES,
+    ReceiveBudget,
+    ThroughputWatchdog,
+)
 from burn_remote_protocol.links.websocket.frame_parser import FrameParser
 from burn_remote_protocol.links.websocket.frames import (
     BINARY,
@@ -61,12 +67,6 @@ from burn_remote_protocol.links.websocket.frames import (
     frame_header,
 )
 from burn_remote_protocol.links.websocket.keepalive import PART_BYTES
-from burn_remote_protocol.links.websocket.receive_limits import (
-    MIN_BYTES_PER_SECOND,
-    UNCOUNTED_BYTES,
-    ReceiveBudget,
-    ThroughputWatchdog,
-)
 from burn_remote_protocol.links.websocket.receive_turns import BYTES_AT_ONCE, receive_turns
 
 __all__ = ["DirectClientConnection", "DirectConnection", "DirectServerConnection", "Keepalive"]

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 import pytest
 
 from burn_remote_protocol.errors import ConnectionLost
-from burn_remote_protocol.links.websocket.async_connection import DirectServerConnection
-from burn_remote_protocol.links.websocket.receive_limits import (
+from burn_remote_protocol.links.receive_limits import (
     COPIES,
     MIN_BYTES_PER_SECOND,
     UNCOUNTED_BYTES,
     ReceiveBudget,
     ThroughputWatchdog,
 )
+from burn_remote_protocol.links.websocket.async_connection import DirectServerConnection
 from support.link_servers import link_server
 
 MIB = 2**20
