@@ -11,7 +11,7 @@ import re
 import threading
 from dataclasses import replace
 from typing import Final, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.links.addresses import DEFAULT_PORT, names_scheme, parse_address
@@ -73,9 +73,8 @@ def normal_address(address: str) -> str:
 
 def with_token(address: str, token: str) -> str:
     """Return a normal address with a token in its path, for dialects without token messages."""
-    parts = urlsplit(address)
-    path = f"/token/{quote(token, safe='')}{parts.path}"
-    return f"{parts.scheme}://{parts.netloc}{path}"
+    parsed = parse_address(address)
+    return replace(parsed, path=f"/token/{quote(token, safe='')}{parsed.path}").uri
 
 
 def address_to_id(address: str) -> int:

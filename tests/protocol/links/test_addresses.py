@@ -228,3 +228,85 @@ def test_a_token_is_decoded_once() -> None:
 def test_schemes_that_people_confuse_with_ours_are_known_by_name() -> None:
     assert all(map(names_scheme, ["ws", "WSS", "http", "https", "tcp", "grpc"]))
     assert not any(map(names_scheme, ["", "gpu-box", "ws:", "wss-box"]))
+
+
+NODE = "ae58ff8833241ac82d6ff7611046ed67b5072d142c588d0063e942d9a75502b6"
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        (f"iroh://{NODE}", Address("iroh", NODE, 0)),
+        (f"iroh://{NODE.upper()}/1/", Address("iroh", NODE, 0, "/1")),
+        (
+            f"iroh://{NODE}?addr=127.0.0.1:4433",
+            Address("iroh", NODE, 0, direct=("127.0.0.1:4433",)),
+        ),
+        (
+            f"iroh://{NODE}/1?addr=10.0.0.7:1&addr=[2001:db8:0::7]:2&addr=10.0.0.7:1",
+            Address("iroh", NODE, 0, "/1", direct=("10.0.0.7:1", "[2001:db8::7]:2")),
+        ),
+        (
+            f"iroh://{NODE}?relay=https://relay.example.com",
+            Address("iroh", NODE, 0, relay="https://relay.example.com"),
+        ),
+    ],
+)
+def test_an_iroh_address_names_a_key_and_the_ways_to_it(text: str, address: Address) -> None:
+    assert parse_address(text) == address
+    assert parse_address(address.uri) == address
+    assert address.secure
+
+
+def test_a_route_of_an_iroh_address_comes_before_the_ways_to_it() -> None:
+    joined = parse_address(f"iroh://{NODE}/1?addr=10.0.0.7:1").joined("/session")
+    assert joined.uri == f"iroh://{NODE}/1/session?addr=10.0.0.7:1"
+    assert str(joined) == f"iroh://{NODE}/1?addr=10.0.0.7:1"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("iroh://gpu-box", "64 hexadecimal digits"),
+        (f"iroh://{NODE}0", "64 hexadecimal digits"),
+        ("iroh://", "64 hexadecimal digits"),
+        (f"iroh://{NODE}:3000", "has no port"),
+        (f"iroh://{NODE}@10.0.0.7:1", "has no @"),
+        (f"iroh://{NODE}?addr=gpu-box:1", "not a numeric address"),
+        (f"iroh://{NODE}?addr=10.0.0.7", "not a numeric address"),
+        (f"iroh://{NODE}?addr=10.0.0.7:0", "not a numeric address"),
+        (f"iroh://{NODE}?addr=10.0.0.7:65536", "not a numeric address"),
+        (f"iroh://{NODE}?addr=10.0.0.7:²", "not a numeric address"),
+        (f"iroh://{NODE}?addr", "not addr="),
+        (f"iroh://{NODE}?port=7", "port=7 is not"),
+        (f"iroh://{NODE}?relay=ws://relay", "relay=ws://relay is not"),
+        (f"iroh://{NODE}?relay=https://a&relay=https://b", "more than one relay="),
+        (f"iroh://{NODE}?" + "&".join(f"addr=10.0.0.7:{n}" for n in range(1, 10)), "more than 8"),
+        (f"iroh://{NODE}#x", "# part"),
+    ],
+)
+def test_a_malformed_iroh_address_is_explained_with_the_form(text: str, problem: str) -> None:
+    with pytest.raises(ConnectionFailed) as caught:
+        parse_address(text)
+    assert problem in str(caught.value)
+    assert "write iroh://NODE-ID?addr=192.0.2.7:4433" in str(caught.value)
+
+
+def test_the_error_of_a_malformed_iroh_address_contains_no_secret() -> None:
+    for text in (f"iroh://me:hunter2@{NODE}", f"iroh://{NODE}:1/token/hunter2"):
+        with pytest.raises(ConnectionFailed) as caught:
+            parse_address(text)
+        assert "hunter2" not in str(caught.value)
+    address = parse_address(f"iroh://{NODE}/token/hunter2/1?addr=10.0.0.7:1")
+    assert "hunter2" not in f"{address} {address!r}"
+    assert "hunter2" in address.uri
+
+
+@given(st.text(max_size=40))
+def test_any_text_after_the_scheme_is_an_address_or_an_explained_error(text: str) -> None:
+    for prefix in ("iroh://", f"iroh://{NODE}", f"iroh://{NODE}?addr="):
+        try:
+            address = parse_address(prefix + text)
+        except ConnectionFailed:
+            continue
+        assert parse_address(address.uri) == address
