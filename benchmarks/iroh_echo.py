@@ -16,7 +16,6 @@ import statistics
 import time
 from typing import Any
 
-import iroh
 from iroh import iroh_ffi
 
 ALPN = b"burn/remote/1"
@@ -26,13 +25,13 @@ LIMIT_SECONDS = 60
 
 def endpoint() -> Any:
     """Return an endpoint that listens on this machine only, without a relay."""
-    options = iroh.EndpointOptions(
-        preset=iroh.preset_minimal(),
+    options = iroh_ffi.EndpointOptions(
+        preset=iroh_ffi.preset_minimal(),
         bind_addr="127.0.0.1:0",
         alpns=[ALPN],
-        relay_mode=iroh.RelayMode.disabled(),
+        relay_mode=iroh_ffi.RelayMode.disabled(),
     )
-    return iroh.Endpoint.bind(options)
+    return iroh_ffi.Endpoint.bind(options)
 
 
 async def received(stream: Any) -> bytes:
@@ -54,7 +53,7 @@ async def echo(server: Any) -> None:
     try:
         while True:
             await send(stream.send(), await received(stream.recv()))
-    except iroh.IrohError:
+    except iroh_ffi.IrohError:
         return
 
 
@@ -62,7 +61,7 @@ async def measure() -> None:
     """Print the time of a round trip for each size."""
     client, server = await endpoint(), await endpoint()
     answering = asyncio.create_task(echo(server))
-    address = iroh.EndpointAddr(server.id(), None, server.bound_sockets())
+    address = iroh_ffi.EndpointAddr(server.id(), None, server.bound_sockets())
     connection = await client.connect(address, ALPN)
     stream = await connection.open_bi()
     for size, count in SIZES:

@@ -101,6 +101,7 @@ PARALLEL = [
     {"backends/array", "backends/cupy", "backends/numpy"},
     {"fusion/cpu", "fusion/cuda"},
     {"fusion/cpu", "backends/array"},  # the fusers of the array backends
+    {"links/iroh", "links/websocket"},
     {"dialects/burn_0_21", "dialects/burn_0_22", "dialects/native"},
     {"torch/aten", "functions", "nn"},  # the same functions, by PyTorch's names and by ours
     {"torch/aten", "arguments"},

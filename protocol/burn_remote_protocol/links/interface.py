@@ -282,7 +282,10 @@ class AsyncLink(Protocol):
 
     @property
     def peer_host(self) -> str:
-        """The other end's address without its port; ``""`` if it has none."""
+        """The other end's public key, if it has proved one, else its address without its port.
+
+        ``""`` if it has neither.
+        """
         ...
 
     @property
@@ -489,7 +492,7 @@ class Transport(Protocol):
         ``respond`` sees each request first. ``gate`` sees each connection when it is accepted.
         ``is_urgent`` gets the first bytes of an unencrypted connection and decides whether its
         request starts before others. ``handshake_timeout_seconds`` bounds the TLS handshake and the
-        HTTP request together. Entering raises ``OSError`` if the port is not available; leaving
-        closes all connections.
+        HTTP request together. ``key`` and ``relays`` are for transports whose ends have keys.
+        Entering raises ``OSError`` if the port is not available; leaving closes all connections.
         """
         ...

@@ -23,6 +23,7 @@ from burn_remote_protocol.links.interface import (
     Respond,
     Transport,
 )
+from burn_remote_protocol.links.iroh.transport import IrohTransport
 from burn_remote_protocol.links.websocket.transport import WebSocketTransport
 
 __all__ = [
@@ -36,7 +37,11 @@ __all__ = [
 ]
 
 _WEBSOCKET: Final = WebSocketTransport()
-TRANSPORTS: Final[dict[str, Transport]] = {"ws": _WEBSOCKET, "wss": _WEBSOCKET}
+TRANSPORTS: Final[dict[str, Transport]] = {
+    "ws": _WEBSOCKET,
+    "wss": _WEBSOCKET,
+    "iroh": IrohTransport(),
+}
 
 
 class BlockingOptions(TypedDict, total=False):
@@ -50,6 +55,7 @@ class BlockingOptions(TypedDict, total=False):
     - ``close_timeout_seconds``: how long ``close`` waits for the peer to confirm.
     - ``max_message_bytes``: the largest message to receive.
     - ``fragment_bytes``: the largest fragment to send, for transports that can split a message.
+    - ``speaks_burn``: the frames are those of Burn 0.22, for transports that distinguish that.
     """
 
     connect_to: str | None
@@ -59,16 +65,22 @@ class BlockingOptions(TypedDict, total=False):
     close_timeout_seconds: float
     max_message_bytes: int
     fragment_bytes: int | None
+    speaks_burn: bool
 
 
 class AsyncOptions(TypedDict, total=False):
-    """Options of ``connect_async``, as those of ``connect``."""
+    """Options of ``connect_async``, as those of ``connect``.
+
+    - ``identity``: the listener whose key the other end sees, for transports that have keys.
+    """
 
     connect_to: str | None
     tls: ssl.SSLContext | None
     headers: Mapping[str, str]
     timeout_seconds: float
     max_message_bytes: int
+    speaks_burn: bool
+    identity: Listener | None
 
 
 class ListenOptions(TypedDict, total=False):
@@ -80,6 +92,8 @@ class ListenOptions(TypedDict, total=False):
     tls: ssl.SSLContext | None
     handshake_timeout_seconds: float | None
     max_message_bytes: int
+    key: bytes | None
+    relays: str
 
 
 def register(scheme: str, transport: Transport, *, secure: bool = False) -> None:

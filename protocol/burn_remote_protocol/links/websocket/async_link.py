@@ -18,6 +18,7 @@ from burn_remote_protocol.links.interface import (
     NORMAL_CLOSURE,
     Allocate,
     FrameSender,
+    Listener,
     Memory,
     short_reason,
 )
@@ -68,6 +69,8 @@ async def connect(
     headers: Mapping[str, str] | None = None,
     timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
+    speaks_burn: bool = False,
+    identity: Listener | None = None,
 ) -> WebSocketLink:
     """Open a link; the options are those of ``transport_registry.AsyncOptions``.
 

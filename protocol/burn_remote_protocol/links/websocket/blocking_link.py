@@ -69,6 +69,7 @@ def connect(
     close_timeout_seconds: float = CLOSE_TIMEOUT_SECONDS,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     fragment_bytes: int | None = None,
+    speaks_burn: bool = False,
 ) -> BlockingWebSocket:
     """Open a link; the options are those of ``transport_registry.BlockingOptions``.
 
