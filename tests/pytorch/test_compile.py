@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -297,6 +299,127 @@ def test_a_gradient_on_another_device_is_compiled_there(device: Any) -> None:
             call(x.to(place)).square().sum().backward()
         assert ours.weight.grad.device == second
         assert torch.allclose(ours.weight.grad.cpu(), theirs.weight.grad, atol=1e-5)
+
+
+# --- saved values ------------------------------------------------------------------------------
+
+
+def saving(device: Any) -> tuple[Any, Any, Any]:
+    """Return a network that saves values, the same on the CPU, and an input."""
+    torch.manual_seed(0)
+    theirs = nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 2))
+    return copy.deepcopy(theirs).to(device), theirs, torch.randn(4, 3)
+
+
+def check_gradients(ours: Any, theirs: Any) -> None:
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad.cpu(), other.grad, atol=1e-5, rtol=1e-5)
+
+
+def test_values_for_the_backward_graph_are_saved_as_one_tensor(device: Any) -> None:
+    ours, _, x = saving(device)
+    result = compiled(ours)(x.to(device))
+    parameters = [id(one) for one in ours.parameters()]
+    others = [one for one in result.grad_fn.saved_tensors if id(one) not in parameters]
+    assert [tuple(one.shape) for one in others] == [(0,), (4, 3)]  # the bundle and the input
+
+
+def test_saved_values_are_freed_after_the_backward_pass(device: Any) -> None:
+    ours, _, x = saving(device)
+    run = compiled(ours)
+    run(x.to(device)).sum().backward()
+    result = run(x.to(device))
+    (bundle,) = [one for one in result.grad_fn.saved_tensors if one.shape == (0,)]
+    freed = weakref.ref(bundle)
+    del bundle
+    assert freed() is not None
+    result.sum().backward()
+    assert freed() is None
+
+
+def test_a_graph_that_is_kept_runs_backward_twice(device: Any) -> None:
+    ours, theirs, x = saving(device)
+    for call, place in ((compiled(ours), device), (theirs, "cpu")):
+        loss = call(x.to(place)).square().sum()
+        loss.backward(retain_graph=True)
+        loss.backward()
+    check_gradients(ours, theirs)
+
+
+@pytest.mark.parametrize("is_reentrant", [False, True])
+def test_a_compiled_function_may_be_checkpointed(device: Any, is_reentrant: bool) -> None:
+    ours, theirs, x = saving(device)
+    run = compiled(ours)
+    for _ in range(3):
+        for call, place in ((run, device), (theirs, "cpu")):
+            given = x.to(place).requires_grad_()
+            torch.utils.checkpoint.checkpoint(
+                call, given, use_reentrant=is_reentrant
+            ).square().sum().backward()
+    check_gradients(ours, theirs)
+
+
+def test_hooks_for_saved_tensors_see_each_value(device: Any) -> None:
+    ours, theirs, x = saving(device)
+    run = compiled(ours)
+    for number in range(3):
+        for call, place in ((run, device), (theirs, "cpu")):
+            if number == 1:
+                with (
+                    torch.autograd.graph.save_on_cpu(),
+                    contextlib.ExitStack() as stack,
+                ):
+                    if place is device:
+                        stack.enter_context(pytest.warns(UserWarning, match="hooks for saved"))
+                    loss = call(x.to(place)).square().sum()
+            else:
+                loss = call(x.to(place)).square().sum()
+            loss.backward()
+    check_gradients(ours, theirs)
+
+
+def test_gradients_of_functions_of_other_lengths(device: Any) -> None:
+    ours, theirs, _ = saving(device)
+    run = compiled(ours, dynamic=True)
+    for count in (2, 5, 3, 5):
+        x = torch.randn(count, 3)
+        for call, place in ((run, device), (theirs, "cpu")):
+            call(x.to(place)).square().sum().backward()
+    check_gradients(ours, theirs)
+
+
+def test_compiled_autograd_is_refused(device: Any) -> None:
+    ours, _, x = saving(device)
+    loss = compiled(ours)(x.to(device)).sum()
+    enabled = torch._dynamo.compiled_autograd._enable(compiled)
+    with enabled, pytest.raises(NotImplementedError, match="compiled autograd"):
+        loss.backward()
+
+
+def test_a_function_without_tensors_runs_on_the_device_that_it_names(device: Any) -> None:
+    second = brt.local()
+    for place in (device, second):
+        run = compiled(
+            lambda place=place: (torch.arange(3, device=place) * 2, torch.ones(2, device=place))
+        )
+        for _ in range(3):
+            numbers, ones = run()
+            assert (numbers.device, ones.device) == (place, place)
+            assert (numbers.tolist(), ones.tolist()) == ([0, 2, 4], [1, 1])
+
+
+def test_inputs_that_exchange_their_elements(device: Any) -> None:
+    def f(x: Any, y: Any) -> None:
+        kept = x.clone()
+        x.copy_(y)
+        y.copy_(kept)
+
+    run = compiled(f)
+    x, y = torch.zeros(3, device=device), torch.ones(3, device=device)
+    for expected in (1, 0, 1):
+        run(x, y)
+        assert x.tolist() == [expected] * 3
+        assert y.tolist() == [1 - expected] * 3
 
 
 # --- writes ------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import threading
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ __all__ = [
     "check_cast",
     "contiguous_metadata",
     "geometry_of",
+    "same_view",
     "set_dispatcher",
     "to_cpu",
     "unset",
@@ -45,6 +47,7 @@ __all__ = [
     "wrap_as",
     "wrap_strided",
     "write",
+    "write_all",
 ]
 
 _make: Final = torch.Tensor._make_wrapper_subclass
@@ -272,7 +275,18 @@ def take_over(x: BurnTensor, new: BurnTensor) -> None:
 
 def wrap(value: br.Tensor, place: Any) -> BurnTensor:
     """Return a new tensor with these elements on a ``torch.device``."""
-    return wrap_as(value, contiguous_metadata(value), place)
+    # This repeats ``contiguous_metadata`` and ``wrap_as``: calling them would take a tenth of the
+    # time.
+    found = _contiguous.get(id(value.handle.spec))
+    metadata = contiguous_metadata(value) if found is None else found[1]
+    made: BurnTensor = _make(BurnTensor, metadata.geometry.size, dtype=metadata.dtype, device=place)
+    made._storage = Storage(value)
+    made._value = value
+    made._version_seen = 0
+    made._place = place
+    made._is_whole = True
+    made._metadata = metadata
+    return made
 
 
 # Metadata of contiguous tensors by the ``id`` of their spec. An entry also refers to the spec, so
@@ -312,13 +326,39 @@ def wrap_strided(value: br.Tensor, stride: Any, place: Any) -> BurnTensor:
 
     Repeated elements (a stride of 0) are not possible: the tensor is then contiguous.
     """
-    shape = value.shape
-    if is_contiguous(shape, stride) or 0 in stride:
+    spec = value.handle.spec
+    shape, stride = spec.shape, tuple(stride)
+    metadata, order = _order_in_memory(shape, stride, dtype_to_torch(spec.dtype))
+    if metadata is None:
         return wrap(value, place)
-    made = unset(shape, stride, dtype_to_torch(value.dtype), place)
-    made._storage.write(Geometry(shape, tuple(stride), 0), value)
-    made._value, made._version_seen = value, made._storage.version
+    if order is None:
+        made = unset(shape, stride, metadata.dtype, place)
+        made._storage.write(metadata.geometry, value)
+        made._value, made._version_seen = value, made._storage.version
+        return made
+    made = _make(BurnTensor, shape, strides=stride, dtype=metadata.dtype, device=place)
+    storage = made._storage = Storage(None)
+    storage.unordered = value, order
+    made._value, made._version_seen = value, 0
+    made._place = place
+    made._is_whole = False
+    made._metadata = metadata
     return made
+
+
+@functools.lru_cache(maxsize=4096)
+def _order_in_memory(
+    shape: tuple[int, ...], stride: tuple[int, ...], dtype: Any
+) -> tuple[Metadata | None, tuple[int, ...] | None]:
+    """Return the metadata of a tensor with these strides, and its axes in the order of memory.
+
+    The metadata are ``None`` if the tensor is to be contiguous; the order is ``None`` if there are
+    gaps in memory, or no elements.
+    """
+    if is_contiguous(shape, stride) or 0 in stride:
+        return None, None
+    order = order_of_dense(shape, stride) if math.prod(shape) else None
+    return metadata_of(Geometry(shape, stride, 0), dtype), order
 
 
 def unset(size: Any, stride: Any, dtype: Any, place: Any) -> BurnTensor:
@@ -381,6 +421,35 @@ def alias_as(x: BurnTensor, metadata: Metadata, value: br.Tensor | None) -> Burn
     made._version_seen = -1 if value is None else storage.version
     made._place = x._place
     made._is_whole = x._is_whole and metadata is x._metadata and offset == 0
+    made._metadata = metadata
+    return made
+
+
+def same_view(x: BurnTensor) -> BurnTensor:
+    """Return another tensor that shows the same elements (``detach``).
+
+    PyTorch detaches each gradient that it stores, so this repeats ``alias_as`` in less time.
+    """
+    if _is_inference() is not x.is_inference():
+        return alias_as(x, x._metadata, None)
+    metadata, storage = x._metadata, x._storage
+    size, stride, offset = metadata.geometry
+    made: BurnTensor
+    if offset or not metadata.is_contiguous:
+        made = _make(
+            BurnTensor,
+            size,
+            strides=stride,
+            storage_offset=offset,
+            dtype=metadata.dtype,
+            device=x._place,
+        )
+    else:
+        made = _make(BurnTensor, size, dtype=metadata.dtype, device=x._place)
+    made._storage = storage
+    made._value, made._version_seen = x._value, x._version_seen
+    made._place = x._place
+    made._is_whole = x._is_whole
     made._metadata = metadata
     return made
 
@@ -467,6 +536,19 @@ def write(x: BurnTensor, value: br.Tensor) -> None:
     else:
         storage.write(geometry_of(x), value)
     x._value, x._version_seen = value, storage.version
+
+
+def write_all(tensors: Sequence[BurnTensor], values: Sequence[br.Tensor]) -> None:
+    """``write`` to each tensor, in less time if most have a storage of their own."""
+    for x, value in zip(tensors, values, strict=True):
+        storage = x._storage
+        before = storage.value
+        if x._is_whole and before is not None and before.handle.spec is value.handle.spec:
+            storage.value = x._value = value
+            storage.version += 1
+            x._version_seen = storage.version
+        else:
+            write(x, value)
 
 
 def upload(x: Any, place: Any) -> br.Tensor:

@@ -42,7 +42,7 @@ from burn_remote.torch.aten import (  # noqa: F401 - these fill the table
     volume_sampling,
 )
 from burn_remote.torch.aten.table import TABLE
-from burn_remote.torch.burn_tensor import BurnTensor, alias_as
+from burn_remote.torch.burn_tensor import BurnTensor, alias_as, same_view
 from burn_remote.torch.compositions import COMPOSITIONS
 from burn_remote.torch.copies import COPIES
 from burn_remote.torch.decompositions import decomposed, refusal
@@ -62,8 +62,18 @@ HANDLERS: Final[dict[Any, Handler]] = {}
 # The most views that are remembered for an overload. If there are more, all are forgotten.
 _LIMIT: Final = 4096
 
+
+def _same_view(args: Any, _: dict[str, Any]) -> Any:
+    x = args[0]
+    if type(x) is not BurnTensor:
+        raise RuntimeError("detach: the tensor must be on a burn device")
+    return same_view(x)
+
+
 # Overloads with handlers of their own, by name.
 _OWN: Final[dict[str, Handler]] = {
+    "alias": _same_view,
+    "detach": _same_view,
     **COPIES,
     **REINTERPRETATIONS,
     **COMPOSITIONS,

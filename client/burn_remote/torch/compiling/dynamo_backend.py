@@ -19,11 +19,11 @@ from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._dynamo.backends import registry
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.variables.builder import VariableBuilder
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from burn_remote.torch.aten.table import TABLE, overload
 from burn_remote.torch.burn_tensor import BurnTensor
 from burn_remote.torch.compiling.lowering import is_on_device, lower
+from burn_remote.torch.compiling.saved_values import bundled, has_hooks, partition
 from burn_remote.torch.compositions import FUNCTIONAL_COMPOSITIONS
 from burn_remote.torch.registration import _factory
 
@@ -65,51 +65,68 @@ def burn_remote(module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
     if not any(is_on_device(node.meta.get("example_value")) for node in module.graph.nodes):
         return module.forward
     writes: list[bool] = []
+    bundles: list[bool] = []
 
     def lowered(graph: Any, _: Any) -> Callable[[list[Any]], Any]:
         context = torch._guards.TracingContext.try_get()
         metadata = None if context is None else context.fw_metadata
         infos = () if metadata is None else metadata.input_info
         writes.append(any(one.mutates_data for one in infos))
+        bundles.append(any(node.target is bundled for node in graph.graph.nodes))
         return lower(graph)
 
     compiled = aot_autograd(
         fw_compiler=lowered,
         decompositions=_decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=partition,
         keep_inference_input_mutations=True,
     )(module, inputs)
-    if not any(writes):
+    if not any(writes) and not any(bundles):
         return compiled
-    return _checked(compiled, module.forward)
+    return _checked(compiled, module.forward, any(writes), any(bundles))
 
 
-def _checked(compiled: Callable[..., Any], uncompiled: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that runs uncompiled if inputs share elements without PyTorch noticing.
+def _checked(
+    compiled: Callable[..., Any], uncompiled: Callable[..., Any], writes: bool, bundles: bool
+) -> Callable[..., Any]:
+    """Return a function that runs uncompiled where the compiled one would be wrong.
 
-    If inputs are views of one tensor, PyTorch passes that tensor to the graph. It finds other
-    inputs that share elements, such as ``x`` and ``x.data``, by the addresses of their storages.
-    Tensors on burn devices have none, so a graph that writes to one such input would not change
-    the other.
+    - If inputs are views of one tensor, PyTorch passes that tensor to the graph. It finds other
+      inputs that share elements, such as ``x`` and ``x.data``, by the addresses of their storages.
+      Tensors on burn devices have none, so a graph that ``writes`` to one such input would not
+      change the other.
+    - Hooks such as ``save_on_cpu`` replace each tensor that is saved for the backward pass. They
+      cannot replace one that ``bundles`` several values.
     """
-    warned = False
+    warned: set[str] = set()
+
+    def warn(why: str) -> None:
+        if why not in warned:
+            warned.add(why)
+            warnings.warn(f"{why}, so its operations run one by one", stacklevel=3)
 
     def call(*args: Any) -> Any:
-        nonlocal warned
-        given = [x for x in args if type(x) is BurnTensor]
-        bases = {id(x._base) if x._is_view() else id(x) for x in given}
-        if len(bases) == len({id(x._storage) for x in given}):
-            return compiled(*args)
-        if not warned:
-            warned = True
-            warnings.warn(
-                "a graph writes to one of several inputs that share elements, so its operations "
-                "run one by one; pass one of them, and make the views inside the function",
-                stacklevel=2,
+        if bundles and has_hooks():
+            warn("a graph runs inside of hooks for saved tensors")
+            return uncompiled(*args)
+        if writes and _shares_unnoticed(args):
+            warn(
+                "a graph writes to one of several inputs that share elements (pass one of them, "
+                "and make the views inside the function)"
             )
-        return uncompiled(*args)
+            return uncompiled(*args)
+        return compiled(*args)
 
     return call
+
+
+def _shares_unnoticed(args: Sequence[Any]) -> bool:
+    """Return whether arguments share elements although none is a view of another."""
+    given = [x for x in args if type(x) is BurnTensor]
+    storages = {id(x._storage) for x in given}
+    if len(storages) == len(given):
+        return False
+    return len({id(x._base) if x._is_view() else id(x) for x in given}) != len(storages)
 
 
 @functools.cache

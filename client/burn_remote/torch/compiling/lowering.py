@@ -36,8 +36,10 @@ from burn_remote.torch.burn_tensor import (
     wrap,
     wrap_strided,
     write,
+    write_all,
 )
 from burn_remote.torch.compiling.output_layouts import Layout, roots_of
+from burn_remote.torch.compiling.saved_values import bundled, made_bundle, member, members_of
 from burn_remote.torch.device_registry import BACKEND, wire_device
 from burn_remote.torch.dtypes import dtype_from_torch
 from burn_remote.torch.errors import UnsupportedOperation
@@ -50,6 +52,9 @@ _SIZE: Final = (overload("sym_size.int"), overload("sym_stride.int"))
 # Code that calls a function. ``_located`` gives it another file and line, so that failures name the
 # line of the program.
 _CALL: Final = (lambda function, args, kwargs: function(*args, **kwargs)).__code__
+
+# The types of numbers that may differ in each call of one graph.
+_NUMBERS: Final = frozenset({int, float})
 
 _FRAME: Final = re.compile(r'File "(.+?)", line (\d+)')
 _TORCH: Final = str(Path(torch.__file__).parent)
@@ -205,17 +210,29 @@ def lower(module: Any) -> Callable[[list[Any]], list[Any]]:
     return call
 
 
+# Where an output of a graph comes from; see ``_Form.outputs``.
+_RESULT, _STRIDED_RESULT, _GIVEN, _CONSTANT, _BUNDLE, _OTHER = range(6)
+
+
 class _Form(NamedTuple):
-    """A graph as functions.
+    """A graph as functions, and the places of their arguments and results.
 
     ``local`` computes the nodes ``returned`` in this process, if there are any. ``compiled`` takes
-    ``None``, the tensors on the device, and the values of the nodes ``numbers``.
+    ``None`` (the device if there are no tensors), the tensors on the device, and the values of the
+    nodes ``numbers``. Places are those
+    in the list of a call's values: the inputs, the constants, and the results of ``local``.
     """
 
     local: Callable[..., Any] | None
     returned: Sequence[Any]
-    numbers: Sequence[Any]
-    compiled: Callable[..., Any]
+    compiled: Any
+    # The nodes whose values a call has, in the order of their places.
+    nodes: Sequence[Any]
+    tensors: Sequence[int]
+    uploaded: Sequence[int]
+    numbers: Sequence[int]
+    # Each output: one of the numbers above, and what it says of the output.
+    outputs: Sequence[tuple[int, Any]]
 
 
 def _repetitions(
@@ -291,15 +308,21 @@ class _Lowered:
             for node in nodes
             if node.target is _COPY and is_on_device(_value(node))
         }
+        # Values that the forward graph saved: they are on the device, and computed already.
+        self._saved = [node for node in nodes if node.target is member]
+        # Output that refers to all values which the backward graph needs -> these values.
+        self._bundles = {node: node.args for node in nodes if node.target is bundled}
+        beside = {*self._writes, *self._saved, *self._bundles}
         self._steps = [
             node
             for node in nodes
-            if node.op == "call_function" and node not in self._writes and self._is_step(node)
+            if node.op == "call_function" and node not in beside and self._is_step(node)
         ]
         # Output that shares elements with another one -> the node that made them.
         self._roots = roots_of(self._outputs, self._steps)
         wanted = [*self._outputs, *[new for _, new in self._writes.values()]]
         wanted += self._roots.values()
+        wanted += [node for values in self._bundles.values() for node in values]
         self._steps = _by_chains(self._steps, wanted)
         steps = {*self._steps}
         for node in self._steps:
@@ -307,20 +330,17 @@ class _Lowered:
                 raise _refused(node, "copies a tensor to the CPU; do it outside of torch.compile")
         self._functions = {node: (_located(node), _function_of(node)) for node in self._steps}
         made = [node for node in dict.fromkeys(wanted) if node in steps]
-        self._made = made
+        # Node whose value the function on the device returns -> its place among the results.
+        self._made = {node: place for place, node in enumerate(made)}
         self._layouts = {node: Layout(_value(node), self._inputs) for node in made}
-        # Outputs that share no elements with another one, and are contiguous: nearly all.
-        self._plain = {
-            node
-            for node in self._outputs
-            if node in self._layouts
-            and node not in self._writes
-            and node not in self._roots
-            and self._layouts[node].is_contiguous
-        }
         # The inputs of the function on the device: tensors there, and values of this process.
         used = dict.fromkeys(x for node in self._steps for x in node.all_input_nodes)
-        self._taken = [node for node in used if node not in steps and is_on_device(_value(node))]
+        saved = {*self._saved}
+        self._taken = [
+            node
+            for node in used
+            if node not in steps and node not in saved and is_on_device(_value(node))
+        ]
         local = [node for node in used if node not in steps and not is_on_device(_value(node))]
         self._uploaded = [node for node in local if self._is_uploaded(node)]
         self._numbers = [node for node in local if not self._is_uploaded(node)]
@@ -331,6 +351,15 @@ class _Lowered:
         }
         for user in [user for node in self._scalars for user in node.users if user in steps]:
             self._functions[user] = self._functions[user][0], _WITH_SCALAR[user.target]
+        # The places of the tensors that a call writes to, and of their new elements: among the
+        # results, or, for ``_copied``, among the values that the call has.
+        known = {node: place for place, node in enumerate([*self._inputs, *self._constants])}
+        written = [pair for pair in self._writes.values() if pair[1] in self._made]
+        self._written = [known[target] for target, _ in written]
+        self._new = [self._made[new] for _, new in written]
+        copied = [pair for pair in self._writes.values() if pair[1] not in self._made]
+        self._copied = [(known[target], known[new]) for target, new in copied]
+        self._bundle_taken = known[self._saved[0].args[0]] if self._saved else -1
         own = [
             node
             for node in nodes
@@ -375,25 +404,67 @@ class _Lowered:
     ) -> _Form:
         """Return the graph as functions, in which ``same`` replaces nodes of this process."""
         numbers = [*dict.fromkeys(same.get(node, node) for node in self._numbers)]
-        function = self._function(numbers, same)
-        if not own:
-            return _Form(None, (), numbers, br.compile(function))
+        function = br.compile(self._function(numbers, same))
+        local, returned = self._local(module, own, wanted, same) if own else (None, [])
+        nodes = [*self._inputs, *self._constants, *returned]
+        places = {node: place for place, node in enumerate(nodes)}
+        return _Form(
+            local,
+            returned,
+            function,
+            nodes,
+            [places[node] for node in self._taken],
+            [places[node] for node in self._uploaded],
+            [places[node] for node in numbers],
+            [self._output(node, places) for node in self._outputs],
+        )
+
+    def _local(
+        self, module: Any, own: Sequence[Any], wanted: Sequence[Any], same: Mapping[Any, Any]
+    ) -> tuple[Callable[..., Any], Sequence[Any]]:
+        """Return a function of the inputs that runs in this process, and the nodes it returns."""
         graph = fx.Graph()
         copies = {node: graph.placeholder(node.name) for node in self._inputs}
-        for node in own:
+        # One call makes the last writes, such as those to the step counts of all parameters.
+        last = len(own)
+        while last and own[last - 1].target is _COPY and not own[last - 1].users:
+            last -= 1
+        for node in own[:last]:
             first = same.get(node, node)
             copies[node] = (
                 graph.node_copy(node, copies.__getitem__) if first is node else copies[first]
             )
+        if last < len(own):
+            pairs = [[copies[x] for x in node.args[:2]] for node in own[last:]]
+            targets, sources = (list(one) for one in zip(*pairs, strict=True))
+            graph.call_function(torch.ops.aten._foreach_copy_.default, (targets, sources))
         returned = [*dict.fromkeys(same.get(node, node) for node in wanted)]
         returned = [node for node in returned if node in {*own}]
         graph.output(tuple([copies[node] for node in returned]))
-        return _Form(fx.GraphModule(module, graph), returned, numbers, br.compile(function))
+        return fx.GraphModule(module, graph), returned
+
+    def _output(self, node: Any, places: Mapping[Any, int]) -> tuple[int, Any]:
+        """Return where an output comes from, for ``_Form.outputs``."""
+        if node in self._writes:
+            return _GIVEN, places[self._writes[node][0]]
+        if node in self._bundles:
+            return _BUNDLE, [self._made[one] for one in self._bundles[node]]
+        if node in self._made:
+            layout = self._layouts[node]
+            if node in self._roots or not isinstance(_value(node), torch.Tensor):
+                return _OTHER, node
+            if layout.is_contiguous:
+                return _RESULT, self._made[node]
+            if layout.is_static:
+                return _STRIDED_RESULT, (self._made[node], layout.geometry({}).stride)
+            return _OTHER, node
+        return (_GIVEN, places[node]) if node in places else (_CONSTANT, node)
 
     def _function(self, taken: Sequence[Any], same: Mapping[Any, Any]) -> Callable[..., Any]:
         """Return the steps as a function of a device, the tensors, and the numbers ``taken``."""
-        steps, made = self._steps, self._made
-        tensors, numbers = [*self._taken, *self._uploaded], self._numbers
+        steps, made = self._steps, [*self._made]
+        tensors = [*self._taken, *self._saved, *self._uploaded]
+        numbers = self._numbers
         scalars, functions, place = self._scalars, self._functions, self._place
 
         def graph(device: Any, *values: Any) -> list[Any]:
@@ -436,47 +507,77 @@ class _Lowered:
 
     def call(self, args: list[Any]) -> list[Any]:
         """Issue the graph, write to inputs, and return the outputs."""
-        env: dict[Any, Any] = dict(zip(self._inputs, args, strict=True))
         form = self._any
         if self._repeating is not None and self._is_repeating(args):
             form = self._repeating
+        given = [*args, *self._constants.values()]
         if form.local is not None:
-            env.update(zip(form.returned, form.local(*args), strict=True))
+            given += form.local(*args)
         args.clear()
-        env.update(self._constants)
-        values: list[Any] = values_of([env[node] for node in self._taken])
-        values += [upload(env[node], self._place) for node in self._uploaded]
-        for node in form.numbers:
-            value = env[node]
-            values.append(value.item() if isinstance(value, torch.Tensor) else value)
-        made = dict(zip(self._made, form.compiled(None, *values), strict=True))
-        for target, new in self._writes.values():
-            write(env[target], made[new] if new in made else value_of(env[new]))
-        place, plain = self._place, self._plain
-        return [
-            wrap(made[node], place)
-            if node in plain and type(made[node]) is br.Tensor
-            else self._output(node, env, made)
-            for node in self._outputs
+        made = self._issue(form, given)
+        if self._written:
+            write_all(
+                [given[place] for place in self._written], [made[place] for place in self._new]
+            )
+        for target, new in self._copied:
+            write(given[target], value_of(given[new]))
+        return self._results(form, given, made)
+
+    def _issue(self, form: _Form, given: Sequence[Any]) -> Sequence[Any]:
+        """Issue the function on the device, and return its results."""
+        tensors = values_of([given[place] for place in form.tensors])
+        if self._saved:
+            members = members_of(given[self._bundle_taken])
+            tensors += [members[node.args[1]] for node in self._saved]
+        tensors += [upload(given[place], self._place) for place in form.uploaded]
+        numbers = [
+            value.item() if isinstance(value, torch.Tensor) else value
+            for value in [given[place] for place in form.numbers]
         ]
+        # Without tensors, only the first argument says on which device to run.
+        device = None if tensors else wire_device(self._place)
+        if tensors and _NUMBERS.issuperset(map(type, numbers)):
+            made: Sequence[Any] | None = form.compiled.call_again(tensors, numbers, (None,))
+            if made is not None:
+                return made
+        found: Sequence[Any] = form.compiled(device, *tensors, *numbers)
+        return found
 
-    def _output(self, node: Any, env: dict[Any, Any], made: dict[Any, Any]) -> Any:
-        if node in self._writes:
-            return env[self._writes[node][0]]
-        if node in made:
-            root = self._roots.get(node)
-            if root is None or root is node:
-                return self._wrapped(node, env, made)
-            # Two outputs share elements: a write to one must change the other.
-            if root not in env:
-                env[root] = self._wrapped(root, env, made)
-            return alias(env[root], self._layouts[node].geometry(env), made[node])
-        return env.get(node, node)  # an input, a value of this process, or a constant
+    def _results(self, form: _Form, given: Sequence[Any], made: Sequence[Any]) -> list[Any]:
+        """Return the outputs of the graph."""
+        place = self._place
+        results: list[Any] = []
+        env: dict[Any, Any] | None = None
+        for kind, at in form.outputs:
+            if kind == _RESULT:
+                results.append(wrap(made[at], place))
+            elif kind == _GIVEN:
+                results.append(given[at])
+            elif kind == _CONSTANT:
+                results.append(at)
+            elif kind == _STRIDED_RESULT:
+                results.append(wrap_strided(made[at[0]], at[1], place))
+            elif kind == _BUNDLE:
+                results.append(made_bundle([made[one] for one in at], place))
+            else:
+                if env is None:
+                    env = dict(zip(form.nodes, given, strict=True))
+                results.append(self._other(at, env, made))
+        return results
 
-    def _wrapped(self, node: Any, env: dict[Any, Any], made: dict[Any, Any]) -> Any:
+    def _other(self, node: Any, env: dict[Any, Any], made: Sequence[Any]) -> Any:
+        root = self._roots.get(node)
+        if root is None or root is node:
+            return self._wrapped(node, env, made)
+        # Two outputs share elements: a write to one must change the other.
+        if root not in env:
+            env[root] = self._wrapped(root, env, made)
+        return alias(env[root], self._layouts[node].geometry(env), made[self._made[node]])
+
+    def _wrapped(self, node: Any, env: dict[Any, Any], made: Sequence[Any]) -> Any:
         if node in env:
             return env[node]
-        value = made[node]
+        value = made[self._made[node]]
         if type(value) is not br.Tensor:
             return value
         layout = self._layouts[node]

@@ -39,6 +39,11 @@ class Layout:
                     if isinstance(traced, torch.SymInt):
                         self._symbols[node] = traced.node.expr
 
+    @property
+    def is_static(self) -> bool:
+        """Whether it is the same in each call."""
+        return not self._symbols
+
     def geometry(self, values: Mapping[Any, Any]) -> Geometry:
         """Return the layout for the values of a call's inputs."""
         key = tuple([int(values[node]) for node in self._symbols])
