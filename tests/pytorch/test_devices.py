@@ -320,3 +320,26 @@ def test_a_seed_reaches_the_other_devices_when_a_server_is_gone(device: Any) -> 
         torch.manual_seed(5)
         drawn.append(torch.rand(3, device=device).tolist())
     assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        torch.ones_like,
+        torch.empty_like,
+        torch.rand_like,
+        lambda x, device: torch.full_like(x, 2, device=device),
+        lambda x, device: torch.randint_like(x, 5, device=device),
+        lambda x, device: x.new_zeros(2, device=device),
+        lambda x, device: x.new_full((2,), 3, device=device),
+        lambda x, device: x.new_empty_strided((2, 2), (1, 2), device=device),
+    ],
+)
+def test_a_tensor_like_another_one_is_made_on_the_device_that_is_named(make: Any) -> None:
+    device, second = brt.local(), brt.local()
+    x = torch.ones(2, 3, device=device).t()
+    theirs = make(x.cpu().contiguous().t().contiguous().t(), device="cpu")
+    for place in (torch.device("cpu"), device, second):
+        made = make(x, device=place)
+        assert (made.device, made.dtype, made.shape) == (place, theirs.dtype, theirs.shape)
+    assert make(x, device=None).device == device

@@ -259,3 +259,21 @@ def test_an_update_of_a_list_between_forward_and_backward_is_noticed(device: Any
             torch._foreach_add_([w], 1.0)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             loss.backward()
+
+
+def test_backward_passes_start_from_one_tensor_without_an_operation(
+    device: Any, tasks: Tasks
+) -> None:
+    loss = torch.tensor(2.0, device=device)
+    torch.ones_like(loss)
+    tasks.taken()
+    first = torch.ones_like(loss)
+    assert tasks.taken() == (0, 0)
+    first.mul_(5)
+    second = torch.ones_like(loss, requires_grad=True)
+    assert (first.item(), second.item(), second.requires_grad) == (5, 1, True)
+    assert torch.ones_like(loss, dtype=torch.int32).dtype is torch.int32
+    assert torch.ones_like(loss, device="cpu").device.type == "cpu"
+    other = brt.local()
+    assert torch.ones_like(loss, device=other).device == other
+    assert torch.ones_like(loss.to(other)).item() == 1

@@ -46,9 +46,11 @@ from burn_remote.torch.burn_tensor import BurnTensor, alias_as, same_view
 from burn_remote.torch.compositions import COMPOSITIONS
 from burn_remote.torch.copies import COPIES
 from burn_remote.torch.decompositions import decomposed, refusal
+from burn_remote.torch.device_registry import BACKEND
 from burn_remote.torch.foreach import foreach
 from burn_remote.torch.generators import drawing, takes_generator
 from burn_remote.torch.geometry import VIEWS, metadata_of
+from burn_remote.torch.gradient_seeds import ones_like
 from burn_remote.torch.in_place import functional_overload, writing
 from burn_remote.torch.linear_solves import FACTORIZATIONS
 from burn_remote.torch.reinterpreting import REINTERPRETATIONS
@@ -74,6 +76,7 @@ def _same_view(args: Any, _: dict[str, Any]) -> Any:
 _OWN: Final[dict[str, Handler]] = {
     "alias": _same_view,
     "detach": _same_view,
+    "ones_like": ones_like,
     **COPIES,
     **REINTERPRETATIONS,
     **COMPOSITIONS,
@@ -94,8 +97,33 @@ def resolve(func: Any) -> Handler:
         handler = _found(func)
         if takes_generator(func):
             handler = drawing(func, handler)
+        if _may_name_a_device(func):
+            handler = _on_any_device(func, handler)
         HANDLERS[func] = handler
     return handler
+
+
+def _may_name_a_device(func: Any) -> bool:
+    """Return whether an overload makes a tensor like another one, such as ``ones_like``."""
+    packet = name_of(func).partition(".")[0]
+    return (packet.startswith("new_") or packet.endswith("_like")) and any(
+        one.name == "device" for one in func._schema.arguments
+    )
+
+
+def _on_any_device(func: Any, handler: Handler) -> Handler:
+    """Return a handler that also makes tensors on devices other than burn devices."""
+
+    def handle(args: Any, kwargs: dict[str, Any]) -> Any:
+        wanted = kwargs.get("device")
+        if wanted is None or torch.device(wanted).type == BACKEND:
+            return handler(args, kwargs)
+        # The elements of the example are not used.
+        x = args[0]
+        example = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=wanted)
+        return func(example, *args[1:], **kwargs)
+
+    return handle
 
 
 def _found(func: Any) -> Handler:

@@ -441,7 +441,8 @@ class _Lowered:
         returned = [*dict.fromkeys(same.get(node, node) for node in wanted)]
         returned = [node for node in returned if node in {*own}]
         graph.output(tuple([copies[node] for node in returned]))
-        return fx.GraphModule(module, graph), returned
+        # Not the module itself: its call would look for hooks.
+        return fx.GraphModule(module, graph).forward, returned
 
     def _output(self, node: Any, places: Mapping[Any, int]) -> tuple[int, Any]:
         """Return where an output comes from, for ``_Form.outputs``."""
@@ -500,8 +501,13 @@ class _Lowered:
     def _is_repeating(self, args: Sequence[Any]) -> bool:
         """Return whether the inputs of this process are equal where ``_repeating`` requires it."""
         for places in self._equal_inputs:
-            values = [args[place].item() for place in places]
-            if len({(value, math.copysign(1, value)) for value in values}) > 1:
+            first, *others = [args[place].item() for place in places]
+            if others.count(first) < len(others):
+                return False
+            # 0.0 and -0.0 are equal too.
+            if not first and any(
+                math.copysign(1, args[place].item()) != math.copysign(1, first) for place in places
+            ):
                 return False
         return True
 
