@@ -383,6 +383,15 @@ def test_an_expanded_tensor_can_be_filled(device: Any, value: Any) -> None:
         x[:1].expand(4).mul_(2)
 
 
+def test_a_list_with_an_expanded_tensor_is_cleared(device: Any) -> None:
+    for place in ("cpu", device):
+        x, y = torch.ones(2, 1, device=place), torch.ones(3, device=place)
+        torch._foreach_zero_([x.expand(2, 3), y])
+        assert (x.tolist(), y.tolist()) == ([[0], [0]], [0, 0, 0])
+        with pytest.raises(RuntimeError, match="single memory location"):
+            torch._foreach_add_([x.expand(2, 3), y], 1.0)
+
+
 # Writes that the CPU carries out on expanded tensors.
 EXPANDED_WRITES: dict[str, Callable[[Any], Any]] = {
     "fill_": lambda x: x.fill_(2),

@@ -27,6 +27,7 @@ from burn_remote.torch.aten import (  # noqa: F401 - these fill the table
     elementwise,
     embeddings,
     factorizations,
+    fake_quantization,
     incomplete_gamma,
     indexing,
     layers,
@@ -40,6 +41,7 @@ from burn_remote.torch.aten import (  # noqa: F401 - these fill the table
     signals,
     special_functions,
     volume_sampling,
+    zeta_and_airy,
 )
 from burn_remote.torch.aten.table import TABLE
 from burn_remote.torch.burn_tensor import BurnTensor, alias_as, same_view

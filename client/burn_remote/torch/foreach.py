@@ -13,7 +13,15 @@ from torch.autograd.graph import increment_version
 
 import burn_remote as br
 from burn_remote.torch.aten.table import TABLE, overload
-from burn_remote.torch.burn_tensor import BurnTensor, check_cast, upload, value_of, wrap, write
+from burn_remote.torch.burn_tensor import (
+    BurnTensor,
+    check_cast,
+    upload,
+    value_of,
+    without_repetition,
+    wrap,
+    write,
+)
 from burn_remote.torch.call_plans import Plan, Planner, common_client
 from burn_remote.torch.result_strides import strides_of_results
 from burn_remote.torch.value_conversion import Handler, name_of, wrapped_strided
@@ -63,6 +71,8 @@ def foreach(func: Any) -> Handler | None:
         if kind == "ScalarList" and len(columns) == 3:
             last = columns.pop()
         if writes:
+            if packet == "zero_":  # the CPU also writes zeros to expanded tensors
+                targets = [without_repetition(x) for x in targets]
             _update(operation, [targets, *columns], last)
             return None
         values = operation.values([targets, *columns], last)

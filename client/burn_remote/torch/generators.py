@@ -16,7 +16,7 @@ from burn_remote.torch.errors import UnsupportedOperation
 from burn_remote.torch.in_place import resize
 from burn_remote.torch.value_conversion import Handler, name_of
 
-__all__ = ["accept_burn_devices", "drawing", "takes_generator"]
+__all__ = ["Generator", "accept_burn_devices", "drawing", "takes_generator"]
 
 _Original: Final = torch.Generator
 

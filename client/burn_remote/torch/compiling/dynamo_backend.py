@@ -25,6 +25,7 @@ from burn_remote.torch.burn_tensor import BurnTensor
 from burn_remote.torch.compiling.lowering import is_on_device, lower
 from burn_remote.torch.compiling.saved_values import bundled, has_hooks, partition
 from burn_remote.torch.compositions import FUNCTIONAL_COMPOSITIONS
+from burn_remote.torch.generators import Generator
 from burn_remote.torch.registration import _factory
 
 __all__ = ["NAME", "burn_remote", "register"]
@@ -35,6 +36,9 @@ NAME: Final = "burn_remote"
 # Dynamo looks in this table first for how to trace an object. Without this entry, it would trace
 # into the class's ``__torch_dispatch__``.
 VariableBuilder._type_dispatch()[BurnTensor] = VariableBuilder.wrap_tensor
+# As PyTorch's own generators: a call that draws from one ends the graph, and runs without
+# ``torch.compile``.
+VariableBuilder._type_dispatch()[Generator] = VariableBuilder.wrap_user_defined
 
 
 def _never_trace(*functions: Any) -> None:
