@@ -20,8 +20,16 @@ def main() -> None:
     # Nearly all objects that the start creates stay, so collecting garbage would only take a tenth
     # of its time. BoundedCollector turns it on again when the server is ready.
     gc.disable()
-    from burn_remote_server.command_line.command import main as serve
-
+    try:
+        from burn_remote_server.command_line.command import main as serve
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("burn_remote"):
+            raise
+        # The command is installed without the extra "server" too.
+        sys.exit(
+            f"burn-remote-server: the package {error.name} is not installed; run "
+            'pip install "burn-remote[server]", or pip install ".[server]" in a clone'
+        )
     sys.exit(serve(arguments))
 
 

@@ -29,6 +29,21 @@ def test_the_command_is_a_module_too() -> None:
     assert ended.stdout.startswith("burn-remote-server ")
 
 
+def test_an_installation_without_the_servers_packages_is_named_in_one_line() -> None:
+    program = (
+        "import sys; sys.modules['typer'] = None\n"  # as if it were not installed
+        "from burn_remote_server.__main__ import main; main()"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30
+    )
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "burn-remote-server: the package typer is not installed; run pip install "
+        '"burn-remote[server]", or pip install ".[server]" in a clone\n'
+    )
+
+
 def test_a_server_that_logs_to_a_file_starts_without_what_only_terminals_need() -> None:
     program = (
         "import sys\n"
