@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Coroutine, Generator, Iterable
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from burn_remote.devices.named_devices import device as named_device
@@ -40,13 +41,53 @@ if not TYPE_CHECKING:  # hidden from type checkers, which must report missing na
 SMALL_BYTES: Final = 16 * 1024
 
 
-async def open_device(name: str | None = None, /, **options: Any) -> Device:
-    """Open a device; ``async with await aio.open_device("ws://gpu-box:3000") as device``.
+class OpeningDevice(Coroutine[Any, Any, "Device"]):
+    """A coroutine that returns a device; ``async with`` opens the device and closes it."""
 
-    Without ``options``, ``name`` is one that ``burn_remote.device`` takes, and ``None`` stands for
-    the default device. ``options`` are those of ``RemoteDevice``, such as ``token``. Raises what
-    these raise.
+    def __init__(self, opening: Coroutine[Any, Any, Device]) -> None:
+        self._opening = opening
+        self._device: Device | None = None
+
+    def send(self, value: Any) -> Any:
+        """Continue the coroutine."""
+        return self._opening.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Raise an exception in the coroutine."""
+        return self._opening.throw(*error)
+
+    def close(self) -> None:
+        """End the coroutine."""
+        self._opening.close()
+
+    def __await__(self) -> Generator[Any, Any, Device]:
+        return self._opening.__await__()
+
+    async def __aenter__(self) -> Device:
+        self._device = await self._opening
+        return self._device
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._device is not None:
+            await self._device.__aexit__(kind, error, trace)
+
+
+def open_device(name: str | None = None, /, **options: Any) -> OpeningDevice:
+    """Open a device: ``device = await aio.open_device("ws://gpu-box:3000")``.
+
+    ``async with aio.open_device(…) as device:`` also closes it. Without ``options``, ``name`` is
+    one that ``burn_remote.device`` takes, and ``None`` stands for the default device. ``options``
+    are those of ``RemoteDevice``, such as ``token``. Raises what these raise.
     """
+    return OpeningDevice(_opened(name, options))
+
+
+async def _opened(name: str | None, options: dict[str, Any]) -> Device:
     if options:
         return await asyncio.to_thread(RemoteDevice, name, **options)
     if name is None:

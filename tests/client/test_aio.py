@@ -66,6 +66,25 @@ class Gated:
         return np.asarray(self._elements, dtype)
 
 
+async def test_async_with_opens_and_closes_a_device_without_await(running: RunningServer) -> None:
+    async with aio.open_device(running.address, token=None) as device:
+        assert (await br.ones((2,), device=device).read()).tolist() == [1, 1]
+    with pytest.raises(br.ClosedDevice):
+        br.ones((2,), device=device)
+
+
+async def test_a_device_is_opened_as_a_task(running: RunningServer) -> None:
+    opening = asyncio.create_task(aio.open_device(running.address, token=None))
+    async with await opening as device:
+        assert (await br.ones((2,), device=device).read()).tolist() == [1, 1]
+
+
+async def test_a_device_that_cannot_be_opened_raises_in_async_with() -> None:
+    with pytest.raises(br.UsageError, match="names no device"):
+        async with aio.open_device("cuda"):
+            pytest.fail("there is no device")
+
+
 async def test_the_loop_turns_while_elements_are_sent(running: RunningServer) -> None:
     async with await aio.open_device(running.address) as device, heartbeat() as heart:
         x = await aio.tensor(Gated(heart.gate, np.arange(6.0).reshape(2, 3)), device=device)
