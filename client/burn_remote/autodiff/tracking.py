@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from burn_remote.autodiff.backward_functions import (
-    INPUTS,
     NOTHING,
     OUTPUTS,
     AliasBackward,
@@ -48,75 +47,79 @@ class Autodiff(ForwardingRunner):
 
     inner: RunnerStack
 
+    def __init__(self, inner: RunnerStack) -> None:
+        super().__init__(inner)
+        # Operators issue operations on tracked tensors by this stack themselves.
+        self.stack: Final = inner
+
     def is_around(self, other: RunnerClient) -> bool:
         """Return whether ``other`` is the stack, or inside it."""
         return other is self.inner or self.inner.is_around(other)
 
-    # One function, because it takes 4 µs, and each further call would add 0.1 µs.
-    def register_op(  # noqa: C901
+    def register_op(
         self, signature: Signature, inputs: Sequence[TensorHandle]
     ) -> tuple[TensorHandle, ...]:
         """Issue one operation, and record it if one of its inputs is tracked."""
-        inner = self.inner
+        count, stack = len(inputs), self.stack
+        execute = stack.execute
+        if 1 <= count <= 2 and execute is not None and signature.output_count == 1:
+            first, second = inputs if count == 2 else (inputs[0], None)
+            one, other = first.client, stack if second is None else second.client
+            if (one is self and (other is self or other is stack)) or (
+                one is stack and other is self
+            ):
+                # The same as ``SessionRunner.register_op``. Its call, and one more frame to search
+                # for the line of the program, would take 0.3 µs.
+                out = OwningHandle()
+                out.spec = signature.outputs[0]
+                out.client = stack
+                ids = [first.id] if second is None else [first.id, second.id]
+                execute(signature, ids, (out,))
+                return (self.record_result(signature, first, second, out),)
+        places = [place for place, one in enumerate(inputs) if type(one) is TrackedHandle]
+        if not places:
+            return self.forward(signature, inputs)
+        handles = tuple([plain(handle) for handle in inputs])
+        backward = _backward_function(signature, sum([1 << place for place in places]))
+        outputs = self.forward(signature, handles)
+        if not is_recording() or not backward.is_recorded:
+            return outputs
+        return record(backward, inputs, backward.select(handles + outputs), outputs)
+
+    def record_result(
+        self,
+        signature: Signature,
+        first: TensorHandle,
+        second: TensorHandle | None,
+        out: TensorHandle,
+    ) -> TensorHandle:
+        """Record an operation with one or two inputs, of which one is tracked, and one output.
+
+        Returns the tracked handle of the output, or ``out`` itself if recording is paused.
+        """
+        if not is_recording():
+            return out
         # Keyed by the set of tracked inputs: one bit for each.
         known: dict[int, OperationBackward] = signature.derived
-        handles: tuple[TensorHandle, ...]
         parents: tuple[Source | None, ...]
-        # Written out for one and two inputs, which halves the time.
-        count = len(inputs)
-        is_inside = True  # whether the untracked inputs belong to the inner runner
-        if count == 1:
-            (first,) = inputs
+        try:
             if type(first) is not TrackedHandle:
-                return self.forward(signature, inputs)
-            handles, parents = (first.plain,), (first.source,)
-            ids = [first.id]
-            backward = known.get(1) or _backward_function(signature, 1)
-        elif count == 2:
-            first, second = inputs
-            ids = [first.id, second.id]
-            if type(first) is TrackedHandle:
-                if type(second) is TrackedHandle:
-                    handles, parents = (first.plain, second.plain), (first.source, second.source)
-                    backward = known.get(3) or _backward_function(signature, 3)
-                else:
-                    handles, parents = (first.plain, second), (first.source, None)
-                    backward = known.get(1) or _backward_function(signature, 1)
-                    is_inside = second.client is inner
+                parents = (None, second.source)  # type: ignore[union-attr]
+                backward = known[2]
+            elif second is None:
+                parents = (first.source,)
+                backward = known[1]
             elif type(second) is TrackedHandle:
-                handles, parents = (first, second.plain), (None, second.source)
-                backward = known.get(2) or _backward_function(signature, 2)
-                is_inside = first.client is inner
+                parents = (first.source, second.source)
+                backward = known[3]
             else:
-                return self.forward(signature, inputs)
-        else:
-            parents = tuple([one.source if type(one) is TrackedHandle else None for one in inputs])
+                parents = (first.source, None)
+                backward = known[1]
+        except KeyError:
             tracked = sum([1 << place for place, one in enumerate(parents) if one is not None])
-            if not tracked:
-                return self.forward(signature, inputs)
-            handles = tuple([plain(one) for one in inputs])
-            backward = known.get(tracked) or _backward_function(signature, tracked)
-            ids, is_inside = [], False
-        execute = inner.execute
-        if is_inside and execute is not None and backward.output_count == 1:
-            # The same as ``SessionRunner.register_op``. Its call, and one more frame to search for
-            # the line of the program, would take 0.3 µs.
-            out: TensorHandle = OwningHandle()
-            out.spec = spec = signature.outputs[0]
-            out.client = inner
-            execute(signature, ids, (out,))
-            identifier = out.id
-            if not is_recording() or not backward.is_recorded:
-                return (out,)
-        else:
-            outputs = (inner.register_op if is_inside else self.forward)(signature, handles)
-            if not is_recording() or not backward.is_recorded:
-                return outputs
-            if len(outputs) != 1:
-                saved = backward.select(handles + outputs)
-                return record(backward, inputs, saved, outputs)
-            (out,) = outputs
-            identifier, spec = out.id, out.spec
+            backward = _backward_function(signature, tracked)
+        if not backward.is_recorded:
+            return out
         # The bodies of ``record`` and ``tracked``, because each call would take a tenth of the
         # operation's time.
         node = Node()
@@ -127,19 +130,19 @@ class Autodiff(ForwardingRunner):
             node.saved = ()
         elif kept == OUTPUTS:
             node.saved = (out,)
-        elif kept == INPUTS:
-            node.saved = handles
+        elif second is None:
+            node.saved = backward.select((plain(first), out))
         else:
-            node.saved = backward.select((*handles, out))
-        node.output = identifier
+            node.saved = backward.select((plain(first), plain(second), out))
+        node.output = identifier = out.id
         node.order = next(orders)
         handle = TrackedHandle()
         handle.client = self
         handle.id = identifier
-        handle.spec = spec
+        handle.spec = out.spec
         handle.plain = out
         handle.source = node
-        return (handle,)
+        return handle
 
     def forward(
         self, signature: Signature, inputs: Sequence[TensorHandle]
@@ -244,6 +247,8 @@ def relabeled(handle: TrackedHandle) -> TrackedHandle:
 
 
 def _backward_function(signature: Signature, tracked: int) -> OperationBackward:
-    """Make a backward function and cache it in its signature; takes about 10 µs."""
-    backward = signature.derived[tracked] = OperationBackward(signature, tracked)
+    """Return the backward function for a set of tracked inputs; making one takes about 10 µs."""
+    backward: OperationBackward | None = signature.derived.get(tracked)
+    if backward is None:
+        backward = signature.derived[tracked] = OperationBackward(signature, tracked)
     return backward

@@ -353,7 +353,7 @@ def operator_method(  # noqa: C901
                         # One of them is tracked: its client is the runner around the other's.
                         if type(client) is RunnerStack:
                             client, theirs = theirs, client
-                        if client.inner is not theirs:
+                        if client.stack is not theirs:
                             return function(x1, x2)
                     first, second, signature = last
                     if spec is not first or other.spec is not second:
@@ -368,12 +368,14 @@ def operator_method(  # noqa: C901
                         last_number = (spec, x2, signature)
                 else:
                     return function(x1, x2)
-            except (KeyError, AttributeError):  # AttributeError: a client has no inner runner
+                # Of other runners, only the one that tracks tensors has a stack.
+                stack = client if type(client) is RunnerStack else client.stack
+            except (KeyError, AttributeError):
                 signature = None
             if signature is None:
                 return function(x1, x2)
             x = new(kind)  # ``kind(out)`` would take twice the time of these two statements
-            execute = client.execute if type(client) is RunnerStack else None
+            execute = stack.execute
             if execute is None:
                 (out,) = client.register_op(
                     signature, (handle,) if other is None else (handle, other)
@@ -384,8 +386,10 @@ def operator_method(  # noqa: C901
                 ids = [handle.id] if other is None else [handle.id, other.id]
                 out = OwningHandle()
                 out.spec = signature.outputs[0]
-                out.client = client
+                out.client = stack
                 execute(signature, ids, (out,))
+                if stack is not client:
+                    out = client.record_result(signature, handle, other, out)
             x.handle = out
             return x
         except BurnRemoteError as error:
