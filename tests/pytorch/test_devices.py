@@ -131,14 +131,70 @@ def test_dlpack_is_refused_with_what_to_call(device: Any, share: str) -> None:
         calls[share]()
 
 
-def test_a_lazy_module_moves_after_its_first_call(device: Any) -> None:
-    model = torch.nn.Sequential(torch.nn.LazyLinear(4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
-    with pytest.raises(brt.UnsupportedOperation, match="call it once on the CPU"):
-        model.to(device)
-    expected = model(torch.ones(3, 5))
-    model.to(device)
-    found = model(torch.ones(3, 5, device=device))
-    torch.testing.assert_close(found.cpu(), expected)
+def lazy_network(**options: Any) -> Any:
+    nn = torch.nn
+    return nn.Sequential(
+        nn.LazyConv2d(4, 3, **options), nn.LazyBatchNorm2d(**options), nn.Flatten(),
+        nn.LazyLinear(2, **options),
+    )  # fmt: skip
+
+
+def made_in_context(device: Any) -> Any:
+    with device:
+        return lazy_network()
+
+
+def moved_by_a_copy(device: Any) -> Any:
+    return torch.nn.Sequential(torch.nn.Flatten(), copy.deepcopy(torch.nn.LazyLinear(2).to(device)))
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
+@pytest.mark.parametrize(
+    ("build", "dtype"),
+    [
+        (lambda device: lazy_network().to(device), torch.float32),
+        (lambda device: lazy_network(device=device), torch.float32),
+        (made_in_context, torch.float32),
+        (moved_by_a_copy, torch.float32),
+        (lambda device: lazy_network().to(device, torch.float64), torch.float64),
+        (lambda device: lazy_network().to(device).double(), torch.float64),
+    ],
+)
+def test_lazy_parameters_get_their_elements_on_the_device(
+    device: Any, build: Callable[[Any], Any], dtype: Any
+) -> None:
+    model = build(device)
+    x = torch.randn(3, 3, 6, 6, dtype=dtype)
+    model(x.to(device)).square().sum().backward()
+    for one in (*model.parameters(), *model.buffers()):
+        assert one.device == device
+        assert one.dtype in (dtype, torch.int64)
+    assert all(isinstance(one, torch.nn.Parameter) for one in model.parameters())
+    torch.optim.SGD(model.parameters(), lr=0.01).step()
+    ours = model(x.to(device))
+    on_cpu = (
+        lazy_network()
+        if len(model) > 2
+        else torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(2))
+    )
+    on_cpu.to(dtype)(x)
+    on_cpu.load_state_dict(model.state_dict())
+    torch.testing.assert_close(ours.cpu(), on_cpu(x), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
+def test_a_lazy_module_moves_back_and_takes_a_checkpoint(device: Any) -> None:
+    model = lazy_network().to(device).cpu()
+    x = torch.randn(3, 3, 6, 6)
+    assert model(x).device.type == "cpu"
+    ours = lazy_network().to(device)
+    ours.load_state_dict(model.state_dict())
+    assert {one.device for one in (*ours.parameters(), *ours.buffers())} == {device}
+    torch.testing.assert_close(
+        ours.eval()(x.to(device)).cpu(), model.eval()(x), atol=1e-4, rtol=1e-4
+    )
+    with pytest.raises(br.UsageError, match="burn:99 is not connected"):
+        torch.nn.LazyLinear(3, device="burn:99")
 
 
 def test_a_state_of_another_device_is_refused(device: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 
 from burn_remote.torch.burn_tensor import BurnTensor
-from burn_remote.torch.errors import UnsupportedOperation
+from burn_remote.torch.lazy_parameters import moving_lazily
 
 __all__ = ["keep_identity"]
 
@@ -33,14 +33,11 @@ def _apply(self: Any, fn: Any, recurse: bool = True) -> Any:
     if getattr(_this_thread, "is_inside", False):  # PyTorch calls it for each module inside
         return _original(self, fn, recurse)
     before = list(_places(self, recurse))
-    is_lazy = any(torch.nn.parameter.is_lazy(old) for _, _, old in before)
     _this_thread.is_inside = True
     try:
-        return _original(self, fn, recurse)
+        return _original(self, moving_lazily(fn), recurse)
     finally:
         _this_thread.is_inside = False
-        if is_lazy:
-            _check_lazy(before)
         _restore(before)
 
 
@@ -49,21 +46,6 @@ def _places(module: Any, recurse: bool) -> Iterator[tuple[dict[str, Any], str, A
         for name, parameter in one._parameters.items():
             if parameter is not None:
                 yield one._parameters, name, parameter
-
-
-def _check_lazy(before: list[tuple[dict[str, Any], str, Any]]) -> None:
-    """Refuse to move parameters without a shape, which only PyTorch's own tensors can be."""
-    if not any(
-        torch.nn.parameter.is_lazy(old) and type(parameters[name]) is BurnTensor
-        for parameters, name, old in before
-    ):
-        return
-    for parameters, name, old in before:
-        parameters[name] = old
-    raise UnsupportedOperation(
-        "a lazy module has no parameters that burn devices can hold: call it once on the CPU, "
-        "which gives them their shapes, and move it then"
-    )
 
 
 def _restore(before: list[tuple[dict[str, Any], str, Any]]) -> None:

@@ -30,6 +30,7 @@ from burn_remote.torch.burn_tensor import BurnTensor, set_dispatcher
 from burn_remote.torch.dispatching import HANDLERS, resolve
 from burn_remote.torch.errors import as_runtime_error
 from burn_remote.torch.generators import accept_burn_devices
+from burn_remote.torch.lazy_parameters import remember_devices
 from burn_remote.torch.loading import load_to_devices
 from burn_remote.torch.modules import keep_identity
 from burn_remote_protocol.errors import ConnectionLost, UsageError
@@ -214,6 +215,7 @@ def register() -> None:
         library.impl(func.name().removeprefix("aten::"), _factory(func), "PrivateUse1")
     register_autocast(library)
     keep_identity()
+    remember_devices()
     load_to_devices()
     accept_burn_devices()
     # Optimizers then update all parameters by one call for each operation, as on CUDA.
