@@ -406,3 +406,22 @@ def test_a_deep_copy_of_a_written_view_shows_the_writes(device: Any) -> None:
         return copied, second, view, x
 
     assert_same(make, device)
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_gradients_of_bicubic_samples(device: Any, padding: str, align_corners: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    image = torch.randn(2, 3, 5, 7, generator=generator, dtype=torch.float64)
+    # Some points are outside of the image.
+    grid = torch.randn(2, 4, 6, 2, generator=generator, dtype=torch.float64) * 1.5
+    found = []
+    for place in ("cpu", device):
+        x, points = (one.to(place).detach().requires_grad_() for one in (image, grid))
+        sampled = torch.nn.functional.grid_sample(
+            x, points, mode="bicubic", padding_mode=padding, align_corners=align_corners
+        )
+        (sampled * torch.arange(sampled.numel(), device=place).view_as(sampled)).sum().backward()
+        found.append((x.grad.cpu(), points.grad.cpu()))
+    for theirs, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-9)

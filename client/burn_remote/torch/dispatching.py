@@ -28,6 +28,7 @@ from burn_remote.torch.aten import (  # noqa: F401 - these fill the table
     embeddings,
     factorizations,
     fake_quantization,
+    gamma_samples,
     incomplete_gamma,
     indexing,
     layers,

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import burn_remote as br
 import burn_remote.functional as F
+from burn_remote.torch.aten.cubic_sampling import cubic_sample
 from burn_remote.torch.aten.table import aten
 from burn_remote_protocol.errors import UsageError
 
@@ -132,10 +133,10 @@ def grid_sampler_backward(
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None]:
     mode, padding = _MODES[interpolation_mode], _PADDINGS[padding_mode]
-    if mode == "bicubic":
-        raise UsageError("grid_sample has no gradient on burn devices in the mode 'bicubic'")
 
     def sample(image: Tensor, points: Tensor) -> Tensor:
+        if mode == "bicubic":  # the operation of the table has no gradient in this mode
+            return cubic_sample(image, points, padding_mode, align_corners)
         return F.grid_sample(image, points, mode, padding, align_corners)
 
     _, pull = br.vjp(sample, x, grid)
