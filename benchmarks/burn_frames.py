@@ -106,8 +106,25 @@ def ordered(messages: list[Any], shift: int, request: int) -> list[Any]:
     step = [changed(one, shift) for one in messages if one not in reads]
     for one in reads:
         _, stream, tensor = changed(one, shift)["Task"]["ReadTensor"]
+        number, shape, _, dtype = tensor
+        # The recorded program keeps its losses. One that does not use them again frees them so.
+        step = [message for message in step if not is_drop(message, number)]
+        tensor = [number, shape, "ReadWrite", dtype]
         step.append({"Task": {"ReadTensor": [request, stream, tensor]}})
     return step
+
+
+def unread(message: Any) -> Any:
+    """Return the drop of a tensor in place of its last read; any other message unchanged."""
+    if "ReadTensor" not in message["Task"]:
+        return message
+    return {"Task": {"RegisterOperation": [STREAM, {"Drop": message["Task"]["ReadTensor"][2]}]}}
+
+
+def is_drop(message: Any, tensor: Any) -> bool:
+    """Return whether a message frees a tensor."""
+    operation = message["Task"].get("RegisterOperation", [None, {}])[1]
+    return "Drop" in operation and operation["Drop"][0] == tensor
 
 
 def round_trips(running: RunningServer) -> Iterator[float]:
@@ -146,7 +163,7 @@ def training(running: RunningServer, *, reads_each: bool = True) -> Iterator[flo
     steps = []
     for number, messages in enumerate(training_steps(WARM_STEPS + BLOCKS * STEPS)):
         if number % STEPS and not reads_each:
-            messages = [one for one in messages if "ReadTensor" not in one["Task"]]
+            messages = [unread(one) for one in messages]
         frames = [framed(*messages[place : place + 4]) for place in range(0, len(messages), 4)]
         steps.append(frames)
     for frame in steps[0]:

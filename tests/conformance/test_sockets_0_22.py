@@ -20,14 +20,19 @@ TESTS = Path(__file__).parents[1]
 SESSIONS = [session for recording in recordings_0_22() for session in sessions(recording)]
 
 
-@pytest.fixture(scope="module", params=["--fusion", "--no-fusion"])
+# With a cost limit of 0, all batches run on the threads of the sessions, which then receive too.
+@pytest.fixture(
+    scope="module", params=[["--fusion"], ["--no-fusion"], ["--fusion", "--inline-cost-limit", "0"]]
+)
 def pair(request: pytest.FixtureRequest) -> Iterator[list[str]]:
-    flags = (request.param, "--device-count", "2", "--custom-operations", "support.burn_scale")
+    flags = (*request.param, "--device-count", "2", "--custom-operations", "support.burn_scale")
     variables = {
         "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]),
     }
-    with server(*flags, **variables) as first, server(request.param) as second:
+    with server(*flags, **variables) as first, server(*request.param) as second:
         yield [first.address, second.address]
+        received = first.metrics()["burn_remote_thread_batches_total"]
+        assert received or "--inline-cost-limit" not in request.param
 
 
 @pytest.mark.parametrize("session", SESSIONS, ids=[each["name"] for each in SESSIONS])

@@ -40,6 +40,8 @@ __all__ = [
     "ConnectionGate",
     "FrameSender",
     "Handle",
+    "LendingAsyncLink",
+    "LentReceiver",
     "Listener",
     "Memory",
     "Place",
@@ -212,6 +214,28 @@ class BulkLink(BlockingLink, Protocol):
 
         The receiver calls ``check`` each time that nothing has arrived for ``silence_seconds``.
         """
+        ...
+
+
+class LentReceiver(Protocol):
+    """Receives and sends small frames in one thread, in place of an event loop."""
+
+    def receive(self, timeout_seconds: float) -> list[bytes]:
+        """Return the frames that have arrived; wait for the first one.
+
+        Returns none if none arrives in time, or if the event loop must continue. Never raises.
+        """
+        ...
+
+    def send(self, frame: bytes) -> bool:
+        """Send a small frame without waiting; return whether the link has taken it.
+
+        Nothing else may send meanwhile. Never raises.
+        """
+        ...
+
+    def give_back(self, unread: Sequence[bytes] = ()) -> None:
+        """Let the event loop receive again, ``unread`` first; call nothing else afterwards."""
         ...
 
 
@@ -390,6 +414,17 @@ class AsyncLink(Protocol):
 
     async def close(self, code: int = NORMAL_CLOSURE, reason: str = "") -> None:
         """Notify the other end and end the link, within a bounded time. Never raises."""
+        ...
+
+
+class LendingAsyncLink(AsyncLink, Protocol):
+    """An ``AsyncLink`` from which a thread can receive for a while."""
+
+    def lend_receiver(self) -> LentReceiver | None:
+        """Let a thread receive in place of the task that waits in ``receive``.
+
+        Returns ``None`` if this is not possible now.
+        """
         ...
 
 

@@ -262,6 +262,40 @@ class Session:
         call = partial(self._run, partial(self.engine.write_chunk, chunk))
         self._worker.submit(call, len(chunk.data))
 
+    def run_in_thread(self, call: Callable[[], None], held_bytes: int) -> None:
+        """Run a call at once; only a call that the session's thread is running may use this.
+
+        ``held_bytes`` is the memory of what the call executes.
+        """
+        memory = self._memory
+        if memory is None:
+            self._run(call)
+            return
+        memory.add(held_bytes)
+        try:
+            self._run(call)
+        finally:
+            memory.give_back(held_bytes)
+
+    def wake_event_loop(self) -> None:
+        """Have ``notify`` called; only the session's thread may use this."""
+        self._progress()
+
+    @property
+    def must_yield(self) -> bool:
+        """Whether the call that the session's thread is running should return.
+
+        True if other work waits for the thread or for the device, if the session has ended, or if
+        the memory pool is full.
+        """
+        return (
+            self._worker.queued > 1
+            or self._awaited != self._arrived
+            or self.error is not None
+            or self.engine.is_stopped
+            or (self._memory is not None and self._memory.is_full)
+        )
+
     def submit(self, call: Callable[[], None]) -> None:
         """Run any other call of the session after the queued work."""
         self._worker.submit(partial(self._run, call))

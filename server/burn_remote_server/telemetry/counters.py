@@ -22,6 +22,7 @@ class Counters:
     sessions_closed: int = 0
     sessions_refused: int = 0
     batches: int = 0
+    thread_batches: int = 0
     operations: int = 0
     operations_lost: int = 0
     operations_stuck: int = 0  # gauge

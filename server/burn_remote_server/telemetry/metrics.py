@@ -70,6 +70,11 @@ ROWS: Final = (
     _Row("burn_remote_sessions_closed", "Sessions closed.", "sessions_closed"),
     _Row("burn_remote_sessions_refused", "Sessions refused.", "sessions_refused"),
     _Row("burn_remote_batches", "Batches of tasks executed.", "batches"),
+    _Row(
+        "burn_remote_thread_batches",
+        "Batches that the thread of a session received itself.",
+        "thread_batches",
+    ),
     _Row("burn_remote_operations", "Tensor operations executed.", "operations"),
     _Row(
         _BYTES_METRIC,

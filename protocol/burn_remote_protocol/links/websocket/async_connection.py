@@ -17,7 +17,8 @@ last ping of each iteration gets a response, and none while the peer does not re
 section 5.5.3 allows.
 
 While a long payload arrives, a ``_PayloadReader`` is the transport's protocol instead of this
-connection, so that the transport stores the bytes directly in the payload's buffer.
+connection, so that the transport stores the bytes directly in the payload's buffer. While a thread
+has a ``ThreadReceiver``, the transport does not read at all.
 
 This depends on parts of ``websockets`` that its documentation does not promise: ``Connection`` is
 an ``asyncio.Protocol`` whose callbacks may be extended, and it has the attributes ``protocol``,
@@ -29,7 +30,9 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any, Final
 
 from websockets.asyncio.client import ClientConnection
@@ -68,6 +71,7 @@ from burn_remote_protocol.links.websocket.frames import (
 )
 from burn_remote_protocol.links.websocket.keepalive import PART_BYTES
 from burn_remote_protocol.links.websocket.receive_turns import BYTES_AT_ONCE, receive_turns
+from burn_remote_protocol.links.websocket.thread_receiver import CAN_LEND, ThreadReceiver
 
 __all__ = ["DirectClientConnection", "DirectConnection", "DirectServerConnection", "Keepalive"]
 
@@ -127,6 +131,7 @@ class DirectConnection(Connection):
         self.on_arrival: Callable[[], None] | None = None
         # Called first for a small message that arrives alone; returns whether it took the message.
         self.on_lone_arrival: Callable[[Any], bool] | None = None
+        self._lent: ThreadReceiver | None = None  # a thread receives in place of the event loop
         self.reading_paused = False  # the receive queue is full
         # Receives the rest of a long payload in place of this connection.
         self._payload_reader: _PayloadReader | None = None
@@ -280,9 +285,77 @@ class DirectConnection(Connection):
         if self.state is State.OPEN:
             self._closing = True
             self._clear_messages()
+        if self._lent is not None:
+            self._lent.stop()
         self._end_starving()
         self._resume_reading()
         await super().close(code, reason)
+
+    def lend_receiver(self) -> ThreadReceiver | None:
+        """Let a thread receive; ``None`` if it cannot, or if the event loop has work to finish.
+
+        The task that receives must be waiting.
+        """
+        receiver, parser, transport = self._receiver, self._parser, self.transport
+        if (
+            not CAN_LEND
+            or self._lent is not None
+            or receiver is None
+            or receiver.done()
+            or self._messages
+            or self._masks
+            or self._open_message is not None
+            or self._closing
+            or self._failed
+            or self._has_ended
+            or self._has_unparsed
+            or self._is_starved
+            or self.reading_paused
+            or self._payload_reader is not None
+            or not parser.is_empty
+            or (self._budget is not None and self._budget.held_bytes)
+            or self.protocol.state is not State.OPEN
+            or transport.is_closing()
+            or transport.get_extra_info("sslcontext") is not None
+        ):
+            return None
+        transport.pause_reading()
+        descriptor = transport.get_extra_info("socket").fileno()
+        self._lent = ThreadReceiver(
+            descriptor,
+            parser,
+            transport.get_write_buffer_size,
+            partial(self._in_loop, transport.write),
+            partial(self._in_loop, self._receive_again),
+        )
+        return self._lent
+
+    def _in_loop(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Call a function on the event loop; called by the thread that receives."""
+        with contextlib.suppress(RuntimeError):  # the event loop was closed in the meantime
+            self.loop.call_soon_threadsafe(call, *arguments)
+
+    def _receive_again(self) -> None:
+        lent, self._lent = self._lent, None
+        assert lent is not None  # it was given back once
+        self.received_bytes += lent.received_bytes
+        self._written_bytes += lent.sent_bytes
+        self._message_count += lent.messages - len(lent.unread)
+        if self._failed:
+            self._parser.discard()
+        for message in lent.unread:
+            self._open(message)
+        if lent.violation is not None:
+            self._refuse(lent.violation)
+            self._pass_on()
+        else:
+            self._parse()
+        if self._budget is not None:
+            self._count_received()
+        if self._parser.has_room and not self._has_unparsed:
+            self._payload_reader = _PayloadReader(self)
+            self._receive_with(self._payload_reader)
+        self._read_on()
 
     # -- callbacks of the event loop's transport ---------------------------------------------
 
@@ -365,6 +438,8 @@ class DirectConnection(Connection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._has_ended = True
+        if self._lent is not None:
+            self._lent.close()
         super().connection_lost(exc)
         self._wake_receiver()
         self._wake_senders()
@@ -575,6 +650,8 @@ class DirectConnection(Connection):
         self._watchdog_timer = None
         if not self._parser.is_within_message or self.state is not State.OPEN:
             return
+        if self._lent is not None:
+            return  # ``_count_received`` starts the timer again when the thread has finished
         if self.reading_paused and not self._is_starved:
             self._watchdog.reset()  # this end paused reading
         elif not self._watchdog.is_fast_enough(self._message_count, self.received_bytes):
@@ -619,7 +696,7 @@ class DirectConnection(Connection):
     def _read_on(self) -> None:
         """Resume reading, unless a reason to pause remains."""
         is_paused = self.reading_paused or self._is_starved or self._has_unparsed
-        if not is_paused and not self._has_ended:
+        if not is_paused and not self._has_ended and self._lent is None:
             self.transport.resume_reading()
 
     def _clear_messages(self) -> None:

@@ -29,6 +29,7 @@ from burn_remote_protocol.links.websocket.async_connection import (
 )
 from burn_remote_protocol.links.websocket.dialing import connection_failure
 from burn_remote_protocol.links.websocket.frame_sender import LoopSender, SocketSender
+from burn_remote_protocol.links.websocket.thread_receiver import ThreadReceiver
 
 __all__ = ["CONNECTION_OPTIONS", "WebSocketLink", "connect"]
 
@@ -168,6 +169,9 @@ class WebSocketLink:
     ) -> None:
         self._connection.on_arrival = handler
         self._connection.on_lone_arrival = take
+
+    def lend_receiver(self) -> ThreadReceiver | None:
+        return self._connection.lend_receiver()
 
     def open_frames(self, open_frame: Callable[[bytes], Any]) -> None:
         self._connection.open_messages(open_frame)

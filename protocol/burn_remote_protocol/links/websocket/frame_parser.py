@@ -145,6 +145,13 @@ class FrameParser:
         return bool(state.missing or state.open or state.position < len(state.buffer))
 
     @property
+    def is_within_long_frame(self) -> bool:
+        """Whether a frame with a 64-bit length, or a message in parts, has arrived incompletely."""
+        state = self._state
+        rest = state.buffer[state.position : state.position + 2]
+        return state.parts is not None or (len(rest) == 2 and rest[1] & ~MASK_BIT > LENGTH_16)
+
+    @property
     def unfinished_bytes(self) -> int:
         """The number of bytes of an incomplete message that have arrived."""
         state = self._state

@@ -328,12 +328,16 @@ async def send_replies(link: AsyncLink, session: BurnSession) -> None:
                     sent = 0
                     await asyncio.sleep(0)  # sending does not yield if the client reads fast enough
                     continue  # all replies may have been sent during the wait
-                sent += 1
-                frame = frames.popleft()
-                session.send_now = _send_nothing  # a message in fragments must not be interrupted
-                session.session.counters.client_sent_bytes += await _send(link, frame)
-                session.send_now = partial(_send_ready, link, session)
-                session.outbox.taken(frame)
+                with session.sending:
+                    if not frames:
+                        break  # the session's thread has just sent the last one
+                    sent += 1
+                    frame = frames.popleft()
+                    session.is_sending = True  # a message in fragments must not be interrupted
+                await _send(link, frame)
+                with session.sending:
+                    session.is_sending = False
+                    session.sent(frame)
                 # Free the elements now, not when the next frame is sent.
                 del frame
                 session.progress.set()
@@ -343,18 +347,21 @@ async def send_replies(link: AsyncLink, session: BurnSession) -> None:
             await session.wake.wait()
     finally:
         session.send_now = _send_nothing
+        session.is_sending = True  # nothing is sent after the end
 
 
 def _send_ready(link: AsyncLink, session: BurnSession) -> None:
     """Send the small replies at the head of the queue, while the socket accepts them."""
     frames = session.outbox.frames
-    for _ in range(min(len(frames), SENT_AT_ONCE)):
-        if not link.is_writable or len(frames[0]) > 1:
-            return
-        frame = frames.popleft()
-        link.send_nowait(*frame)
-        session.session.counters.client_sent_bytes += len(frame[0])
-        session.outbox.taken(frame)
+    if not frames:
+        return
+    with session.sending:
+        for _ in range(min(len(frames), SENT_AT_ONCE)):
+            if session.is_sending or not link.is_writable or len(frames[0]) > 1:
+                return
+            frame = frames.popleft()
+            link.send_nowait(*frame)
+            session.sent(frame)
 
 
 def _send_nothing() -> None:

@@ -8,6 +8,7 @@ ends.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -23,11 +24,11 @@ from burn_remote_server.execution.sessions import DECODED_SIZE, Session
 from burn_remote_server.hosting.host import Device
 from burn_remote_server.tensors.exposed_tensors import burn_domain
 
-__all__ = ["DIALECT", "BurnSession", "BurnSessions"]
+__all__ = ["DIALECT", "BurnSession", "BurnSessions", "decoded_bytes"]
 
 DIALECT: Final = "burn-0.21"
 
-# In frames up to this size, ``_decoded_bytes`` does not look for elements of uploads: the search
+# In frames up to this size, ``decoded_bytes`` does not look for elements of uploads: the search
 # takes longer than a more precise result is worth.
 FEW_BYTES: Final = 4096
 
@@ -47,6 +48,10 @@ class BurnSession:
         self.wake: Final = asyncio.Event()
         # Sends the replies that can be sent without waiting; set by the handler that sends replies.
         self.send_now: Callable[[], None] = _no_handler
+        # Held while a reply is taken from the outbox and written, and to change ``is_sending``.
+        self.sending: Final = threading.Lock()
+        # Whether the handler sends a reply that may take several writes.
+        self.is_sending = False
         self.progress: Final = asyncio.Event()
         self.ended: Final = asyncio.Event()
         self.complete: Final = asyncio.Event()
@@ -69,8 +74,31 @@ class BurnSession:
             partial(runner.run, tasks),
             partial(runner.estimate, tasks),
             size,
-            _decoded_bytes(tasks, size),
+            decoded_bytes(tasks, size),
         )
+
+    def send_in_thread(self, send: Callable[[bytes], bool]) -> bool:
+        """Send small replies by ``send``; return whether the event loop must send the rest.
+
+        ``send`` returns whether it has sent the reply.
+        """
+        frames = self.outbox.frames
+        with self.sending:
+            while frames and not self.is_sending and len(frames[0]) == 1:
+                (reply,) = frames[0]
+                if not send(bytes(reply)):
+                    break
+                self.sent(frames.popleft())
+        return bool(frames)
+
+    def sent(self, frame: Sequence[bytes | memoryview]) -> None:
+        """Count a reply that was taken from the outbox and written."""
+        self.session.counters.client_sent_bytes += sum(map(len, frame))
+        self.outbox.taken(frame)
+
+    def execute(self, tasks: Sequence[BurnTask]) -> None:
+        """Execute tasks, in the thread that executes the session's tasks."""
+        self._runner.run(tasks)
 
     def attach(self, route: str) -> None:
         """Register a socket. Raises ``ProtocolViolation`` if the route already has one."""
@@ -81,7 +109,7 @@ class BurnSession:
             self.complete.set()
 
 
-def _decoded_bytes(tasks: Sequence[BurnTask], size: int) -> int:
+def decoded_bytes(tasks: Sequence[BurnTask], size: int) -> int:
     """Return the memory of tasks that arrived in ``size`` bytes.
 
     Elements of uploads count once, because decoding does not copy them.

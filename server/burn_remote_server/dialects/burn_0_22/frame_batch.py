@@ -58,6 +58,15 @@ class FrameBatch:
             self._end_with(error)
         self.unknown += self._recognizer.unknown - before
 
+    def add_now(self, frame: bytes) -> None:
+        """Add the messages of a frame without pauses, in a thread other than the event loop's."""
+        if len(frame) <= SHORT_FRAME_BYTES:
+            self.add(frame)
+            return
+        self.size += len(frame)
+        for _ in self._steps(frame):
+            pass
+
     async def add_in_turns(self, frame: bytes | memoryview, decoding: DecodingTurns) -> None:
         """Add the messages of a frame, with pauses between them."""
         self.size += len(frame)

@@ -7,6 +7,7 @@ failures are sent as responses and the socket stays open. No pings are sent.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -32,7 +33,7 @@ from burn_remote_protocol.errors import (
     HandshakeRefused,
     ProtocolViolation,
 )
-from burn_remote_protocol.links.interface import AsyncLink
+from burn_remote_protocol.links.interface import AsyncLink, LentReceiver
 from burn_remote_server.access.admission import Grant
 from burn_remote_server.access.quota import OverheadAccount
 from burn_remote_server.dialects.burn_0_21.socket_handlers import (
@@ -57,6 +58,7 @@ from burn_remote_server.dialects.burn_0_22.local_transfers import (
 )
 from burn_remote_server.dialects.burn_0_22.outbox import Burn22Outbox
 from burn_remote_server.dialects.burn_0_22.task_runner import Burn22Runner
+from burn_remote_server.dialects.burn_0_22.thread_intake import receive_in_thread
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST
 from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
@@ -251,6 +253,13 @@ class _Intake:
         self._queue_bytes: Final = settings.session_queue_bytes
         self._recognizer: Final = MessageRecognizer()
         self._is_slow = False  # the last batch had many unknown messages
+        # Lets the session's thread receive, if the link can do that.
+        self._lend: Final[Callable[[], LentReceiver | None]] = getattr(
+            link, "lend_receiver", _not_lent
+        )
+        self._is_draining: Final = device.host.draining.is_set
+        self._loop: Final = asyncio.get_running_loop()
+        self._will_lend = False
 
     def take_arrived(self) -> None:
         """Handle arrived frames that need not wait. Raises ``_Closed``."""
@@ -260,8 +269,9 @@ class _Intake:
             batch = FrameBatch(self._recognizer)
             batch.add_arrived(self._link, is_busy=bool(session.queued))
             if not (batch.count or batch.size):
-                return
+                break
             self._submit(batch)
+        self._expect_work()
 
     def take_alone(self, frame: bytes | memoryview) -> bool:
         """Handle a frame that arrived alone, if it is known; return whether it was handled."""
@@ -276,6 +286,7 @@ class _Intake:
         session.counters.batches += 1
         tasks: list[Any] = [known]
         self._session.submit(tasks, len(frame))
+        self._expect_work()
         return True
 
     async def take(self, frame: bytes | memoryview) -> None:
@@ -296,6 +307,27 @@ class _Intake:
             # ``receive`` does not yield while frames are buffered, so let other sessions run here.
             session.spent = 0
             await asyncio.sleep(0)
+        self._expect_work()
+
+    def _let_thread_receive(self) -> None:
+        """Let the session's thread receive if it still has work to do."""
+        self._will_lend = False
+        session = self._session.session
+        if not session.is_working or self._must_wait():
+            return
+        receiver = self._lend()
+        if receiver is not None:
+            session.submit(
+                partial(
+                    receive_in_thread, receiver, self._session, self._recognizer, self._is_draining
+                )
+            )
+
+    def _expect_work(self) -> None:
+        """Let the session's thread receive, after this callback, if it has work."""
+        if self._session.session.is_working and not self._will_lend:
+            self._will_lend = True
+            self._loop.call_soon(self._let_thread_receive)
 
     def _must_wait(self) -> bool:
         return (
@@ -313,6 +345,10 @@ class _Intake:
         self._session.submit(batch.tasks[: places[0]] if places else batch.tasks, batch.size)
         if places:
             raise _Closed
+
+
+def _not_lent() -> None:
+    """Lend nothing: only the event loop can receive from this kind of link."""
 
 
 async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> None:

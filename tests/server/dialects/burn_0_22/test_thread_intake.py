@@ -1,0 +1,276 @@
+"""A session's thread receives frames itself, with the results of the event loop's way."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+
+from burn_remote_protocol.dialects.burn_0_22_recognition import KnownFrame, MessageRecognizer
+from burn_remote_protocol.errors import ConnectionLost, SessionLost
+from burn_remote_protocol.messages import Sync
+from burn_remote_server.dialects.burn_0_22.thread_intake import receive_in_thread
+from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES
+from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES
+from burn_remote_server.telemetry.counters import Counters
+from support.servers import RunningServer, server
+from support.socket_replay_0_22 import STREAM, Socket22, unpacked
+from support.waiting import PATIENCE_SECONDS, wait_until
+
+THREAD_BATCHES = "burn_remote_thread_batches_total"
+CLOSE = {"Close": [1]}
+
+
+def sync(request: int) -> Any:
+    return {"Task": {"SyncBackend": [request, STREAM]}}
+
+
+class Receiver:
+    """A link whose frames are given, and which takes a number of replies."""
+
+    def __init__(self, *batches: Sequence[bytes], takes: int = 2**62) -> None:
+        self.batches = deque(batches)
+        self.takes = takes
+        self.sent: list[bytes] = []
+        self.given_back: Sequence[bytes] | None = None
+
+    def receive(self, timeout_seconds: float) -> list[bytes]:
+        assert 0 < timeout_seconds < 0.1
+        return [*self.batches.popleft()] if self.batches else []
+
+    def send(self, frame: bytes) -> bool:
+        if len(self.sent) == self.takes:
+            return False
+        self.sent.append(frame)
+        return True
+
+    def give_back(self, unread: Sequence[bytes] = ()) -> None:
+        assert self.given_back is None
+        self.given_back = unread
+
+
+class Working:
+    """A session that executes nothing: each sync adds a reply."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self.error: Exception | None = None
+        self.must_yield = False
+        self.executed: list[Any] = []
+        self.held: list[int] = []
+        self.woken = 0
+        self.outbox = SimpleNamespace(frames=deque[list[bytes]]())
+        self.session = self
+
+    def run_in_thread(self, call: Callable[[], None], held_bytes: int) -> None:
+        self.held.append(held_bytes)
+        call()
+
+    def execute(self, tasks: Sequence[Any]) -> None:
+        for task in tasks:
+            messages = task.messages() if type(task) is KnownFrame else [task]
+            self.executed += messages
+            self.outbox.frames.extend([[b"reply"] for one in messages if type(one) is Sync])
+
+    def send_in_thread(self, send: Callable[[bytes], bool]) -> bool:
+        while self.outbox.frames and send(self.outbox.frames[0][0]):
+            self.outbox.frames.popleft()
+        return bool(self.outbox.frames)
+
+    def wake_event_loop(self) -> None:
+        self.woken += 1
+
+
+def received(receiver: Receiver, session: Any, *, is_draining: bool = False) -> list[Any]:
+    """Let the thread receive; return the tasks that it has executed."""
+    receive_in_thread(receiver, session, MessageRecognizer(), lambda: is_draining)
+    executed: list[Any] = session.executed
+    return executed
+
+
+def frame(*messages: Any) -> bytes:
+    packed: bytes = msgpack.packb(messages)
+    return packed
+
+
+def test_all_frames_are_executed_and_answered_until_none_arrives() -> None:
+    receiver, session = Receiver([frame(sync(1)), frame(sync(2))], [frame(sync(3))]), Working()
+    assert received(receiver, session) == [Sync(1), Sync(2), Sync(3)]
+    assert receiver.given_back == ()
+    assert len(receiver.sent) == 3
+    assert session.woken == 0  # the thread sends the replies itself
+    assert (session.counters.batches, session.counters.thread_batches) == (2, 2)
+    assert session.counters.client_received_bytes == 3 * len(frame(sync(1)))
+    assert all(size > 0 for size in session.held)
+
+
+def test_replies_that_the_link_does_not_take_are_left_to_the_event_loop() -> None:
+    receiver, session = Receiver([frame(sync(1)), frame(sync(2))], takes=1), Working()
+    received(receiver, session)
+    assert len(receiver.sent) == 1
+    assert len(session.outbox.frames) == 1
+    assert session.woken == 1
+
+
+def test_a_client_that_does_not_read_its_replies_is_not_read_further() -> None:
+    syncs = [frame(*map(sync, range(15))) for _ in range(MAX_WAITING_REPLIES // 15 + 1)]
+    receiver, session = Receiver(syncs, [frame(sync(99))], takes=0), Working()
+    received(receiver, session)
+    assert len(receiver.batches) == 1
+    assert receiver.given_back == ()
+
+
+@pytest.mark.parametrize("closing", [(CLOSE,), (sync(2), CLOSE)])
+def test_the_end_of_the_session_is_left_to_the_event_loop(closing: tuple[Any, ...]) -> None:
+    frames = [frame(sync(1)), frame(*closing), frame(sync(3))]
+    receiver, session = Receiver(frames), Working()
+    assert received(receiver, session) == [Sync(1)]
+    assert receiver.given_back == frames[1:]
+
+
+def test_a_long_frame_is_left_to_the_event_loop_and_a_shorter_one_is_not() -> None:
+    frames = [
+        frame(*[sync(1)] * (size // len(frame(sync(1))))) for size in (8192, 2 * LARGE_FRAME_BYTES)
+    ]
+    assert len(frames[0]) < LARGE_FRAME_BYTES < len(frames[1])
+    receiver, session = Receiver(frames), Working()
+    assert len(received(receiver, session)) == 8192 // len(frame(sync(1)))
+    assert receiver.given_back == frames[1:]
+
+
+@pytest.mark.parametrize("reason", ["yields", "drains"])
+def test_nothing_is_received_if_the_thread_is_needed_elsewhere(reason: str) -> None:
+    receiver, session = Receiver([frame(sync(1))]), Working()
+    session.must_yield = reason == "yields"
+    assert received(receiver, session, is_draining=reason == "drains") == []
+    assert receiver.given_back == ()
+
+
+def test_a_session_that_fails_wakes_the_event_loop() -> None:
+    receiver, session = Receiver([frame(sync(1))]), Working()
+    session.error = SessionLost("a reason")
+    received(receiver, session)
+    assert session.woken == 1
+
+
+def test_the_connection_is_given_back_if_executing_raises() -> None:
+    class Failing(Working):
+        def execute(self, tasks: Sequence[Any]) -> None:
+            raise KeyboardInterrupt
+
+    receiver = Receiver([frame(sync(1))])
+    with pytest.raises(KeyboardInterrupt):
+        received(receiver, Failing())
+    assert receiver.given_back == ()
+
+
+# -- on a server ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[RunningServer]:
+    # No batch runs on the event loop, so the threads of sessions receive.
+    with server("--inline-cost-limit", "0") as started:
+        yield started
+
+
+@pytest.fixture
+def socket(running: RunningServer) -> Iterator[Socket22]:
+    opened = Socket22.opened(running.address)
+    yield opened
+    opened.close()
+
+
+def tensor(number: int, size: int = 2, status: str = "ReadOnly") -> Any:
+    return [[number], [[size]], status, "F32"]
+
+
+def upload(number: int, values: Any) -> Any:
+    elements = np.asarray(values, np.float32)
+    data = [elements.tobytes(), [elements.size], "F32"]
+    return {"Task": {"RegisterTensor": [STREAM, [number], data]}}
+
+
+def added(first: int, second: int, out: int) -> Any:
+    operation = {"Add": [tensor(first), tensor(second), tensor(out, status="NotInit")]}
+    body = {"NumericFloat": ["F32", operation]}
+    return {"Task": {"RegisterOperation": [STREAM, body]}}
+
+
+def read(request: int, number: int, size: int = 2) -> Any:
+    return {"Task": {"ReadTensor": [request, STREAM, tensor(number, size)]}}
+
+
+def elements(answer: Any) -> list[float]:
+    found: list[float] = np.frombuffer(answer["ReadTensor"]["Ok"][0], np.float32).tolist()
+    return found
+
+
+def test_a_program_that_reads_each_step_gets_its_results(
+    running: RunningServer, socket: Socket22
+) -> None:
+    socket.send(upload(1, [1, 2]))
+    for step in range(200):
+        socket.send(added(1, 1, 10 + step), added(10 + step, 1, 1000 + step))
+        socket.send(read(step + 1, 1000 + step))
+        assert elements(socket.answer(step + 1)) == [3, 6]
+    assert running.metric(THREAD_BATCHES) > 100
+
+
+def test_replies_come_in_the_order_of_requests_also_after_long_ones(socket: Socket22) -> None:
+    large = np.arange(2**18, dtype=np.float32)
+    socket.send(upload(1, [1, 2]))
+    socket.send(upload(2, large))
+    order = []
+    for request in range(1, 40):
+        size, number = (2**18, 2) if request % 7 == 0 else (2, 1)
+        socket.send(read(request, number, size))
+    for _ in range(1, 40):
+        answer = socket.link.receive(PATIENCE_SECONDS)
+        assert answer is not None
+        content, request = unpacked(answer)
+        order.append(request)
+        expected = large.tolist() if request % 7 == 0 else [1, 2]
+        assert elements(content) == expected
+    assert order == [*range(1, 40)]
+
+
+def test_an_upload_of_several_megabytes_arrives_between_small_frames(socket: Socket22) -> None:
+    large = np.arange(2**20, dtype=np.float32)
+    socket.send(upload(1, [1, 2]))
+    for number in range(2, 6):
+        socket.send(added(1, 1, 100 + number))
+        socket.send(upload(number, large + number))
+        socket.send(added(1, 1, 200 + number))
+    for number in range(2, 6):
+        socket.send(read(number, number, 2**20))
+        assert elements(socket.answer(number)) == (large + number).tolist()
+
+
+def test_a_session_ends_while_its_thread_receives(running: RunningServer, socket: Socket22) -> None:
+    before = running.metric("burn_remote_sessions_closed_total")
+    socket.send(upload(1, [1, 2]))
+    socket.send(read(1, 1))
+    assert elements(socket.answer(1)) == [1, 2]
+    socket.send(CLOSE)
+    with pytest.raises(ConnectionLost):
+        socket.link.receive(PATIENCE_SECONDS)
+    assert running.metric("burn_remote_sessions_closed_total") == before + 1
+
+
+def test_the_tensors_of_a_client_that_vanishes_while_the_thread_receives_are_freed(
+    running: RunningServer,
+) -> None:
+    before = running.metric("burn_remote_tensors")
+    client = Socket22.opened(running.address)
+    for number in range(50):
+        client.send(upload(number, [1, 2]))
+    client.send(read(1, 1))
+    client.answer(1)
+    client.close()
+    wait_until(lambda: running.metric("burn_remote_tensors") == before)
