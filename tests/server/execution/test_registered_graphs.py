@@ -71,6 +71,20 @@ def test_the_values_of_calls_count_in_the_quota_while_they_are_kept(
     assert session.quota.held - before < held / 10  # another graph has taken its number
 
 
+def test_a_call_with_a_size_that_no_tensor_can_have_fails_the_outputs_of_the_graph(
+    session: EngineSession,
+) -> None:
+    failed: dict[int, str] = {}
+    graphs = RegisteredGraphs(
+        session.interpreter, lambda tensor, error: failed.update({tensor: str(error)})
+    )
+    graphs.run(RunGraph(0, STEP, Bindings(((0, 1), (1, 2)), (2**62,), (), ())))
+    assert [*failed] == [2]
+    assert "elements" in failed[2]
+    graphs.run(RunGraph(0, None, BINDINGS))
+    assert session.values(2, size=2) == [2, 4]
+
+
 def test_a_call_whose_values_do_not_fit_runs_and_leaves_nothing(
     session: EngineSession, graphs: RegisteredGraphs
 ) -> None:

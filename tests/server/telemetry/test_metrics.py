@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from types import SimpleNamespace
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -67,6 +68,24 @@ def test_the_memory_of_each_device_is_shown_by_kind() -> None:
     assert seen["1", "total"] == 2**20
     assert seen["0", "used"] > 0
     assert set(seen) == {(d, k) for d in "01" for k in ("total", "used", "cached")}
+
+
+def test_the_kept_bytes_of_each_device_are_shown_by_kind() -> None:
+    kept = [
+        SimpleNamespace(content_bytes=3, published_bytes=5),
+        SimpleNamespace(content_bytes=0, published_bytes=7),
+    ]
+    metrics = Metrics(Counters, version="", backend="numpy", kept=kept)
+
+    text = metrics.exposition().decode()
+
+    for device, kind, size in (
+        (0, "content", 3),
+        (0, "published", 5),
+        (1, "content", 0),
+        (1, "published", 7),
+    ):
+        assert f'burn_remote_kept_bytes{{device="{device}",kind="{kind}"}} {size}.0' in text
 
 
 def test_values_are_read_at_each_request() -> None:
