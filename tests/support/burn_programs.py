@@ -57,17 +57,17 @@ def burn_client(*arguments: str, name: str = "burn-client") -> Any:
 
 
 @contextlib.contextmanager
-def burn_22_server(port: int = 0) -> Iterator[str]:
+def burn_22_server(port: int = 0, *options: str) -> Iterator[str]:
     """Run the real server of Burn 0.22 with two devices; return its address."""
-    with burn_server("burn22-server", port) as address:
+    with burn_server("burn22-server", port, *options) as address:
         yield address
 
 
 @contextlib.contextmanager
-def burn_server(name: str = "burn-server", port: int = 0) -> Iterator[str]:
+def burn_server(name: str = "burn-server", port: int = 0, *options: str) -> Iterator[str]:
     """Run a real server, of Burn 0.21 by default; return its address."""
     process = subprocess.Popen(
-        [program(name), "--port", str(port)],
+        [program(name), "--port", str(port), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -77,7 +77,8 @@ def burn_server(name: str = "burn-server", port: int = 0) -> Iterator[str]:
         for line in process.stdout:
             if line.startswith("listening "):
                 break
-        yield f"ws://{line.split()[1]}"
+        address = line.split()[1]
+        yield address if "://" in address else f"ws://{address}"
     finally:
         process.kill()
         process.communicate()

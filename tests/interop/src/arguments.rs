@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 /// Options that take no value.
-const SWITCHES: [&str; 3] = ["--full", "--read-each-step", "--share"];
+const SWITCHES: [&str; 4] = ["--full", "--iroh", "--read-each-step", "--share"];
 
 /// A parsed command line; reading a value that is missing or malformed ends the process with code 2.
 pub struct Arguments {

@@ -1,14 +1,34 @@
 //! Devices, and the numbers that go in: those of the programs for 0.21, a 32-bit mixing function of position and salt.
 
-use burn_tensor::remote::RemoteHost;
+use burn_tensor::remote::{EndpointId, IrohHost, IrohRelays, RemoteHost};
 use burn_tensor::{Device, Int, Tensor, TensorData};
 use serde_json::{Value, json};
 
 use crate::arguments::refuse;
 
+/// Read `ws://host:port`, or `iroh://NODE-ID?addr=IP:PORT`, which is dialled without relays.
+fn host(address: &str) -> RemoteHost {
+    let Some(rest) = address.strip_prefix("iroh://") else {
+        return RemoteHost::websocket(address);
+    };
+    let (id, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let id: EndpointId = id
+        .parse()
+        .unwrap_or_else(|error| refuse(&format!("{address}: {error}")));
+    let mut host = IrohHost::new(id).with_relays(IrohRelays::Disabled);
+    for field in query.split('&').filter(|field| !field.is_empty()) {
+        let direct = field
+            .strip_prefix("addr=")
+            .and_then(|value| value.parse().ok())
+            .unwrap_or_else(|| refuse(&format!("{address}: {field} is not addr=IP:PORT")));
+        host = host.with_address(direct);
+    }
+    RemoteHost::iroh(host)
+}
+
 /// Connect device `index` of the server at `address`.
 pub fn device(address: &str, index: usize) -> Device {
-    Device::remote_options(&RemoteHost::websocket(address))
+    Device::remote_options(&host(address))
         .device_index(index)
         .init()
         .unwrap_or_else(|error| refuse(&format!("{address}: {error}")))
