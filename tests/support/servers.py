@@ -137,6 +137,8 @@ class RunningServer:
 
     process: subprocess.Popen[str] | ForkedServer
     address: str
+    # The addresses of its devices over Iroh, if it listens there.
+    iroh: Sequence[str] = ()
 
     @property
     def resident_bytes(self) -> int:
@@ -206,13 +208,12 @@ def server(*flags: str, module: str = COMMAND, **variables: str) -> Iterator[Run
     process = _start(module, arguments, environment)
     assert process.stdout is not None  # started with a pipe
     try:
-        words = [
-            word
-            for word in process.stdout.readline().split()
-            if word.startswith(("ws://", "wss://"))
-        ]
+        line = process.stdout.readline().split()
+        words = [word for word in line if word.startswith(("ws://", "wss://"))]
         assert words, f"the server ended with code {process.wait(5)} before it was ready"
-        yield RunningServer(process, words[0])
+        yield RunningServer(
+            process, words[0], [word for word in line if word.startswith("iroh://")]
+        )
     finally:
         process.kill()
         process.wait()

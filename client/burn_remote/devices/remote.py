@@ -39,6 +39,7 @@ from burn_remote_protocol.errors import (
     UsageError,
 )
 from burn_remote_protocol.links.addresses import (
+    IROH,
     parse_address,
     parse_device_path,
     without_token,
@@ -68,7 +69,9 @@ class RemoteDevice(Device):
     """A device on a server.
 
     ``address`` is ``ws://host:port``, with ``/1`` for the second device of the server. The default
-    is ``$BURN_REMOTE_ADDRESS``, else ``ws://127.0.0.1:3000``.
+    is ``$BURN_REMOTE_ADDRESS``, else ``ws://127.0.0.1:3000``. ``iroh://NODE-ID?addr=IP:PORT`` names
+    a server by its public key; without ``addr``, it is found over public relays. That needs
+    ``burn-remote[iroh]``.
 
     ``token`` authenticates this program; the default is ``$BURN_REMOTE_TOKEN``. ``tls``, for
     ``wss://``, is an ``ssl.SSLContext``, or the path of a PEM file with the certificate authority
@@ -225,6 +228,8 @@ def _connect_burn_of_any_release(
     address: str, token: str | None, tls: ssl.SSLContext | None, timeout_seconds: float
 ) -> BurnSession:
     """Open a session with a server that has no native route at this address."""
+    if parse_address(address).scheme == IROH:
+        return _connect_burn_0_22(address, token, tls, timeout_seconds)
     # A server built with Burn 0.21 has no route /session and answers 404. It does not use tokens
     # either, so a token in the path would only disclose it.
     try:
@@ -241,6 +246,8 @@ def _connect_burn_of_any_release(
 def _connect_burn(
     address: str, token: str | None, tls: ssl.SSLContext | None, timeout_seconds: float
 ) -> BurnSession:
+    if parse_address(address).scheme == IROH:
+        raise UsageError(f"{without_token(address)}: Burn 0.21 cannot be reached over Iroh")
     # Our server reads the token from the path; Burn's server requires none.
     server = address if token is None else with_token(address, token)
     dial = _dial_burn(server, tls, timeout_seconds)
@@ -278,6 +285,7 @@ def _dial_burn(
             fragment_bytes=FRAGMENT_BYTES,
             # Burn's server never answers a close frame.
             close_timeout_seconds=0,
+            speaks_burn=True,
         )
 
     return dial

@@ -13,7 +13,7 @@ import msgpack
 
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import Unsupported
-from burn_remote_protocol.links.addresses import parse_address
+from burn_remote_protocol.links.addresses import IROH, parse_address
 from burn_remote_protocol.messages import (
     Drop,
     Expose,
@@ -108,6 +108,11 @@ def _capability(transfer: bytes | int) -> list[int]:
 
 def _peer(address: str) -> dict[str, Any]:
     parsed = parse_address(address)
+    if parsed.scheme == IROH:
+        raise Unsupported(
+            f"servers built with Burn 0.22 exchange tensors over WebSocket only here, not with "
+            f"{parsed}; read the tensor and upload it"
+        )
     if parsed.path:
         raise Unsupported(
             f"a Burn 0.22 server cannot fetch from {parsed}: its addresses have no path, and so no "

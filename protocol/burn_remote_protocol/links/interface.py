@@ -40,6 +40,7 @@ __all__ = [
     "ConnectionGate",
     "FrameSender",
     "Handle",
+    "KeyedListener",
     "LendingAsyncLink",
     "LentReceiver",
     "Listener",
@@ -502,6 +503,15 @@ class Listener(Protocol):
 
     def stop_accepting(self) -> None:
         """Accept no more connections; those that are open stay open."""
+        ...
+
+
+class KeyedListener(Listener, Protocol):
+    """A listener that peers know by its public key."""
+
+    @property
+    def address(self) -> Address:
+        """The address of the listener, as peers write it."""
         ...
 
 

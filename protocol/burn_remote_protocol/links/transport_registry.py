@@ -10,7 +10,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Final, TypedDict, Unpack
+from typing import Final, TypedDict, Unpack, cast
 
 from burn_remote_protocol.errors import ConnectionFailed
 from burn_remote_protocol.links.addresses import SCHEMES, Address, parse_address
@@ -19,6 +19,7 @@ from burn_remote_protocol.links.interface import (
     BlockingLink,
     ConnectionGate,
     Handle,
+    KeyedListener,
     Listener,
     Respond,
     Transport,
@@ -33,6 +34,7 @@ __all__ = [
     "connect",
     "connect_async",
     "listen",
+    "listen_with_key",
     "register",
 ]
 
@@ -80,7 +82,7 @@ class AsyncOptions(TypedDict, total=False):
     timeout_seconds: float
     max_message_bytes: int
     speaks_burn: bool
-    identity: Listener | None
+    identity: KeyedListener | None
 
 
 class ListenOptions(TypedDict, total=False):
@@ -124,6 +126,16 @@ def listen(
 ) -> AbstractAsyncContextManager[Listener]:
     """Return a context in which a transport accepts links; see ``Transport.listen``."""
     return TRANSPORTS[scheme].listen(host, port, handle, **options)
+
+
+def listen_with_key(
+    scheme: str, host: str, port: int, handle: Handle, **options: Unpack[ListenOptions]
+) -> AbstractAsyncContextManager[KeyedListener]:
+    """As ``listen``, for a scheme whose listeners have keys."""
+    return cast(
+        "AbstractAsyncContextManager[KeyedListener]",
+        TRANSPORTS[scheme].listen(host, port, handle, **options),
+    )
 
 
 def _target(address: str, route: str, tls: ssl.SSLContext | None) -> Address:

@@ -56,6 +56,11 @@ class Access:
         tokens = read_tokens(settings)
         if not tokens and not is_loopback_only(settings.host):
             raise OpenToNetwork(_exposure(settings.host))
+        if not tokens and settings.uses_relays:
+            raise OpenToNetwork(
+                f"with iroh_relays {settings.iroh_relays}, anyone who knows the node id can "
+                "connect; set tokens with --token-file or BURN_REMOTE_TOKENS"
+            )
         peer: bytes | None = None
         if settings.peer_token is not None:
             peer = peer_key(

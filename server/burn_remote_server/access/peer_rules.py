@@ -15,7 +15,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from burn_remote_protocol.errors import TransferFailed, UsageError
-from burn_remote_protocol.links.addresses import Address, parse_address, parse_device_path
+from burn_remote_protocol.links.addresses import (
+    IROH,
+    Address,
+    parse_address,
+    parse_device_path,
+)
 from burn_remote_server.access.name_lookups import NameLookups
 
 __all__ = ["PeerRules", "is_forbidden", "is_own_address", "token_of"]
@@ -129,6 +134,11 @@ class PeerRules:
         Raises ``ConnectionFailed`` for a malformed address, ``TransferFailed`` for a forbidden one.
         """
         target = parse_address(address)
+        if target.scheme == IROH:
+            raise TransferFailed(
+                f"servers fetch tensors from each other over WebSockets, not from {target}; name "
+                "the source by its ws:// or wss:// address"
+            )
         secret = token_of(target)
         if self._needs_tls and not target.secure:
             raise TransferFailed(

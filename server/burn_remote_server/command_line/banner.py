@@ -59,6 +59,8 @@ def facts(
 ) -> dict[str, str]:
     """Return the facts that the startup message shows, in order."""
     about = {"address": " ".join(addresses)}
+    if settings.iroh_port is not None and settings.iroh_key_file is None:
+        about["node id"] = "new at each start; --iroh-key-file keeps it"
     peer_address = settings.peer_address(port)
     if peer_address not in addresses:
         about["peers use"] = peer_address

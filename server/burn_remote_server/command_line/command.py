@@ -138,6 +138,9 @@ def command(
     advertise_address: Annotated[
         str | None, _flag("advertise_address", LISTENING, "ADDRESS")
     ] = None,
+    iroh_port: Annotated[str | None, _flag("iroh_port", LISTENING, "PORT")] = None,
+    iroh_key_file: Annotated[str | None, _flag("iroh_key_file", LISTENING, "FILE")] = None,
+    iroh_relays: Annotated[str | None, _flag("iroh_relays", LISTENING, "RELAYS")] = None,
     tls_certificate: Annotated[str | None, _flag("tls_certificate", LISTENING, "FILE")] = None,
     tls_key: Annotated[str | None, _flag("tls_key", LISTENING, "FILE")] = None,
     token_file: Annotated[str | None, _flag("token_file", ADMITTING, "FILE")] = None,

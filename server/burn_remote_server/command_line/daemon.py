@@ -76,6 +76,7 @@ def run(settings: Settings, *, exit_now: Callable[[int], object] = os._exit) -> 
             )
             for device in host.devices
         ]
+        addresses += host.iroh_addresses()
         about = banner.facts(settings, addresses, host.port, DIALECTS, host.groups.engines)
         banner.announce(about, addresses, out=sys.stdout, terminal=sys.stderr)
         notify(READY, f"ready at {' '.join(addresses)}")

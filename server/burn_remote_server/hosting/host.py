@@ -7,7 +7,7 @@ import contextlib
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -19,6 +19,7 @@ from burn_remote_protocol.errors import (
     UsageError,
 )
 from burn_remote_protocol.ids import exposing_session
+from burn_remote_protocol.links.interface import KeyedListener
 from burn_remote_protocol.messages import MAX_HOPS, Fetch
 from burn_remote_server.access.admission import NOBODY, Access, Grant
 from burn_remote_server.access.data_files import DataFiles
@@ -298,6 +299,8 @@ class Host:
         # peers remain.
         self.sessions_ended: Final = asyncio.Event()
         self.port = settings.port
+        # The listener over Iroh, while the server has one.
+        self.iroh: KeyedListener | None = None
         self._loop: Final = asyncio.get_running_loop()
         self._stale_seconds: Final = STALE_TIMEOUTS * settings.fetch_timeout_seconds
         seconds = settings.fetch_timeout_seconds
@@ -487,6 +490,15 @@ class Host:
     def is_own(self, address: str) -> bool:
         """Whether an address is that of one of this process's devices."""
         return any(address.rstrip("/") == device.peer_address for device in self.devices)
+
+    def iroh_addresses(self) -> list[str]:
+        """Return the address of each device over Iroh; none if the server does not listen there."""
+        if self.iroh is None:
+            return []
+        return [
+            replace(self.iroh.address, path=f"/{index}" if index else "").uri
+            for index in range(len(self.devices))
+        ]
 
     def open_fetches(self, owner: object, party: str = "") -> None:
         """Let a session begin fetches; ``owner`` is its outbox.

@@ -6,15 +6,22 @@ import asyncio
 import contextlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from burn_remote_protocol.links.interface import AsyncLink, Listener, Request, Response
-from burn_remote_protocol.links.transport_registry import listen
+from burn_remote_protocol.links.interface import (
+    AsyncLink,
+    KeyedListener,
+    Listener,
+    Request,
+    Response,
+)
+from burn_remote_protocol.links.transport_registry import listen, listen_with_key
 from burn_remote_server import backends
 from burn_remote_server.access.admission import token_in_path
+from burn_remote_server.access.node_key import read_node_key
 from burn_remote_server.custom import load_operations
 from burn_remote_server.dialects.burn_0_21.routes import burn_0_21_routes
 from burn_remote_server.dialects.burn_0_22.routes import burn_0_22_sessions
@@ -46,6 +53,9 @@ _PATH: Final = re.compile(
     r"^(?:/(?P<device>[0-9]{1,4}))?//?(?P<route>session|transfer|request|response|data)$"
 )
 
+# The routes for native clients over Iroh. Those of Burn 0.21 exist over WebSockets only.
+IROH_ROUTES: Final = ("session", "transfer")
+
 # The largest message before a client is admitted. A ``Hello`` usually has a few hundred bytes, but
 # one with long tokens and settings must fit too.
 OPENING_BYTES: Final = 64 * 1024
@@ -71,11 +81,18 @@ async def serve(settings: Settings, *, drain: asyncio.Event, ready: Callable[[Ho
         host = Host(settings, opened, tasks, custom)
         service = _Service(host)
         try:
-            async with service.listen() as listener:
+            async with contextlib.AsyncExitStack() as stack:
+                listener = await stack.enter_async_context(service.listen())
                 host.port = listener.port
+                listeners = [listener]
+                if settings.iroh_port is not None:
+                    host.iroh = await stack.enter_async_context(
+                        service.listen_on_iroh(settings.iroh_port)
+                    )
+                    listeners.append(host.iroh)
                 ready(host)
                 await drain.wait()
-                await service.stop(listener)
+                await service.stop(listeners)
         finally:
             # Disconnected sessions are still open until their leases expire. Cancel their fetches.
             host.close_fetches()
@@ -120,9 +137,29 @@ class _Service:
             max_message_bytes=OPENING_BYTES,
         )
 
-    async def stop(self, listener: Listener) -> None:
+    def listen_on_iroh(self, port: int) -> contextlib.AbstractAsyncContextManager[KeyedListener]:
+        """Return a context manager during which the server accepts connections over Iroh.
+
+        Raises ``InvalidNodeKey``.
+        """
+        settings = self._host.settings
+        return listen_with_key(
+            "iroh",
+            settings.host,
+            port,
+            self._handle,
+            respond=self._respond_on_iroh,
+            gate=self._limits,
+            handshake_timeout_seconds=settings.handshake_timeout_seconds,
+            max_message_bytes=OPENING_BYTES,
+            key=read_node_key(settings.iroh_key_file),
+            relays=settings.iroh_relays,
+        )
+
+    async def stop(self, listeners: Sequence[Listener]) -> None:
         """Accept no new connections, let sessions finish, then close the remaining ones."""
-        listener.stop_accepting()
+        for listener in listeners:
+            listener.stop_accepting()
         self._host.draining.set()
         if self._running:
             logger.info("draining", sessions=len(self._host.sessions))
@@ -156,10 +193,31 @@ class _Service:
         self._running[task] = route
         try:
             with contextlib.suppress(asyncio.CancelledError):
-                address = _requested_address(request).removesuffix(route)
+                address = self._requested_address(request).removesuffix(route)
                 await self._routes[route].serve(link, device, token, address)
         finally:
             del self._running[task]
+
+    def _requested_address(self, request: Request) -> str:
+        """Return the address, with the route, that the client used for this server."""
+        host = request.headers.get("Host", "")
+        if not host and self._host.iroh is not None:
+            return f"iroh://{self._host.iroh.address.host}{request.path}"
+        return f"ws://{host}{request.path}"
+
+    def _respond_on_iroh(self, request: Request) -> Response | None:
+        """Refuse a native client's request for a path that has no native route."""
+        match = _PATH.match(token_in_path(request.path)[0])
+        if match is None or match["route"] not in IROH_ROUTES:
+            return Response(
+                HTTPStatus.NOT_FOUND, f"there is nothing at {request.path!r:.200}", {}, b""
+            )
+        device, devices = int(match["device"] or 0), len(self._host.devices)
+        refusal = refuse(request.headers, request.refusal, device, devices)
+        if refusal is None:
+            return None
+        status, headers, body = refusal
+        return Response(status, body.decode().strip(), headers, body)
 
     def _find(self, path: str) -> tuple[Device, str]:
         match = _PATH.match(path)
@@ -187,11 +245,6 @@ class _Service:
             status, headers, body = respond(request.path, state, is_route=match is not None)
             phrase = HTTPStatus(status).phrase
         return Response(status, phrase, headers, body)
-
-
-def _requested_address(request: Request) -> str:
-    """Return the address, with the route, that the client used for this server."""
-    return f"ws://{request.headers.get('Host', '')}{request.path}"
 
 
 def _version() -> str:

@@ -93,6 +93,29 @@ class Settings(BaseModel):
         "Set it behind published ports or a proxy. Unset: --host and --port.",
     )
 
+    iroh_port: int | None = Field(
+        None,
+        ge=0,
+        le=65_535,
+        description="UDP port on which to accept connections over Iroh too, at --host. Clients use "
+        "the address iroh://NODE-ID?addr=HOST:PORT that the first line of output names, with the "
+        "public key of this server as its node id. 0 takes any free port. Needs "
+        "burn-remote[iroh]. Unset: no connections over Iroh.",
+    )
+    iroh_key_file: Path | None = Field(
+        None,
+        description="File with this server's secret key for Iroh, 32 bytes; it is created if it "
+        "does not exist. Whoever can read it can pose as this server. Unset: a new key, and so a "
+        "new node id, at each start.",
+    )
+    iroh_relays: str = Field(
+        "disabled",
+        description="Relays through which clients reach this server over Iroh if they cannot "
+        "connect directly, for example behind NAT: disabled, the https:// address of a relay, or "
+        "public for the relays and the directory of n0, with which clients need only the node id. "
+        "With relays, a server needs tokens.",
+    )
+
     tls_certificate: Path | None = Field(
         None,
         description="PEM file with this server's certificate chain. With it, clients connect to "
@@ -366,6 +389,20 @@ class Settings(BaseModel):
                 raise ValueError(f"{name} needs tls_certificate, which is not set")
         return self
 
+    @model_validator(mode="after")
+    def _check_iroh(self) -> Self:
+        for name, default in (("iroh_key_file", None), ("iroh_relays", "disabled")):
+            if getattr(self, name) != default and self.iroh_port is None:
+                raise ValueError(f"{name} needs iroh_port, which is not set")
+        return self
+
+    @field_validator("iroh_relays", mode="after")
+    @classmethod
+    def _check_relays(cls, relays: str) -> str:
+        if relays not in ("disabled", "public") and not relays.startswith(("http://", "https://")):
+            raise ValueError("expected disabled, public or an address such as https://relay.site")
+        return relays
+
     @field_validator("host", mode="after")
     @classmethod
     def _strip_brackets(cls, host: str) -> str:
@@ -394,6 +431,11 @@ class Settings(BaseModel):
             return f"{self.advertise_address}/{device}" if device else self.advertise_address
         host = socket.gethostname() if is_wildcard(self.host) else self.host
         return websocket_address(host, port, device, secure=self.is_secure)
+
+    @property
+    def uses_relays(self) -> bool:
+        """Whether clients of other networks reach this server through relays."""
+        return self.iroh_port is not None and self.iroh_relays != "disabled"
 
     @property
     def peer_beat_seconds(self) -> float:

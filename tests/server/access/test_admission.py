@@ -93,6 +93,14 @@ def test_any_other_host_needs_tokens_and_says_what_to_set(host: str) -> None:
     Access(settings(host=host, tokens=f"a:{ALICE}"))
 
 
+@pytest.mark.parametrize("relays", ["public", "https://relay.site"])
+def test_a_loopback_server_with_relays_needs_tokens(relays: str) -> None:
+    with pytest.raises(OpenToNetwork, match=r"anyone who knows the node id.*BURN_REMOTE_TOKENS"):
+        Access(settings(iroh_port=0, iroh_relays=relays))
+    Access(settings(iroh_port=0, iroh_relays=relays, tokens=f"a:{ALICE}"))
+    Access(settings(iroh_port=0))
+
+
 def test_an_unresolvable_host_is_reported_before_missing_tokens() -> None:
     with pytest.raises(OpenToNetwork, match=r"--host '999\.1\.1\.1' is not a name or address of"):
         Access(settings(host="999.1.1.1"))

@@ -265,3 +265,10 @@ async def test_paths_of_devices_are_taken(path: str) -> None:
 async def test_a_malformed_address_is_refused() -> None:
     with pytest.raises(ConnectionFailed):
         await PeerRules(()).resolve("file:///etc/passwd")
+
+
+async def test_no_rule_allows_an_address_of_iroh() -> None:
+    node = "ae58ff8833241ac82d6ff7611046ed67b5072d142c588d0063e942d9a75502b6"
+    for rules in (PeerRules([]), PeerRules([node]), PeerRules(["127.0.0.1"])):
+        with pytest.raises(TransferFailed, match="fetch tensors from each other over WebSockets"):
+            await rules.resolve(f"iroh://{node}?addr=127.0.0.1:4433")

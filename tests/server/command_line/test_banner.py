@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +70,13 @@ def test_the_address_for_peers_is_shown_if_it_differs() -> None:
     assert "peers use" not in facts(Settings(), ADDRESSES, 3000, [], [])
     behind_a_proxy = Settings(advertise_address="ws://node-a:80")
     assert facts(behind_a_proxy, ADDRESSES, 3000, [], [])["peers use"] == "ws://node-a:80"
+
+
+def test_a_node_id_that_will_change_is_mentioned() -> None:
+    changing = Settings(iroh_port=0)
+    assert "--iroh-key-file" in facts(changing, ADDRESSES, 3000, [], [])["node id"]
+    kept = Settings(iroh_port=0, iroh_key_file=Path("node.key"))
+    assert "node id" not in facts(kept, ADDRESSES, 3000, [], [])
 
 
 def test_an_unknown_backend_is_named_without_a_version() -> None:

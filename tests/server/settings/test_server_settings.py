@@ -99,6 +99,20 @@ def test_a_key_without_a_certificate_is_refused() -> None:
         Settings(tls_key="key.pem")
 
 
+def test_settings_of_iroh_without_a_port_for_it_are_refused() -> None:
+    for setting in ({"iroh_key_file": "node.key"}, {"iroh_relays": "public"}):
+        with pytest.raises(ValidationError, match="needs iroh_port, which is not set"):
+            Settings(**setting)
+    assert Settings(iroh_port=0, iroh_relays="https://relay.site").uses_relays
+    assert not Settings(iroh_port=0).uses_relays
+
+
+@pytest.mark.parametrize("relays", ["off", "relay.site", "ws://relay.site", ""])
+def test_relays_are_disabled_public_or_an_address(relays: str) -> None:
+    with pytest.raises(ValidationError, match="expected disabled, public or an address"):
+        Settings(iroh_port=0, iroh_relays=relays)
+
+
 def strings_of_the_server() -> Iterator[str]:
     """Iterate over the texts in the server's code that are not docstrings or comments."""
     for path in Path(burn_remote_server.__file__).parent.rglob("*.py"):

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Final
 
 from burn_remote_protocol.errors import ConnectionLost, ProtocolViolation, UsageError
+from burn_remote_protocol.links.addresses import IROH, MAX_DIRECT_ADDRESSES, Address
 from burn_remote_protocol.links.interface import (
     MAX_MESSAGE_BYTES,
     NORMAL_CLOSURE,
@@ -29,6 +30,7 @@ from burn_remote_protocol.links.iroh.endpoints import (
     BURN_ALPN,
     NATIVE_ALPN,
     NO_RELAYS,
+    PUBLIC_RELAYS,
     bind,
     close,
 )
@@ -86,6 +88,7 @@ async def listen(
     listener = IrohListener(
         endpoint, handle, respond, gate, handshake_timeout_seconds, max_message_bytes
     )
+    listener.relays = relays
     try:
         yield listener
     finally:
@@ -118,6 +121,7 @@ class IrohListener:
         max_message_bytes: int,
     ) -> None:
         self.endpoint: Final = endpoint
+        self.relays = NO_RELAYS
         self._handle: Final = handle
         self._respond: Final = respond
         self._gate: Final = gate
@@ -139,10 +143,15 @@ class IrohListener:
         return str(self.endpoint.id())
 
     @property
-    def direct_addresses(self) -> list[str]:
-        """The IP addresses with ports at which the endpoint expects to be reached."""
+    def address(self) -> Address:
+        """The node id with the ways to it; over public relays, the node id is enough."""
+        if self.relays == PUBLIC_RELAYS:
+            return Address(IROH, self.node_id, 0)
         found: list[str] = self.endpoint.addr().direct_addresses()
-        return found
+        # Of a loopback interface, the library also binds a port of the other version of IP.
+        bound = [each for each in found if each.endswith(f":{self.port}")] or found
+        relay = "" if self.relays == NO_RELAYS else self.relays
+        return Address(IROH, self.node_id, 0, "", "", tuple(bound[:MAX_DIRECT_ADDRESSES]), relay)
 
     def stop_accepting(self) -> None:
         """Accept no more connections; those that are open stay open."""

@@ -18,7 +18,7 @@ from burn_remote_protocol.links.interface import (
     NORMAL_CLOSURE,
     Allocate,
     FrameSender,
-    Listener,
+    KeyedListener,
     Memory,
     short_reason,
 )
@@ -71,7 +71,7 @@ async def connect(
     timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     speaks_burn: bool = False,
-    identity: Listener | None = None,
+    identity: KeyedListener | None = None,
 ) -> WebSocketLink:
     """Open a link; the options are those of ``transport_registry.AsyncOptions``.
 
