@@ -21,18 +21,26 @@ def automatic_device(first_server: RunningServer) -> Iterator[br.Device]:
         yield device
 
 
-def test_operations_of_finalizers_neither_hang_nor_disturb_others(device: br.Device) -> None:
-    check(device)
-
-
-def test_operations_of_finalizers_do_not_disturb_automatic_graphs(
-    automatic_device: br.Device,
+# A collection after this many new objects. With 1, they come wherever an object is made.
+@pytest.mark.parametrize("objects", [20, 5, 1])
+def test_operations_of_finalizers_neither_hang_nor_disturb_others(
+    device: br.Device, objects: int
 ) -> None:
-    check(automatic_device)
+    check(device, objects)
 
 
-def check(device: br.Device) -> None:
-    """Issue operations while the garbage collector calls functions that issue others."""
+@pytest.mark.parametrize("objects", [20, 1])
+def test_operations_of_finalizers_do_not_disturb_automatic_graphs(
+    automatic_device: br.Device, objects: int
+) -> None:
+    check(automatic_device, objects)
+
+
+def check(device: br.Device, objects: int) -> None:
+    """Issue operations while the garbage collector calls functions that issue others.
+
+    It runs after so many new objects.
+    """
     x = br.ones((4, 4), device=device)
     array = np.ones((200, 200))
     refused: list[str] = []
@@ -58,7 +66,7 @@ def check(device: br.Device) -> None:
     y = x
     uploaded = 0.0
     gc.callbacks.append(use_tensor)
-    gc.set_threshold(20)
+    gc.set_threshold(objects)
     try:
         for number in range(300):
             y = y * 1.0

@@ -32,6 +32,10 @@ _logger: Final = logging.getLogger("burn_remote")
 # up for each reply. Messages that nobody requested are delayed by up to this time.
 AWAY_SECONDS: Final = 0.02
 
+# Most frames that a waiting thread reads after its reply, so that it returns although finalizers
+# that run meanwhile request further replies without end. As many as a server keeps for a client.
+MAX_FURTHER_FRAMES: Final = 1024
+
 # The key of ``Receiver._reader``.
 READER: Final = "reader"
 
@@ -90,7 +94,7 @@ class Receiver:
                 if remaining is not None and remaining <= 0:
                     return
                 if not self._read_alone(self._read_until, pending, deadline):
-                    if self._reader.get(READER) == [threading.get_ident()]:
+                    if self.is_receiving():
                         raise nested_use(self._source[0].address)
                     # The current reader may leave before this reply arrives; the attendant then
                     # reads.
@@ -102,6 +106,10 @@ class Receiver:
             # and ends the session if that raises too.
             if self._waiters or self._frame is not None:
                 self._wanted.set()
+
+    def is_receiving(self) -> bool:
+        """Whether this thread receives, so was interrupted."""
+        return self._reader.get(READER) == [threading.get_ident()]
 
     def attend(self) -> None:
         """Have the attendant read now, because no thread waits for a reply that is expected."""
@@ -158,8 +166,11 @@ class Receiver:
                     return
             # The link's buffer may hold further frames. The attendant, which may already be blocked
             # on the socket, would not notice them.
-            while not self._closed and self._source[0].has_buffered() and self._read_frame(0):
-                pass
+            for _ in range(MAX_FURTHER_FRAMES):
+                if self._closed or not self._source[0].has_buffered() or not self._read_frame(0):
+                    return
+            self._wanted.set()
+            self._source[0].interrupt()
         finally:
             self._left_at = time.monotonic()
 

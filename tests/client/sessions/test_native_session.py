@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from types import CodeType
 from typing import Any
 
@@ -55,6 +56,7 @@ from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 from support.interrupts import InterruptAt
 from support.kernels import signature
+from support.link_ends import in_thread
 from support.native_end import NativeEnd
 from support.specs import f32
 from support.waiting import PATIENCE_SECONDS
@@ -258,6 +260,32 @@ def test_a_small_upload_is_one_task_and_a_large_one_is_chunks(
     chunks = [(large, offset, size) for offset in range(0, LARGE.nbytes, size)]
     assert end.tasks[:2] == [Upload(small, data), BeginUpload(large, LARGE, LARGE.nbytes)]
     assert end.tasks[2 : 2 + len(chunks)] == chunks
+
+
+def test_a_call_inside_of_a_chunk_is_refused_while_another_thread_waits_to_send(
+    session: NativeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = session._connection._link
+    send_parts = link.send_parts
+    flushing: list[Future[None]] = []
+
+    def send_and_be_interrupted(head: bytes, payload: memoryview) -> None:
+        if not flushing:  # as if a finalizer ran now
+            flushing.append(in_thread(issue_and_flush))
+            with pytest.raises(UsageError, match="finalizer"):
+                while True:  # until the other thread has the session's lock
+                    issued(session, zeros(2), [])
+        send_parts(head, payload)
+
+    def issue_and_flush() -> None:
+        for _ in range(BATCH_TASKS):
+            issued(session, zeros(1), [])
+        session.flush()  # holds the session's lock while it waits for the upload's chunk
+
+    monkeypatch.setattr(link, "send_parts", send_and_be_interrupted)
+    session.upload(session.reserve(), TensorData(bytes(LARGE.nbytes), LARGE.shape, LARGE.dtype))
+    flushing[0].result(PATIENCE_SECONDS)
+    synced(session)
 
 
 def test_each_request_gets_its_own_reply(session: NativeSession, end: NativeEnd) -> None:

@@ -64,6 +64,30 @@ def test_frames_after_the_awaited_reply_are_handled_too(ends: Ends) -> None:
     assert [ends.handled.get_nowait() for _ in range(2)] == [b"answer", b"behind"]
 
 
+def test_a_wait_ends_although_each_frame_brings_another(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in a process whose finalizers request values while replies are handled.
+    monkeypatch.setattr(receiver, "MAX_FURTHER_FRAMES", 5)
+    count = 0
+
+    def handle(frame: bytes) -> None:
+        nonlocal count
+        count += 1
+        if count < 100:
+            ends.far.send(b"%d" % count)
+        ends.handle(frame)
+
+    ends.receiver.use(ends.receiver._source[0], handle)
+    ends.far.send(b"answer")
+    ends.receiver.wait(ends.expect(b"answer"), PATIENCE_SECONDS)
+    assert count == 6
+    ends.receiver.start()
+    last = ends.expect(b"99")
+    assert last.wait(PATIENCE_SECONDS)  # the attendant handles the others
+    assert count == 100
+
+
 def test_a_wait_does_not_look_for_frames_behind_its_reply_on_the_network(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:

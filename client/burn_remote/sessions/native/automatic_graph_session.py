@@ -31,6 +31,7 @@ from burn_remote.sessions.lifetime import (
     nested_use,
 )
 from burn_remote.sessions.native.native_session import ENCODED_BYTES, MOST_BYTES, NativeSession
+from burn_remote.sessions.native.nested_calls import NestedCalls
 from burn_remote.sessions.native.patterns import (
     LOOP_STEPS,
     MAX_ALIVE,
@@ -95,7 +96,7 @@ class AutomaticGraphSession(NativeSession):
     def _renew_lock(self) -> None:
         super()._renew_lock()
         # ``execute`` below calls that of ``NativeSession`` while it holds the lock.
-        self._is_nested = _never
+        self._checked_calls = NestedCalls(_never)
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         """Open a session like ``NativeSession``."""
@@ -142,7 +143,7 @@ class AutomaticGraphSession(NativeSession):
         self, signature: Signature, inputs: list[int], outputs: Sequence[TensorHandle]
     ) -> None:
         """Issue one operation, or only note that it was the expected one."""
-        if self._holds_lock():
+        if self._nested.check():
             raise nested_use(self._connection.address)
         first = end = 0
         try:

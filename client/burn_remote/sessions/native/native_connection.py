@@ -21,6 +21,7 @@ from typing import Final
 import numpy as np
 
 from burn_remote.sessions.lifetime import nested_use
+from burn_remote.sessions.native.nested_calls import NestedCalls
 from burn_remote.sessions.native.reused_memory import ReusedMemory
 from burn_remote.sessions.quick_locks import QuickLock
 from burn_remote.sessions.receiver import Receiver
@@ -83,6 +84,10 @@ def _nothing() -> None:
     """Do nothing."""
 
 
+def _never() -> bool:
+    return False
+
+
 # What a program can do about a lost session.
 OPEN_AGAIN: Final = "its tensors are gone: open the device again, and make or load them again"
 
@@ -102,7 +107,7 @@ class Connection:
 
     ``handle(frame, link)`` is called with each frame and the number of its link, and ``lost`` with
     the error that ended the session. A thread that must not send calls ``due``, so that another
-    thread calls ``acknowledge`` soon.
+    thread calls ``acknowledge`` soon. ``nested`` learns when a thread sends.
     """
 
     def __init__(
@@ -113,6 +118,7 @@ class Connection:
         handle: Callable[..., None],
         lost: Callable[[BurnRemoteError], None],
         due: Callable[[], None] = _nothing,
+        nested: NestedCalls | None = None,
     ) -> None:
         self.traffic: Final = Traffic()
         self.error: BurnRemoteError | None = None
@@ -123,6 +129,7 @@ class Connection:
         self._beat_due = False
         self._is_leaving = False  # whether ``Closing`` has been sent, or is being sent
         self._renew_locks()
+        self._nested: Final = nested or NestedCalls(_never)
         self._end: SessionEnd[Parts] = SessionEnd(Role.CLIENT)
         # Memory of the copies of chunks in the replay window, at most as many as it has room for.
         self.copies: Final = ReusedMemory(CHUNK_BYTES, CHUNK_BYTES, REPLAY_BYTES // CHUNK_BYTES)
@@ -130,9 +137,10 @@ class Connection:
         self._end.fire(Event.OPENED)
         self._handle = handle
         self.receiver: Final = Receiver(self._link, self._handler(), self._break)
+        self._nested.add(self._is_sending, self.receiver.is_receiving)
 
     def _renew_locks(self) -> None:
-        # Re-entrant only to know its owner; see ``nested_use``.
+        # Re-entrant only to know its owner; see ``NestedCalls``.
         sending = QuickLock()
         self._sending = sending.held
         self._is_sending = sending.is_owned
@@ -224,19 +232,24 @@ class Connection:
 
     def _hand_over(self, frame: bytes, handover: Handover) -> None:
         """Send a frame over a link that is not replaced: it takes the frame as a whole or not."""
+        nested = self._nested
         with self._sending:
-            if self.error is not None:
-                raise fresh(self.error)
-            frames = [frame]
+            nested.check = nested.while_sending
             try:
-                self._link.send_together(frames)
-            except ConnectionLost as error:
-                self._break(self._link, error)
+                if self.error is not None:
+                    raise fresh(self.error)
+                frames = [frame]
+                try:
+                    self._link.send_together(frames)
+                except ConnectionLost as error:
+                    self._break(self._link, error)
+                finally:
+                    # CPython runs no signal handler when a function in Python returns.
+                    handover.is_done = not frames
+                self.traffic.frames_sent += 1
+                self.traffic.bytes_sent += len(frame)
             finally:
-                # CPython runs no signal handler when a function in Python returns.
-                handover.is_done = not frames
-            self.traffic.frames_sent += 1
-            self.traffic.bytes_sent += len(frame)
+                nested.check = nested.inside
 
     def _has_room(self) -> bool:
         return self.error is not None or self._end.window.bytes < REPLAY_BYTES
@@ -244,8 +257,9 @@ class Connection:
     def _send_if_room(
         self, frame: bytes, payload: memoryview | None, size: int, handover: Handover
     ) -> bool:
-        end = self._end
+        end, nested = self._end, self._nested
         with self._sending:
+            nested.check = nested.while_sending
             link = self._link
             is_passed_on = False
             try:
@@ -282,6 +296,8 @@ class Connection:
                 if handover.is_done and not is_passed_on:
                     self._interrupted(link)
                 raise
+            finally:
+                nested.check = nested.inside
         return True
 
     def _interrupted(self, link: BlockingLink) -> None:
@@ -292,11 +308,16 @@ class Connection:
         """Send an acknowledgement frame, except inside of another frame that this thread sends."""
         if self._is_sending():
             return
+        nested = self._nested
         with self._sending:
-            self._beat_due = False
-            if self._is_attached:
-                frame = encode_frame(Acknowledged(self.take_received()))
-                self._pass_on(self._link, frame, None)
+            nested.check = nested.while_sending
+            try:
+                self._beat_due = False
+                if self._is_attached:
+                    frame = encode_frame(Acknowledged(self.take_received()))
+                    self._pass_on(self._link, frame, None)
+            finally:
+                nested.check = nested.inside
 
     def _pass_on(self, link: BlockingLink, frame: bytes, payload: memoryview | None) -> bool:
         try:
@@ -433,28 +454,37 @@ class Connection:
             self._end.begin_link()
             resume = Resume(self.welcome.session, self.welcome.secret, self._end.received)
         link, welcome = self._open(timeout, resume)
+        nested = self._nested
         with self._sending:
-            with self._changed:
-                is_wanted = self.error is None
-                if is_wanted:
-                    try:
-                        self._end.resumed(welcome.received)
-                    except SessionLost:
-                        link.close()
-                        raise
-                    self._link = link
-                again = [*self._end.window.frames()]
-                self._changed.notify_all()
-            if not is_wanted:  # closed meanwhile
-                _send_closing(link)
-                link.close()
+            nested.check = nested.while_sending
+            try:
+                self._continue_on(link, welcome)
+            finally:
+                nested.check = nested.inside
+
+    def _continue_on(self, link: BlockingLink, welcome: Welcome) -> None:
+        """Continue the session on a new link, and send again what did not arrive."""
+        with self._changed:
+            is_wanted = self.error is None
+            if is_wanted:
+                try:
+                    self._end.resumed(welcome.received)
+                except SessionLost:
+                    link.close()
+                    raise
+                self._link = link
+            again = [*self._end.window.frames()]
+            self._changed.notify_all()
+        if not is_wanted:  # closed meanwhile
+            _send_closing(link)
+            link.close()
+            return
+        # Receiving starts before sending, because the server may have to send before it can
+        # read all frames that are sent again.
+        self.receiver.use(link, self._handler())
+        for frame, payload in again:
+            if not self._pass_on(link, frame, payload):
                 return
-            # Receiving starts before sending, because the server may have to send before it can
-            # read all frames that are sent again.
-            self.receiver.use(link, self._handler())
-            for frame, payload in again:
-                if not self._pass_on(link, frame, payload):
-                    return
 
     def _open(self, timeout_seconds: float, resume: Resume | None) -> tuple[BlockingLink, Welcome]:
         deadline = time.monotonic() + timeout_seconds
@@ -502,8 +532,10 @@ class Connection:
     def close(self) -> None:
         """Send ``Closing``, so that the server need not keep the session for its lease, and end."""
         is_nested = self._is_sending()  # a finalizer must not send inside of a frame
+        nested = self._nested
         try:
             with self._sending:
+                nested.check = nested.while_sending  # for good, because the session ends
                 if self._is_attached and not is_nested:
                     # The server closes the link when it has received this. A thread that notices
                     # before ``end`` must not resume.

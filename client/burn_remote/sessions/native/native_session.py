@@ -35,6 +35,7 @@ from burn_remote.sessions.lifetime import (
 from burn_remote.sessions.native.graph_table import GraphTable
 from burn_remote.sessions.native.native_connection import Connection, Dial
 from burn_remote.sessions.native.native_response_router import ResponseRouter
+from burn_remote.sessions.native.nested_calls import NestedCalls
 from burn_remote.sessions.native.signature_table import (
     IN_FULL,
     SHORT_LENGTH,
@@ -172,6 +173,7 @@ class NativeSession(StorageRequests):
             weakly(self._handle),
             self._router.fail,
             weakly(self._beat),
+            self._nested,
         )
         self._traffic: Final = self._connection.traffic  # each operation counts itself there
         # The most steps of a graph that the server runs as one task; 0 if it runs none.
@@ -188,9 +190,9 @@ class NativeSession(StorageRequests):
         # Re-entrant only to know its owner: a plain lock would wait for its own thread for good.
         lock = QuickLock()
         self._lock = lock.held
-        self._holds_lock = lock.is_owned
+        self._nested = NestedCalls(lock.is_owned)
         # What ``execute`` checks; see ``_check_not_nested``.
-        self._is_nested = self._holds_lock
+        self._checked_calls = self._nested
 
     @property
     def welcome(self) -> Welcome:
@@ -214,7 +216,7 @@ class NativeSession(StorageRequests):
         self, signature: Signature, inputs: list[int], outputs: Sequence[TensorHandle]
     ) -> None:
         """Issue one operation; see ``Session.execute``."""
-        if self._is_nested():
+        if self._checked_calls.check():
             raise nested_use(self._connection.address)
         with self._lock:
             if self._connection.error is not None:
@@ -588,8 +590,8 @@ class NativeSession(StorageRequests):
                 self._appended(task)
 
     def _check_not_nested(self) -> None:
-        """Raise ``UsageError`` if the thread was interrupted while it held the lock."""
-        if self._holds_lock():
+        """Raise ``UsageError`` inside of another call of this thread; see ``NestedCalls``."""
+        if self._nested.check():
             raise nested_use(self._connection.address)
 
     def _end_sequence(self) -> None:
