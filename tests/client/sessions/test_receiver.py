@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,10 +83,33 @@ def test_a_wait_ends_although_each_frame_brings_another(
     ends.far.send(b"answer")
     ends.receiver.wait(ends.expect(b"answer"), PATIENCE_SECONDS)
     assert count == 6
-    ends.receiver.start()
     last = ends.expect(b"99")
+    ends.receiver.start()
     assert last.wait(PATIENCE_SECONDS)  # the attendant handles the others
     assert count == 100
+
+
+def test_a_finalizer_inside_of_a_wake_up_may_wake_the_attendant_again(ends: Ends) -> None:
+    wake_ups = 0
+
+    def again(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal wake_ups
+        if event in ("call", "return") and wake_ups < 50:
+            wake_ups += 1
+            ends.receiver.attend()
+
+    def wake() -> None:
+        sys.setprofile(again)
+        try:
+            ends.receiver.attend()
+        finally:
+            sys.setprofile(None)
+
+    in_thread(wake).result(PATIENCE_SECONDS)
+    assert wake_ups
+    ends.receiver.start()
+    ends.far.send(b"frame")
+    assert ends.handled.get(timeout=PATIENCE_SECONDS) == b"frame"
 
 
 def test_a_wait_does_not_look_for_frames_behind_its_reply_on_the_network(
