@@ -425,3 +425,28 @@ def test_gradients_of_bicubic_samples(device: Any, padding: str, align_corners: 
         found.append((x.grad.cpu(), points.grad.cpu()))
     for theirs, ours in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"size": (5, 4)},
+        {"size": (3, 17)},
+        {"size": (1, 1)},
+        {"size": (23, 40), "align_corners": True},
+        {"size": (4, 5), "align_corners": True},
+        {"scale_factor": (0.37, 1.9)},
+        {"scale_factor": 0.5, "recompute_scale_factor": True},
+    ],
+)
+def test_images_are_resized_without_aliases(device: Any, mode: str, options: Any) -> None:
+    image = torch.randn(2, 3, 11, 13, generator=torch.Generator().manual_seed(0)).double()
+    found = []
+    for place in ("cpu", device):
+        x = image.to(place).detach().requires_grad_()
+        resized = torch.nn.functional.interpolate(x, mode=mode, antialias=True, **options)
+        (resized * torch.arange(resized.numel(), device=place).view_as(resized)).sum().backward()
+        found.append((resized.detach().cpu(), x.grad.cpu()))
+    for theirs, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-9)

@@ -77,6 +77,53 @@ def _cubic(size: int, count: int, corners: bool, scale: float | None) -> Matrix:
     return _of_taps(count, size, taps)
 
 
+def _antialiased(width: int, weight: Callable[[Matrix], Matrix]) -> Callable[..., Matrix]:
+    """Return the matrix of resizing with ``antialias=True``, as in Pillow.
+
+    ``weight`` is the weight of an element at a distance, 0 from ``width / 2`` on. Where an image
+    becomes smaller, distances are measured in elements of the result.
+    """
+
+    def matrix(size: int, count: int, corners: bool, scale: float | None) -> Matrix:
+        step = _step(size, count, corners, scale)
+        reach = max(step, 1.0)
+        centers = step * (np.arange(count) + 0.5)
+        weights = weight(np.abs(np.arange(size) + 0.5 - centers[:, None]) / reach)
+        # As PyTorch, whose window begins and ends at whole elements.
+        first = np.maximum(np.trunc(centers - width / 2 * reach + 0.5), 0)
+        last = np.minimum(np.trunc(centers + width / 2 * reach + 0.5), size)
+        places = np.arange(size)
+        weights *= (places >= first[:, None]) & (places < last[:, None])
+        total = weights.sum(axis=1, keepdims=True)
+        found: Matrix = weights / np.where(total == 0, 1, total)
+        return found
+
+    return matrix
+
+
+def _triangle(away: Matrix) -> Matrix:
+    return np.maximum(1 - away, 0)
+
+
+def _smooth(away: Matrix) -> Matrix:
+    # The parameter -0.5 is Pillow's.
+    near = (1.5 * away - 2.5) * away * away + 1
+    far = ((-0.5 * away + 2.5) * away - 4) * away + 2
+    return np.where(away < 1, near, np.where(away < 2, far, 0.0))
+
+
+def _resized(matrix: Callable[..., Matrix]) -> Callable[..., Tensor]:
+    """Return the function of a mode of resizing."""
+
+    def forward(
+        x: Tensor, output_size: Sequence[int], align_corners: bool, *scales: float | None
+    ) -> Tensor:
+        axes = zip(x.shape[2:], output_size, [*scales, None, None][:2], strict=True)
+        return _applied(x, [matrix(size, n, align_corners, scale) for size, n, scale in axes])
+
+    return forward
+
+
 def _resizing(matrix: Callable[..., Matrix], *fixed: Any) -> Callable[..., Tensor]:
     """Return the backward function of a mode of resizing.
 
@@ -106,6 +153,12 @@ implement("upsample_linear1d_backward", _resizing(_linear))
 implement("upsample_bilinear2d_backward", _resizing(_linear))
 implement("upsample_trilinear3d_backward", _resizing(_linear))
 implement("upsample_bicubic2d_backward", _resizing(_cubic))
+for _name, _matrix in (
+    ("bilinear", _antialiased(2, _triangle)),
+    ("bicubic", _antialiased(4, _smooth)),
+):
+    implement(f"_upsample_{_name}2d_aa", _resized(_matrix))
+    implement(f"_upsample_{_name}2d_aa_backward", _resizing(_matrix))
 
 
 @aten("replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward")
