@@ -47,6 +47,7 @@ from burn_remote_server.backends.cupy.index_updates import (
     updates_slices,
 )
 from burn_remote_server.backends.cupy.range_checks import checked_positions
+from burn_remote_server.backends.cupy.window_maxima import window_maxima
 from burn_remote_server.backends.cupy.windows import has_kernels, launch
 
 __all__ = ["cuda_module_families"]
@@ -254,11 +255,8 @@ class CudaAveragePooling(AveragePooling):
 
 
 def _largest(x: Array, windows: Windows, where: Array | None) -> Array:
-    best = cupy.empty((*x.shape[:2], *windows.outputs), x.dtype)
-    arrays = (cupy.ascontiguousarray(x), best, where)
-    lines, width = x.shape[0] * x.shape[1], math.prod(windows.outputs)
-    launch("largest", windows, arrays, lines, width, 0, 0)
-    return best
+    shape = (*x.shape[:2], *windows.outputs)
+    return window_maxima(cupy.ascontiguousarray(x), windows, shape, where)
 
 
 def cuda_module_families() -> list[ModuleKernels]:

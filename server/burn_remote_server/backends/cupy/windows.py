@@ -15,6 +15,7 @@ import cupy
 import numpy as np
 
 from burn_remote_server.backends.array.kernels.networks.windows import Windows
+from burn_remote_server.backends.cupy.launches import PreparedLaunch, kept_function, prepared
 
 __all__ = ["has_kernels", "launch"]
 
@@ -159,28 +160,6 @@ __global__ void depthwise_back(const T* grad, const T* weight, T* x, long long l
     }
 }
 
-// The largest element of each window and its position: the first of equals; NaN counts as largest.
-__global__ void largest(const T* x, T* y, long long* where, long long lines, int first, int last,
-                        Axes g) {
-    long long windows = volume(g.outputs), size = volume(g.size);
-    LINES(line, lines) {
-        const T* plane = x + line * size;
-        EACH(n, windows) {
-            int w[3]; split(n, g.outputs, w);
-            T best = -__int_as_float(0x7f800000);
-            int at = -1;
-            TAPS_OF(w)
-            if (p >= 0) {
-                T value = plane[p];
-                if (at < 0 || (!(value <= best) && best == best)) { best = value; at = p; }
-            }
-            END_TAPS
-            y[line * windows + n] = best;
-            if (where) where[line * windows + n] = at;
-        }
-    }
-}
-
 // Each element gets the gradients of the windows whose largest element it is.
 __global__ void largest_back(const T* grad, const long long* where, T* x, long long lines,
                              int first, int last, Axes g) {
@@ -215,34 +194,31 @@ __global__ void sums(const T* x, T* y, long long lines, int first, int last, Axe
 """
 
 
+# A cache without a limit: there are six kernels for each dtype.
 @cache
-def _module(dtype: Any) -> Any:
-    return cupy.RawModule(code=f"typedef {KERNEL_DTYPES[dtype]} T;\n{_SOURCE}")
-
-
-@cache
-def _function(name: str, dtype: Any) -> Any:
-    return _module(dtype).get_function(name)
+def _function(name: str, dtype: Any, device: int) -> Any:
+    """Return a kernel for the current device, whose number is given."""
+    return kept_function(f"typedef {KERNEL_DTYPES[dtype]} T;\n{_SOURCE}", name, ())
 
 
 _AXES: Final = np.dtype([("axes", np.int32, (6, 3))])
 
 
-# Limit for the distinct layers of all sessions; a program has few.
-@lru_cache(maxsize=1024)
 def _axes(windows: Windows) -> Any:
-    """Return the struct that describes the windows to a kernel."""
+    """Return the structure that describes the windows to a kernel."""
     axes = [*windows, *[None] * (3 - len(windows))]
     rows = [
         [1 if axis is None else getattr(axis, name) for axis in axes]
         for name in ("size", "kernel", "stride", "padding", "dilation", "outputs")
     ]
     rows[3] = [0 if axis is None else axis.padding for axis in axes]
-    struct = np.zeros(1, _AXES)
-    struct["axes"] = rows
-    return struct[0]
+    structure = np.zeros(1, _AXES)
+    structure["axes"] = rows
+    return structure
 
 
+# Limit for the distinct layers of all sessions; a program has few.
+@lru_cache(maxsize=1024)
 def has_kernels(dtype: Any, windows: Windows) -> bool:
     """Return whether kernels support a dtype and these windows.
 
@@ -266,13 +242,23 @@ def launch(
     """Run a kernel on C-ordered arrays; the first one determines the dtype.
 
     The kernel writes ``lines`` of ``width`` elements. ``numbers`` are the two arguments that it
-    takes before the windows. Arrays may be ``None``.
+    takes before the windows.
     """
     if not lines or not width:
         return
-    grid = (-(-width // THREADS), min(lines, MAX_BLOCKS))
-    pointers = [np.uint64(0) if array is None else array for array in arrays]
-    function = _function(name, arrays[0].dtype)
-    function(
-        grid, (THREADS,), (*pointers, np.int64(lines), *map(np.int32, numbers), _axes(windows))
-    )
+    dtype, device = arrays[0].dtype, cupy.cuda.runtime.getDevice()
+
+    def make() -> PreparedLaunch:
+        integers = [np.array([number], np.int32) for number in numbers]
+        return PreparedLaunch(
+            _function(name, dtype, device),
+            (-(-width // THREADS), min(lines, MAX_BLOCKS)),
+            (THREADS,),
+            len(arrays),
+            (np.array([lines], np.int64), *integers, _axes(windows)),
+        )
+
+    prepared_launch = prepared((name, dtype, windows, lines, width, numbers, device), make)
+    for place, array in enumerate(arrays):
+        prepared_launch.pointers[place] = array.data.ptr
+    prepared_launch.run(cupy.cuda.get_current_stream().ptr)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -221,6 +222,21 @@ def _windows(
 ) -> Windows:
     rank = len(kernel_size)
     check_rank(operation, "x", x, rank + 2, AXES[rank])
-    return Windows.of(
-        operation, x.shape[2:], kernel_size, stride, padding, dilation, ceil_mode=ceil_mode
-    )
+    return _kept_windows(
+        operation, x.shape[2:], tuple(kernel_size), tuple(stride), tuple(padding),
+        tuple(dilation), ceil_mode,
+    )  # fmt: skip
+
+
+# A program has few layers. Checking the sizes and counting the windows takes 9 µs.
+@lru_cache(maxsize=1024)
+def _kept_windows(
+    operation: str,
+    sizes: Shape,
+    kernel_size: Shape,
+    stride: Shape,
+    padding: Shape,
+    dilation: Shape,
+    ceil_mode: bool,
+) -> Windows:
+    return Windows.of(operation, sizes, kernel_size, stride, padding, dilation, ceil_mode=ceil_mode)
