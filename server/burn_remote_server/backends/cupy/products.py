@@ -17,6 +17,7 @@ import numpy as np
 from cupy import _core
 from cupy.cuda import cublas
 
+from burn_remote_protocol.tensors import Shape
 from burn_remote_server.backends.array.core.array_dtypes import BFLOAT16
 from burn_remote_server.backends.cupy.blas import capturing
 
@@ -58,16 +59,9 @@ _TENSOR_ALGORITHM: Final = 99
 MAX_CALLS: Final = 64
 
 
-# Products whose arguments are kept, about 1 KB each.
+# Products whose arguments are kept, about 1 KB each, and batches, up to 32 KB each.
 MAX_GEMMS: Final = 4096
-
-
-class _Matrix(NamedTuple):
-    """An array whose matrices are row-major or column-major, as cuBLAS requires."""
-
-    array: Any
-    is_transposed: bool
-    step: int  # leading dimension: elements between consecutive rows, or columns
+MAX_BATCHED_GEMMS: Final = 512
 
 
 def round_to_tf32(is_allowed: bool) -> None:
@@ -76,6 +70,7 @@ def round_to_tf32(is_allowed: bool) -> None:
     sums = _TF32_SUMS if is_allowed else _FULL_SUMS
     _GEMM_TYPES[_FLOAT32] = _gemm_types(0, sums, np.float32)
     _gemm_of.cache_clear()
+    _batched_gemms_of.cache_clear()
 
 
 def matmul(lhs: Any, rhs: Any, out: Any = None) -> Any:
@@ -88,19 +83,39 @@ def matmul(lhs: Any, rhs: Any, out: Any = None) -> Any:
         or min(lhs.ndim, rhs.ndim) < 2
     ):
         return plain_matmul(lhs, rhs) if out is None else cupy.matmul(lhs, rhs, out=out)
-    batch = np.broadcast_shapes(lhs.shape[:-2], rhs.shape[:-2])
-    shape = (*batch, lhs.shape[-2], rhs.shape[-1])
-    target = out
-    if out is None or not _is_by_rows(out):
-        target = cupy.empty(shape, lhs.dtype)
-    if not lhs.shape[-1]:
-        target[...] = 0
-    elif target.size:
-        _multiply(_laid_out(lhs), _laid_out(rhs), target, batch)
-    if out is None or out is target:
-        return target
-    out[...] = target
+    if out is not None and not _Layout.of(out).is_by_rows:
+        out[...] = matmul(lhs, rhs)
+        return out
+    gemms = _batched_gemms_of(
+        lhs.dtype, lhs.shape, lhs.strides, rhs.shape, rhs.strides,
+        None if out is None else out.strides,
+    )  # fmt: skip
+    if gemms is None:
+        out[...] = matmul(lhs, rhs)
+        return out
+    if out is None:
+        out = cupy.ndarray(gemms.shape, lhs.dtype)
+    if gemms.is_zero:
+        out[...] = 0
+        return out
+    if gemms.copies_lhs:
+        lhs = _copied(lhs, gemms.lhs_shape)
+    if gemms.copies_rhs:
+        rhs = _copied(rhs, gemms.rhs_shape)
+    blas = capturing()
+    multiply = _strided_batched if blas is None else blas.gemm_strided_batched
+    left, right, target = lhs.data.ptr, rhs.data.ptr, out.data.ptr
+    for call in gemms.calls:
+        multiply(
+            *gemms.sizes, right + call.rhs_offset, *call.of_rhs, left + call.lhs_offset,
+            *call.of_lhs, target + call.out_offset, *call.of_out,
+        )  # fmt: skip
     return out
+
+
+def _copied(array: Any, shape: Shape) -> Any:
+    """Return a C-ordered copy of an array that is broadcast to a shape."""
+    return cupy.ascontiguousarray(cupy.broadcast_to(array, shape))
 
 
 def plain_matmul(lhs: Any, rhs: Any) -> Any:
@@ -198,47 +213,182 @@ def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> bo
     return True
 
 
-def _multiply(lhs: _Matrix, rhs: _Matrix, out: Any, batch: tuple[int, ...]) -> None:
-    axes = _batch_axes(batch, lhs.array, rhs.array, out)
+class _Layout(NamedTuple):
+    """The shape and the strides of an array whose elements have ``item`` bytes."""
+
+    shape: Shape
+    strides: Shape
+    item: int
+
+    @classmethod
+    def of(cls, array: Any) -> _Layout:
+        return cls(array.shape, array.strides, array.itemsize)
+
+    @classmethod
+    def in_c_order(cls, shape: Shape, item: int) -> _Layout:
+        strides = [item]
+        for size in reversed(shape[1:]):
+            strides.append(strides[-1] * max(1, size))
+        return cls(shape, tuple(reversed(strides)), item)
+
+    @property
+    def is_by_rows(self) -> bool:
+        """Whether each row of the matrices is contiguous, and the rows do not overlap."""
+        rows, columns = self.shape[-2:]
+        step, item = self.strides[-2:]
+        return (
+            (columns == 1 or item == self.item)
+            and (rows == 1 or step >= columns * self.item)
+            and min(self.strides) >= 0
+        )
+
+    @property
+    def turned(self) -> _Layout:
+        """The layout with the matrices transposed."""
+        shape, strides = self.shape, self.strides
+        return _Layout(
+            (*shape[:-2], shape[-1], shape[-2]),
+            (*strides[:-2], strides[-1], strides[-2]),
+            self.item,
+        )
+
+    @property
+    def row_step(self) -> int:
+        """The elements between consecutive rows."""
+        rows, columns = self.shape[-2:]
+        return max(1, columns if rows == 1 else self.strides[-2] // self.item)
+
+    def batch_step(self, axis: int) -> int:
+        """Return the elements between matrices along a batch axis, counted from the last."""
+        if len(self.shape) - 2 + axis < 0 or self.shape[axis - 2] == 1:
+            return 0
+        return self.strides[axis - 2] // self.item
+
+
+class _Operand(NamedTuple):
+    """An array whose matrices are row-major or column-major, as cuBLAS requires.
+
+    ``step`` is the leading dimension: elements between consecutive rows, or columns.
+    ``is_copied``: the array must be copied to this layout first.
+    """
+
+    layout: _Layout
+    is_transposed: bool
+    step: int
+    is_copied: bool
+
+
+class _BatchedGemm(NamedTuple):
+    """The arguments of ``cublasGemmStridedBatchedEx`` that differ between calls.
+
+    The offsets are in bytes.
+    """
+
+    rhs_offset: int
+    of_rhs: tuple[int, ...]
+    lhs_offset: int
+    of_lhs: tuple[int, ...]
+    out_offset: int
+    of_out: tuple[int, ...]
+
+
+class _BatchedGemms(NamedTuple):
+    """How to multiply two batches: first copy what must be copied, then call cuBLAS.
+
+    ``is_zero``: the matrices have no elements to multiply.
+    """
+
+    shape: Shape
+    is_zero: bool
+    copies_lhs: bool
+    lhs_shape: Shape
+    copies_rhs: bool
+    rhs_shape: Shape
+    sizes: tuple[int, ...]
+    calls: tuple[_BatchedGemm, ...]
+
+
+@lru_cache(MAX_BATCHED_GEMMS)
+def _batched_gemms_of(
+    dtype: Any,
+    lhs_shape: Shape,
+    lhs_strides: Shape,
+    rhs_shape: Shape,
+    rhs_strides: Shape,
+    out_strides: Shape | None,
+) -> _BatchedGemms | None:
+    """Return how to multiply; finding it out takes longer than calling cuBLAS.
+
+    ``out_strides`` are those of an array by rows, or ``None`` for an array in C order. Returns
+    ``None`` if writing to such an array would take too many calls.
+    """
+    batch = np.broadcast_shapes(lhs_shape[:-2], rhs_shape[:-2])
+    shape = (*batch, lhs_shape[-2], rhs_shape[-1])
+    item = dtype.itemsize
+    out = _Layout.in_c_order(shape, item)
+    if out_strides is not None:
+        out = _Layout(shape, out_strides, item)
+    lhs = _operand(_Layout(lhs_shape, lhs_strides, item))
+    rhs = _operand(_Layout(rhs_shape, rhs_strides, item))
+    is_zero = not lhs_shape[-1]
+    calls: list[_BatchedGemm] = []
+    if math.prod(shape) and not is_zero:
+        found = _batched_calls(dtype, lhs, rhs, out, batch)
+        if found is None:
+            lhs, rhs = (
+                _operand(_Layout.in_c_order((*batch, *each[-2:]), item), is_copied=True)
+                for each in (lhs_shape, rhs_shape)
+            )
+            found = _batched_calls(dtype, lhs, rhs, out, batch)
+        if found is None:
+            return None
+        calls = found
+    # cuBLAS is column-major: it sees all arrays transposed, and the product is transposed too.
+    sizes = (
+        int(rhs.is_transposed), int(lhs.is_transposed), shape[-1], shape[-2], lhs_shape[-1],
+        _GEMM_TYPES[dtype].one.ctypes.data,
+    )  # fmt: skip
+    return _BatchedGemms(
+        shape, is_zero, lhs.is_copied, lhs.layout.shape, rhs.is_copied, rhs.layout.shape,
+        sizes, tuple(calls),
+    )  # fmt: skip
+
+
+def _operand(layout: _Layout, *, is_copied: bool = False) -> _Operand:
+    """Return how cuBLAS reads an array, or a copy of it."""
+    if layout.is_by_rows:
+        return _Operand(layout, False, layout.row_step, is_copied)
+    if layout.turned.is_by_rows:
+        return _Operand(layout, True, layout.turned.row_step, is_copied)
+    whole = _Layout.in_c_order(layout.shape, layout.item)
+    return _Operand(whole, False, whole.row_step, True)
+
+
+def _batched_calls(
+    dtype: Any, lhs: _Operand, rhs: _Operand, out: _Layout, batch: Shape
+) -> list[_BatchedGemm] | None:
+    """Return the calls for a batch, or ``None`` if there would be more than ``MAX_CALLS``."""
+    axes = _batch_axes(batch, lhs.layout, rhs.layout, out)
     # cuBLAS iterates over the longest axis, Python over the others.
     longest = max(axes, key=lambda axis: axis[0], default=(1, 0, 0, 0))
     others = list(axes)
     if axes:
         others.remove(longest)
     if math.prod(size for size, *_ in others) > MAX_CALLS:
-        whole = [
-            _laid_out(cupy.ascontiguousarray(cupy.broadcast_to(a, (*batch, *a.shape[-2:]))))
-            for a in (lhs.array, rhs.array)
-        ]
-        _multiply(whole[0], whole[1], out, batch)
-        return
+        return None
+    types, item = _GEMM_TYPES[dtype], dtype.itemsize
+    count, lhs_step, rhs_step, out_step = longest
+    found = []
     for places in product(*(range(size) for size, *_ in others)):
-        offsets = [
-            sum(place * axis[1 + number] for place, axis in zip(places, others, strict=True))
-            for number in range(3)
-        ]
-        _call(lhs, rhs, out, longest, offsets)
-
-
-def _call(
-    lhs: _Matrix, rhs: _Matrix, out: Any, axis: tuple[int, int, int, int], offsets: list[int]
-) -> None:
-    rows, inner = lhs.array.shape[-2:]
-    columns = rhs.array.shape[-1]
-    types = _GEMM_TYPES[out.dtype]
-    width = out.dtype.itemsize
-    count, lhs_step, rhs_step, out_step = axis
-    # cuBLAS is column-major: it sees all arrays transposed, and the product is transposed too.
-    blas = capturing()
-    multiply = _strided_batched if blas is None else blas.gemm_strided_batched
-    multiply(
-        int(rhs.is_transposed), int(lhs.is_transposed), columns, rows, inner, types.one.ctypes.data,
-        rhs.array.data.ptr + offsets[1] * width, types.elements, rhs.step, rhs_step,
-        lhs.array.data.ptr + offsets[0] * width, types.elements, lhs.step, lhs_step,
-        types.zero.ctypes.data,
-        out.data.ptr + offsets[2] * width, types.elements, _row_step(out), out_step,
-        count, types.sums, _DEFAULT_ALGORITHM,
-    )  # fmt: skip
+        lhs_at, rhs_at, out_at = (
+            item * sum(place * axis[number] for place, axis in zip(places, others, strict=True))
+            for number in (1, 2, 3)
+        )
+        left = (types.elements, lhs.step, lhs_step, types.zero.ctypes.data)
+        result = (types.elements, out.row_step, out_step, count, types.sums, _DEFAULT_ALGORITHM)
+        right = (types.elements, rhs.step, rhs_step)
+        found.append(_BatchedGemm(rhs_at, right, lhs_at, left, out_at, result))
+    return found
 
 
 def _gemm(*arguments: int) -> None:
@@ -249,13 +399,13 @@ def _strided_batched(*arguments: int) -> None:
     cublas.gemmStridedBatchedEx(cupy.cuda.device.get_cublas_handle(), *arguments)
 
 
-def _batch_axes(batch: tuple[int, ...], *arrays: Any) -> list[tuple[int, int, int, int]]:
+def _batch_axes(batch: Shape, *layouts: _Layout) -> list[tuple[int, int, int, int]]:
     """Return the batch axes, merged where possible: each with its size and each array's strides."""
     found: list[list[int]] = []
     for number, size in enumerate(batch):
         if size == 1:
             continue
-        steps = [_batch_step(array, number - len(batch)) for array in arrays]
+        steps = [layout.batch_step(number - len(batch)) for layout in layouts]
         if found and all(
             before == size * step for before, step in zip(found[-1][1:], steps, strict=True)
         ):
@@ -263,36 +413,3 @@ def _batch_axes(batch: tuple[int, ...], *arrays: Any) -> list[tuple[int, int, in
         else:
             found.append([size, *steps])
     return [(size, first, second, third) for size, first, second, third in found]
-
-
-def _batch_step(array: Any, axis: int) -> int:
-    """Return the elements between matrices along a batch axis, counted from the last."""
-    if array.ndim - 2 + axis < 0 or array.shape[axis - 2] == 1:
-        return 0
-    return int(array.strides[axis - 2] // array.itemsize)
-
-
-def _is_by_rows(array: Any) -> bool:
-    rows, columns = array.shape[-2:]
-    step, item = array.strides[-2:]
-    return bool(
-        (columns == 1 or item == array.itemsize)
-        and (rows == 1 or step >= columns * array.itemsize)
-        and min(array.strides, default=0) >= 0
-    )
-
-
-def _row_step(array: Any) -> int:
-    rows, columns = array.shape[-2:]
-    return max(1, columns if rows == 1 else int(array.strides[-2] // array.itemsize))
-
-
-def _laid_out(array: Any) -> _Matrix:
-    """Return the array, or a contiguous copy, in a layout that cuBLAS can read."""
-    if _is_by_rows(array):
-        return _Matrix(array, False, _row_step(array))
-    turned = array.swapaxes(-1, -2)
-    if _is_by_rows(turned):
-        return _Matrix(array, True, _row_step(turned))
-    whole = cupy.ascontiguousarray(array)
-    return _Matrix(whole, False, _row_step(whole))
