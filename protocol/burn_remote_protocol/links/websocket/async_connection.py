@@ -17,8 +17,10 @@ last ping of each iteration gets a response, and none while the peer does not re
 section 5.5.3 allows.
 
 While a long payload arrives, a ``_PayloadReader`` is the transport's protocol instead of this
-connection, so that the transport stores the bytes directly in the payload's buffer. While a thread
-has a ``ThreadReceiver``, the transport does not read at all.
+connection, so that the transport stores the bytes directly in the payload's buffer. It stays until
+a short frame arrives: the chunks of a tensor follow each other, and what is read together with the
+header of a chunk has to be copied. While a thread has a ``ThreadReceiver``, the transport does not
+read at all.
 
 This depends on parts of ``websockets`` that its documentation does not promise: ``Connection`` is
 an ``asyncio.Protocol`` whose callbacks may be extended, and it has the attributes ``protocol``,
@@ -86,7 +88,11 @@ CONTROL_FRAME_COST: Final = 8
 
 # The most bytes of a long payload that are read at once: they must still be in the processor's
 # cache when their mask is removed.
-PAYLOAD_READ_BYTES: Final = 2**19
+# A chunk of a tensor, with its headers, is read at once.
+PAYLOAD_READ_BYTES: Final = 2**19 + 2**12
+
+# The longest header of a frame: two bytes, a length of eight, and a masking key.
+MAX_HEADER_BYTES: Final = 14
 
 # Bytes accepted between the request and its response; a well-behaved client sends none.
 EARLY_BYTES: Final = 2**16
@@ -133,8 +139,9 @@ class DirectConnection(Connection):
         self.on_lone_arrival: Callable[[Any], bool] | None = None
         self._lent: ThreadReceiver | None = None  # a thread receives in place of the event loop
         self.reading_paused = False  # the receive queue is full
-        # Receives the rest of a long payload in place of this connection.
+        # Receives long payloads, and the headers between them, in place of this connection.
         self._payload_reader: _PayloadReader | None = None
+        self._header_room: Final = memoryview(bytearray(MAX_HEADER_BYTES))
         self._has_unparsed = False  # reading is paused until this connection's next turn
         self._last_ping: bytes | None = None  # without a response so far
         self._has_ended = False  # the library saw the end; it must get no more control frames
@@ -311,7 +318,6 @@ class DirectConnection(Connection):
             or self._has_unparsed
             or self._is_starved
             or self.reading_paused
-            or self._payload_reader is not None
             or not parser.is_empty
             or (self._budget is not None and self._budget.held_bytes)
             or self.protocol.state is not State.OPEN
@@ -319,6 +325,7 @@ class DirectConnection(Connection):
             or transport.get_extra_info("sslcontext") is not None
         ):
             return None
+        self._end_payload()
         transport.pause_reading()
         descriptor = transport.get_extra_info("socket").fileno()
         self._lent = ThreadReceiver(
@@ -476,17 +483,26 @@ class DirectConnection(Connection):
         return rest
 
     def payload_room(self) -> memoryview:
-        """Return memory for the next bytes of the payload in progress."""
-        return self._parser.room(PAYLOAD_READ_BYTES)
+        """Return memory for the next bytes of the payload in progress, or of the next header."""
+        parser = self._parser
+        if parser.has_room:
+            return parser.room(PAYLOAD_READ_BYTES)
+        return self._header_room[: parser.bytes_to_read()]
 
     def payload_received(self, count: int) -> None:
         """Parse the ``count`` bytes that were stored in ``payload_room``."""
         self.received_bytes += count
-        self._parser.add(count)
-        if not self._parser.has_room:
-            self._end_payload()
+        parser = self._parser
+        if parser.has_room:
+            parser.add(count)
+            if not parser.has_room:
+                self._parse()
+            self._pause_in_turns(count)
+        else:
+            parser.received.append(bytes(self._header_room[:count]))
             self._parse()
-        self._pause_in_turns(count)
+        if not (parser.has_room or parser.expects_bulk):
+            self._end_payload()
         if self._budget is not None:
             self._count_received()
 

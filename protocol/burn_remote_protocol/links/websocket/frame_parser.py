@@ -122,6 +122,8 @@ class FrameParser:
         self.max_message_bytes = max_message_bytes
         self.allocate: Allocate | None = None  # memory for a server's long messages
         self._mask_bit: Final = MASK_BIT if masked else 0
+        # The longest header of a data frame.
+        self._header_bytes: Final = _HEADER_64_BYTES + (4 if masked else 0)
         self._state = _State([], already_read)
         # Whole control frames, headers included, for the caller to respond to.
         self.control: collections.deque[bytes] = collections.deque()
@@ -170,8 +172,22 @@ class FrameParser:
             # Read only the next header, so that its payload can be read into memory of its own.
             # Payload bytes read with the header would have to be joined to the rest, which copies
             # the whole payload.
-            return max(1, _HEADER_64_BYTES - (len(state.buffer) - state.position))
+            return max(1, self._header_bytes - (len(state.buffer) - state.position))
         return READ_BYTES
+
+    @property
+    def expects_bulk(self) -> bool:
+        """Whether to read only the header of the next frame, because the last one was large.
+
+        Not true if more than a header has arrived, such as the beginning of a control frame.
+        """
+        state = self._state
+        return (
+            state.bulk
+            and not state.missing
+            and not state.received
+            and len(state.buffer) - state.position < self._header_bytes
+        )
 
     @property
     def has_room(self) -> bool:

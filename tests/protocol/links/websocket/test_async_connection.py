@@ -307,6 +307,35 @@ async def test_reading_a_long_message_pauses_for_an_iteration_of_the_event_loop(
         assert await connection.receive_message() == message
 
 
+async def test_long_messages_that_follow_each_other_are_stored_without_copies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copied = 0
+    original = DirectConnection.data_received
+
+    def counted(connection: DirectConnection, data: bytes) -> None:
+        nonlocal copied
+        copied += len(data)
+        original(connection, data)
+
+    monkeypatch.setattr(DirectConnection, "data_received", counted)
+    long, short = bytes(range(256)) * 2**11, b"short"
+    async with connected() as (connection, client):
+        await client.send(long)
+        assert await connection.receive_message() == long
+        copied = 0
+        for _ in range(5):
+            await client.send(long)
+            assert await connection.receive_message() == long
+        assert copied == 0
+        # Short messages and control frames end it, and arrive too.
+        for message in (short, long, short, long, short * 100):
+            await client.send(message)
+            pong = await client.ping()
+            assert await connection.receive_message() == message
+            await pong
+
+
 async def test_few_connections_with_long_payloads_continue_in_each_iteration() -> None:
     async with contextlib.AsyncExitStack() as stack:
         connections = [(await stack.enter_async_context(connected()))[0] for _ in range(12)]

@@ -205,6 +205,42 @@ def test_bytes_that_a_reader_stores_in_place_make_the_same_message(sizes: list[i
     assert parse(parser, [Frame(Opcode.BINARY, b"small").serialize(mask=True)]) == [b"small"]
 
 
+def test_a_reader_of_masked_frames_stores_large_ones_that_follow_each_other_in_place() -> None:
+    large, small = pattern(2 * READ_BYTES + 1), pattern(300)
+    frames = [Frame(Opcode.BINARY, each).serialize(mask=True) for each in (large, large, small)]
+    parser = FrameParser(LIMIT_BYTES, masked=True)
+    assert not parser.expects_bulk
+    assert parse(parser, [frames[0][:1000], frames[0][1000:]]) == [large]
+    assert parser.expects_bulk
+    # The header can arrive in parts.
+    for part in (frames[1][:5], frames[1][5:14]):
+        assert parser.bytes_to_read() >= len(part)
+        parser.received.append(part)
+        assert parser.take() is None
+    room = parser.room(len(large))
+    assert len(room) == len(large)
+    room[:] = frames[1][14:]
+    parser.add(len(room))
+    assert parser.take() == large
+    assert parser.expects_bulk
+    parser.received.append(frames[2][: parser.bytes_to_read()])
+    assert parser.take() is None
+    assert not parser.expects_bulk
+    assert not parser.has_room
+    assert parse(parser, [frames[2][14:]]) == [small]
+
+
+def test_more_than_a_header_after_a_large_frame_is_read_at_once() -> None:
+    large, ping = pattern(2 * READ_BYTES), Frame(Opcode.PING, pattern(100)).serialize(mask=True)
+    parser = FrameParser(LIMIT_BYTES, masked=True)
+    frame = Frame(Opcode.BINARY, large).serialize(mask=True)
+    assert parse(parser, [frame[:1000], frame[1000:]]) == [large]
+    assert parser.expects_bulk
+    parser.received.append(ping[:14])
+    assert parser.take() is None
+    assert not parser.expects_bulk
+
+
 def test_a_client_stores_no_payload_in_place() -> None:
     parser = FrameParser(LIMIT_BYTES)
     parser.received.append(frame_bytes(Opcode.BINARY, pattern(4 * READ_BYTES))[:1000])
