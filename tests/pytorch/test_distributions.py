@@ -71,10 +71,3 @@ def test_edges_of_the_shape_of_a_gamma_distribution(device: Any) -> None:
     least = torch.finfo(torch.float32).tiny
     assert drawn.tolist() == [least, least, float("inf")]
     assert torch._standard_gamma(torch.zeros(0, device=device)).shape == (0,)
-
-
-def test_numbers_of_a_gamma_distribution_have_no_gradient(device: Any) -> None:
-    shape = torch.ones(3, device=device, requires_grad=True)
-    drawn = torch.distributions.Gamma(shape, 1.0).rsample()
-    with pytest.raises(NotImplementedError, match="_standard_gamma_grad"):
-        drawn.sum().backward()
