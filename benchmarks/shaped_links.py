@@ -1,7 +1,7 @@
-"""Servers in network namespaces of this machine, whose links have a bounded rate.
+"""Network namespaces of this machine whose links have a bounded rate, and servers in them.
 
-The kernel shapes what each server sends to the other servers, so shaping takes no processor time
-of the programs that are measured, unlike a relay. What a server sends to the client has no bound.
+The kernel shapes what each namespace sends to the others, so shaping takes no processor time of the
+programs that are measured, unlike a relay. What is sent to the client has no bound.
 Needs root, and ``ip`` and ``tc`` of iproute2.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["ShapedServer", "shaped_servers"]
+__all__ = ["ShapedServer", "shaped_namespaces", "shaped_servers"]
 
 # The private network 10.213.0.0/24. This machine must not use it for anything else.
 _NETWORK: Final = "10.213.0"
@@ -42,10 +42,24 @@ def shaped_servers(count: int, link_mbit: float) -> Iterator[list[ShapedServer]]
 
     Raises ``SystemExit`` if this user may not create network namespaces.
     """
-    if os.geteuid() != 0:
-        raise SystemExit("--link-mbit creates network namespaces: run it as root")
     token = secrets.token_urlsafe(32)
     variables = {"BURN_REMOTE_TOKENS": f"bench:{token}", "BURN_REMOTE_PEER_TOKEN": token[::-1]}
+    environment = {**os.environ, **variables}
+    with contextlib.ExitStack() as stack:
+        yield [
+            ShapedServer(stack.enter_context(_server(namespace, host, environment)), token)
+            for namespace, host in stack.enter_context(shaped_namespaces(count, link_mbit))
+        ]
+
+
+@contextlib.contextmanager
+def shaped_namespaces(count: int, link_mbit: float) -> Iterator[list[tuple[str, str]]]:
+    """Make namespaces that send to each other at ``link_mbit`` Mbit/s: their names and addresses.
+
+    Raises ``SystemExit`` if this user may not create network namespaces.
+    """
+    if os.geteuid() != 0:
+        raise SystemExit("--link-mbit creates network namespaces: run it as root")
     with contextlib.ExitStack() as stack:
         stack.enter_context(_namespace(_SWITCH))
         _run(f"ip -n {_SWITCH} link add switch type bridge")
@@ -55,7 +69,7 @@ def shaped_servers(count: int, link_mbit: float) -> Iterator[list[ShapedServer]]
         _run(f"ip addr add {_CLIENT}/24 dev burn-client")
         _run("ip link set burn-client up")
         _attach("client")
-        servers = []
+        made = []
         for number in range(1, count + 1):
             namespace = f"burn-server-{number}"
             stack.enter_context(_namespace(namespace))
@@ -64,11 +78,8 @@ def shaped_servers(count: int, link_mbit: float) -> Iterator[list[ShapedServer]]
             _run(f"ip -n {namespace} link set eth0 up")
             _attach(f"port{number}")
             _shape(namespace, link_mbit)
-            address = stack.enter_context(
-                _server(namespace, f"{_NETWORK}.{number}", {**os.environ, **variables})
-            )
-            servers.append(ShapedServer(address, token))
-        yield servers
+            made.append((namespace, f"{_NETWORK}.{number}"))
+        yield made
 
 
 def _shape(namespace: str, link_mbit: float) -> None:
