@@ -56,6 +56,10 @@ _REDUCTIONS: Final = {
 }
 
 
+# The most tensors of one call. A list on the wire has at most 4,096 elements, and a server decodes
+# a task without a pause.
+MAX_TENSORS: Final = 1024
+
 # Groups whose objects were garbage-collected without ``close``, by session. The session leaves them
 # when it joins its next one. They are known by their specs, not their numbers: a finalizer that
 # Ctrl-C interrupts is repeated, and another group may have the number by then.
@@ -256,7 +260,7 @@ class RingEngine:
         operation: ReduceOperation = ReduceOperation.SUM,
         root: int = 0,
     ) -> list[_Part]:
-        """Return a member's part of a collective: one call for each dtype.
+        """Return a member's part of a collective: a call for each dtype and ``MAX_TENSORS``.
 
         ``bucket`` has the member's inputs. For a broadcast, only the root has inputs; for the
         other members, only the shapes and dtypes in ``bucket`` count.
@@ -267,7 +271,11 @@ class RingEngine:
         for place, x in enumerate(bucket):
             places.setdefault(x.dtype, []).append(place)
         parts: list[_Part] = []
-        for chosen in places.values():
+        for chosen in [
+            several[at : at + MAX_TENSORS]
+            for several in places.values()
+            for at in range(0, len(several), MAX_TENSORS)
+        ]:
             specs = tuple([bucket[place].handle.spec for place in chosen])
             call = CollectiveCall(kind, specs, _REDUCTIONS[operation], root)
             is_given = kind is not CollectiveKind.BROADCAST or member == root

@@ -296,6 +296,19 @@ def test_a_failure_while_gradients_leave_changes_nothing(devices: Devices) -> No
     assert_close(assert_replicas_are_equal(trainer), wanted)
 
 
+def test_thousands_of_parameters_share_a_bucket(devices: Devices) -> None:
+    def scaled(params: Any, x: br.Tensor) -> br.Tensor:
+        value: br.Tensor = params[0] * x.sum() + params[4999] * x.mean()
+        return value
+
+    params = [np.float32(number) for number in range(5000)]
+    trainer = br.DataParallel(scaled, params, devices[:2], reduction="sum")
+    trainer.backward(np.array([1, 2, 5, 8], np.float32))
+    for value in trainer.gradients:
+        found = br.read([value[place] for place in (0, 1, 4998, 4999)])
+        assert [one.item() for one in found] == [16, 0, 0, 8]
+
+
 @pytest.mark.parametrize("shards_state", [False, True])
 def test_training_continues_from_parameters_and_state(devices: Devices, shards_state: bool) -> None:
     def trainer(count: int, params: Any, state: Any, shards: bool) -> br.DataParallel:
