@@ -21,7 +21,7 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.distributed.batch_splitting import SplitBatch, split_batch
 from burn_remote.distributed.collective_engine import Bucket
 from burn_remote.distributed.gradient_buckets import GradientExchange, bucket_plans
-from burn_remote.distributed.group import Group, end_open_reductions
+from burn_remote.distributed.group import Group, end_open_reductions, gradient_exchange
 from burn_remote.distributed.reduce_operations import ReduceOperation
 from burn_remote.distributed.replicated_updates import (
     ReplicatedUpdate,
@@ -255,6 +255,10 @@ class DataParallel:
         split = self._split(batch)
         total = sum(split.rows)
         weights = [rows / total if self._is_mean else 1.0 for rows in split.rows]
+        with gradient_exchange(self.group):
+            return self._backward(split, weights)
+
+    def _backward(self, split: SplitBatch, weights: Sequence[float]) -> Tensor:
         exchange = self._exchange() if self._is_exchanging else None
         own: list[Gradients] = []
         end_open_reductions(self.group)

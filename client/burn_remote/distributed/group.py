@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -39,7 +40,7 @@ from burn_remote_protocol.errors import (
 if TYPE_CHECKING:
     from typing import NoReturn
 
-__all__ = ["Group", "untracked"]
+__all__ = ["Group", "end_open_reductions", "gradient_exchange", "untracked"]
 
 SUM: Final = ReduceOperation.SUM
 
@@ -81,6 +82,7 @@ class Group:
         self.devices: Final = _checked_members(devices)
         self.name: Final = f"group-{next(_numbers)}" if name is None else name
         self._is_closed = False
+        self._is_exchanging = False  # see ``gradient_exchange``
         self._options: Final[dict[str, Any]] = {
             "engine": engine,
             "timeout_seconds": timeout_seconds,
@@ -163,6 +165,7 @@ class Group:
         and the error of a device that failed for another reason.
         """
         self._check_open("failure")
+        self._check_idle("failure")
         return None if self.size == 1 else self._engine.failure()
 
     # -- collectives --------------------------------------------------------------------------
@@ -279,14 +282,14 @@ class Group:
 
         With ``root``, begin a ``reduce``.
         """
-        self._check_usable("all_reduce")
+        self._check_ready("all_reduce")
         if self.size == 1:
             return LoneReduction()
         return self._engine.all_reduce(op) if root is None else self._engine.reduce(op, root)
 
     def reduce_scatter_buckets(self, op: ReduceOperation = SUM) -> Reduction:
         """Begin a ``reduce_scatter``, to which each member gives its bucket when it has it."""
-        self._check_usable("reduce_scatter")
+        self._check_ready("reduce_scatter")
         return LoneReduction() if self.size == 1 else self._engine.reduce_scatter(op)
 
     # -- members ------------------------------------------------------------------------------
@@ -328,7 +331,19 @@ class Group:
         if self._is_closed:
             raise UsageError(f"{name}: {self!r} was closed; make another group of its devices")
 
+    def _check_idle(self, name: str) -> None:
+        if self._is_exchanging:
+            raise UsageError(
+                f"{name}: the members of {self!r} are giving their gradients to a backward pass of "
+                "DataParallel; call this before or after it, and not in its loss function, or use "
+                "another group of these devices"
+            )
+
     def _check_usable(self, name: str) -> None:
+        self._check_ready(name)
+        self._check_idle(name)
+
+    def _check_ready(self, name: str) -> None:
         self._check_open(name)
         if recording.runner is not None:
             raise UsageError(
@@ -384,6 +399,21 @@ class Group:
             f"broadcast: {x.handle.spec} is on {x.device}, which is no member of {self!r}"
             f"{distinction(x.device, *self.devices)}; write x.to(group.devices[0])"
         )
+
+
+@contextlib.contextmanager
+def gradient_exchange(group: Group) -> Iterator[None]:
+    """Let members give buckets in the block, and refuse the group's other collectives.
+
+    All members have to issue the same collectives in the same order, so those of one member after
+    the other must have no others in between, for example those of a loss function.
+    """
+    group._check_usable("backward")
+    try:
+        group._is_exchanging = True
+        yield
+    finally:
+        group._is_exchanging = False
 
 
 def end_open_reductions(group: Group) -> None:

@@ -40,6 +40,7 @@ from burn_remote_protocol.errors import (
     CollectiveFailed,
     ConnectionLost,
     Unsupported,
+    UsageError,
 )
 from burn_remote_protocol.interrupted_finalizers import repeatable
 from burn_remote_protocol.links.addresses import parse_address
@@ -297,6 +298,8 @@ class RingEngine:
 
     def issued(self, member: int) -> int:
         """Return how many collectives a member has issued, as ``Session.collectives_issued``."""
+        if not self._numbers:
+            raise UsageError("the group was closed before all members had given their tensors")
         session: Session = self._devices[member].session
         return session.collectives_issued(self._numbers[member])
 

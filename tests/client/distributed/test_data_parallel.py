@@ -296,6 +296,110 @@ def test_a_failure_while_gradients_leave_changes_nothing(devices: Devices) -> No
     assert_close(assert_replicas_are_equal(trainer), wanted)
 
 
+@pytest.mark.parametrize("shards_state", [False, True])
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_a_failure_within_a_backward_pass_leaves_the_group_usable(
+    devices: Devices, failing: int, shards_state: bool
+) -> None:
+    """One member's pass fails when some of its buckets have left, and some have not."""
+    passes = [0]
+
+    def forward(x: br.Tensor) -> tuple[br.Tensor, None]:
+        return x * 1.0, None
+
+    def backward(_: None, gradient: br.Tensor) -> br.Tensor:
+        passes[0] += 1
+        if passes[0] == failing:
+            raise ZeroDivisionError
+        return gradient
+
+    @br.custom_vjp(forward, backward)
+    def fragile(x: br.Tensor) -> br.Tensor:
+        return x * 1.0
+
+    def fragile_loss(params: Any, x: br.Tensor, y: br.Tensor) -> br.Tensor:
+        hidden = fragile((x @ params["hidden"][0] + params["hidden"][1]).relu())
+        return F.cross_entropy(hidden @ params["out"][0] + params["out"][1], y)
+
+    with Group(devices[:3]) as group:
+        trainer = br.DataParallel(
+            fragile_loss,
+            PARAMS,
+            group,
+            optimizer=OPTIMIZERS["SGD"](),
+            shards_state=shards_state,
+            bucket_bytes=1,
+        )
+        with pytest.raises(ZeroDivisionError):
+            trainer.step(X, Y)
+        trainer.step(X, Y)
+        wanted, *_ = on_one_device(devices[4], OPTIMIZERS["SGD"](), [slice(0, 48)])
+        assert_close(assert_replicas_are_equal(trainer), wanted)
+
+
+def _nested(group: Group) -> None:
+    br.DataParallel(loss_of, PARAMS, group).backward(X, Y)
+
+
+def _all_reduced(group: Group) -> None:
+    group.all_reduce([br.ones((2,), device=device) for device in group.devices])
+
+
+@pytest.mark.parametrize("within", [_nested, _all_reduced, Group.barrier, Group.failure])
+@pytest.mark.parametrize("member", range(3))
+def test_a_loss_that_uses_the_group_is_refused_and_leaves_it_usable(
+    devices: Devices, within: Callable[[Group], object], member: int
+) -> None:
+    calls = [0]
+
+    def greedy(params: Any, x: br.Tensor, y: br.Tensor) -> br.Tensor:
+        calls[0] += 1
+        if calls[0] == member + 1:
+            within(group)
+        return loss_of(params, x, y)
+
+    with Group(devices[:3]) as group:
+        trainer = br.DataParallel(
+            greedy, PARAMS, group, optimizer=OPTIMIZERS["SGD"](), bucket_bytes=1
+        )
+        with pytest.raises(br.UsageError, match="giving their gradients to a backward pass"):
+            trainer.step(X, Y)
+        within(group)
+        trainer.step(X, Y)
+        wanted, *_ = on_one_device(devices[4], OPTIMIZERS["SGD"](), [slice(0, 48)])
+        assert_close(assert_replicas_are_equal(trainer), wanted)
+
+
+def test_a_loss_may_use_another_group_of_the_same_devices(devices: Devices) -> None:
+    def synchronized(params: Any, x: br.Tensor, y: br.Tensor) -> br.Tensor:
+        _nested(other)
+        return loss_of(params, x, y)
+
+    with Group(devices[:3]) as group, Group(devices[2::-1]) as other:
+        trainer = br.DataParallel(synchronized, PARAMS, group, optimizer=OPTIMIZERS["SGD"]())
+        trainer.step(X, Y)
+        wanted, *_ = on_one_device(devices[4], OPTIMIZERS["SGD"](), [slice(0, 48)])
+        assert_close(assert_replicas_are_equal(trainer), wanted)
+
+
+@pytest.mark.parametrize("member", range(1, 3))
+def test_closing_while_gradients_leave_says_so(devices: Devices, member: int) -> None:
+    calls = [0]
+
+    def closing(params: Any, x: br.Tensor, y: br.Tensor) -> br.Tensor:
+        calls[0] += 1
+        if calls[0] == member + 1:
+            trainer.close()
+        return loss_of(params, x, y)
+
+    trainer = br.DataParallel(closing, PARAMS, devices[:3], bucket_bytes=1)
+    with pytest.raises(br.UsageError, match="the group was closed before all members had given"):
+        trainer.backward(X, Y)
+    with pytest.raises(br.UsageError, match="was closed; make another group"):
+        trainer.backward(X, Y)
+    assert_replicas_are_equal(trainer)
+
+
 def test_thousands_of_parameters_share_a_bucket(devices: Devices) -> None:
     def scaled(params: Any, x: br.Tensor) -> br.Tensor:
         value: br.Tensor = params[0] * x.sum() + params[4999] * x.mean()
