@@ -119,14 +119,20 @@ def test_an_emptied_cache_leaves_the_tensors(device: Any) -> None:
     assert x.tolist() == [0, 2, 3]
 
 
-@pytest.mark.parametrize("share", ["__dlpack__", "torch.from_dlpack", "numpy.from_dlpack"])
+@pytest.mark.parametrize(
+    "share",
+    ["__dlpack__", "torch.from_dlpack", "numpy.from_dlpack", "torch.to_dlpack", "a parameter"],
+)
 def test_dlpack_is_refused_with_what_to_call(device: Any, share: str) -> None:
     x = torch.ones(3, device=device)
     calls: dict[str, Callable[[], Any]] = {
         "__dlpack__": lambda: x.__dlpack__(),
         "torch.from_dlpack": lambda: torch.from_dlpack(x),
         "numpy.from_dlpack": lambda: numpy.from_dlpack(x),
+        "torch.to_dlpack": lambda: torch.utils.dlpack.to_dlpack(x),
+        "a parameter": lambda: torch.to_dlpack(torch.nn.Parameter(x)),
     }
+    assert torch.from_dlpack(torch.to_dlpack(torch.ones(2))).tolist() == [1, 1]
     with pytest.raises(BufferError, match=r"burn:\d.*call x\.cpu\(\) first"):
         calls[share]()
 

@@ -8,6 +8,7 @@ PyTorch lets Python register one backend (``PrivateUse1``) by functions that it 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import secrets
@@ -19,7 +20,7 @@ from typing import Any, Final
 
 import torch
 from torch.optim import optimizer
-from torch.utils import backend_registration
+from torch.utils import backend_registration, dlpack
 
 from burn_remote.sessions.source_locations import pass_over
 from burn_remote.torch import device_registry
@@ -183,6 +184,17 @@ def _synchronize(index: int) -> None:
         device_registry.wire_device(torch.device(device_registry.BACKEND, index)).sync()
 
 
+def _refuse_dlpack() -> None:
+    """Have ``torch.to_dlpack`` refuse burn devices, where it would export a null pointer."""
+    original = torch.to_dlpack
+
+    @functools.wraps(original)
+    def to_dlpack(x: Any) -> Any:
+        return x.__dlpack__() if type(x) is BurnTensor else original(x)
+
+    torch.to_dlpack = dlpack.to_dlpack = to_dlpack
+
+
 _libraries: list[Any] = []
 
 
@@ -218,6 +230,7 @@ def register() -> None:
     remember_devices()
     load_to_devices()
     accept_burn_devices()
+    _refuse_dlpack()
     # Optimizers then update all parameters by one call for each operation, as on CUDA.
     if BurnTensor not in optimizer._foreach_supported_types:
         optimizer._foreach_supported_types.append(BurnTensor)
