@@ -17,7 +17,7 @@ import burn_remote as br
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote.sessions.receiver import Receiver
 from burn_remote_protocol.dialects.native import (
-    CHUNK_BYTES,
+    UPLOAD_CHUNK_BYTES,
     VERSIONS,
     decode_frame,
     encode_batch,
@@ -113,7 +113,7 @@ def test_a_program_that_fills_the_replay_window_waits_for_the_connection_and_los
         assert isinstance(device.session, NativeSession)
         connection = device.session._connection
         wait_until(lambda: connection._end.window.bytes >= REPLAY_BYTES)
-        assert connection._end.window.bytes < REPLAY_BYTES + 2 * CHUNK_BYTES
+        assert connection._end.window.bytes < REPLAY_BYTES + 2 * UPLOAD_CHUNK_BYTES
         assert thread.is_alive()
         assert len(tensors) < 5
         proxy.open.set()

@@ -83,6 +83,7 @@ __all__ = [
     "READ_TASK",
     "SESSION_LIMITS",
     "SLOW_TASKS",
+    "UPLOAD_CHUNK_BYTES",
     "VERSION",
     "VERSIONS",
     "Batch",
@@ -111,6 +112,10 @@ VERSIONS: Final = (1,)
 # A chunk delays other traffic (0.25 ms at 2 GB/s), and its buffers should fit into the CPU cache.
 # With much smaller chunks, the cost per frame (about 20 µs on both sides) would be noticeable.
 CHUNK_BYTES: Final = 512 * 1024
+# The chunks of an upload. A server takes up to 0.2 ms for each one besides its bytes: on 16 cores
+# of a Xeon, 256 MiB arrived at 1.3 GB/s in chunks of 512 KiB and at 1.7 GB/s in these. A message
+# with such a chunk is shorter than 1 MiB, the smallest limit that a server may set.
+UPLOAD_CHUNK_BYTES: Final = 960 * 1024
 # Payloads up to this size are part of a MessagePack value, which costs one copy but saves a frame.
 INLINE_BYTES: Final = 16 * 1024
 MAX_BATCH_TASKS: Final = MAX_LIST_LENGTH
@@ -135,7 +140,7 @@ PIECE_HEAD_BYTES: Final = _PIECE_HEAD.size
 # What a server announces in ``Welcome.limits``, in addition to its settings. A server with a data
 # folder announces 1 for ``files``.
 SESSION_LIMITS: Final[dict[str, int]] = {
-    "chunk_bytes": CHUNK_BYTES,
+    "chunk_bytes": UPLOAD_CHUNK_BYTES,
     "signatures": MAX_SIGNATURES,
     "graphs": MAX_GRAPHS,
     "graph_steps": MAX_GRAPH_STEPS,

@@ -14,7 +14,13 @@ import pytest
 from burn_remote.sessions.native import native_connection as module
 from burn_remote.sessions.native.native_connection import Connection
 from burn_remote.sessions.receiver import READER
-from burn_remote_protocol.dialects.native import CHUNK_BYTES, VERSIONS, decode_frame, encode_frame
+from burn_remote_protocol.dialects.native import (
+    CHUNK_BYTES,
+    UPLOAD_CHUNK_BYTES,
+    VERSIONS,
+    decode_frame,
+    encode_frame,
+)
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ClosedDevice,
@@ -253,6 +259,23 @@ def test_a_chunk_that_is_sent_again_has_the_elements_of_the_time_when_it_was_sen
     far = ends.links[1][1]
     far.receive(PATIENCE_SECONDS)  # Hello
     assert far.receive(PATIENCE_SECONDS) == b"head" + b"2" * CHUNK_BYTES
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({}, CHUNK_BYTES),
+        ({"chunk_bytes": 5}, 5),
+        ({"chunk_bytes": 0}, 1),
+        ({"chunk_bytes": 2**30}, UPLOAD_CHUNK_BYTES),
+    ],
+)
+def test_chunks_are_no_longer_than_the_server_announces(
+    limits: dict[str, int], expected: int
+) -> None:
+    connection = Ends(Welcome(VERSIONS[0], 1, b"secret", 60.0, {}, limits, "")).open()
+    assert connection.chunk_bytes == expected
     connection.close()
 
 

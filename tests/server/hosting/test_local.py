@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from burn_remote_protocol.dialects.native import (
-    CHUNK_BYTES,
+    UPLOAD_CHUNK_BYTES,
     VERSIONS,
     chunk_head,
     decode_frame,
@@ -110,7 +110,7 @@ def test_the_welcome_names_the_device_and_its_limits() -> None:
     welcome = hear(link)
     assert welcome.version == max(VERSIONS)
     assert welcome.device == {"index": 0, "backend": "numpy", "extensions": ANNOUNCED}
-    assert welcome.limits["chunk_bytes"] == CHUNK_BYTES
+    assert welcome.limits["chunk_bytes"] == UPLOAD_CHUNK_BYTES
     assert link.detects_corruption
     link.close()
 

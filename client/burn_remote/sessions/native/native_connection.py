@@ -27,7 +27,13 @@ from burn_remote.sessions.quick_locks import QuickLock
 from burn_remote.sessions.receiver import Receiver
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dialects.burn_0_22 import is_burn_frame
-from burn_remote_protocol.dialects.native import CHUNK_BYTES, VERSIONS, decode_frame, encode_frame
+from burn_remote_protocol.dialects.native import (
+    CHUNK_BYTES,
+    UPLOAD_CHUNK_BYTES,
+    VERSIONS,
+    decode_frame,
+    encode_frame,
+)
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ClosedDevice,
@@ -131,9 +137,14 @@ class Connection:
         self._renew_locks()
         self._nested: Final = nested or NestedCalls(_never)
         self._end: SessionEnd[Parts] = SessionEnd(Role.CLIENT)
-        # Memory of the copies of chunks in the replay window, at most as many as it has room for.
-        self.copies: Final = ReusedMemory(CHUNK_BYTES, CHUNK_BYTES, REPLAY_BYTES // CHUNK_BYTES)
         self._link, self.welcome = self._open(timeout_seconds, None)
+        # The size of an upload's chunks. A server that does not announce its limit accepts the
+        # chunks that servers themselves send.
+        announced = self.welcome.limits.get("chunk_bytes", CHUNK_BYTES)
+        size = max(1, min(UPLOAD_CHUNK_BYTES, announced))
+        self.chunk_bytes: Final = size
+        # Memory of the copies of chunks in the replay window, at most as many as it has room for.
+        self.copies: Final = ReusedMemory(size, size, REPLAY_BYTES // size)
         self._end.fire(Event.OPENED)
         self._handle = handle
         self.receiver: Final = Receiver(self._link, self._handler(), self._break)

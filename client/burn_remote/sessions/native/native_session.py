@@ -48,7 +48,6 @@ from burn_remote.sessions.source_locations import PACKAGES, RING_LENGTH, Locatio
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.dialects.native import (
-    CHUNK_BYTES,
     INLINE_BYTES,
     EncodedTask,
     chunk_head,
@@ -385,8 +384,9 @@ class NativeSession(StorageRequests):
             self._append(encode_task(BeginUpload(tensor, data.spec, len(view))))
             self._flush()
         # The lock is free between chunks, so that other threads' operations go in between.
-        for start in range(0, len(view), CHUNK_BYTES):
-            piece = view[start : start + CHUNK_BYTES]
+        size = self._connection.chunk_bytes
+        for start in range(0, len(view), size):
+            piece = view[start : start + size]
             self._connection.send(chunk_head(tensor, start), piece)
 
     def drop(self, tensor: int) -> None:

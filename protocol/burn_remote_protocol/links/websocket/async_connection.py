@@ -88,8 +88,7 @@ CONTROL_FRAME_COST: Final = 8
 
 # The most bytes of a long payload that are read at once: they must still be in the processor's
 # cache when their mask is removed.
-# A chunk of a tensor, with its headers, is read at once.
-PAYLOAD_READ_BYTES: Final = 2**19 + 2**12
+PAYLOAD_READ_BYTES: Final = 2**19
 
 # The longest header of a frame: two bytes, a length of eight, and a masking key.
 MAX_HEADER_BYTES: Final = 14

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from burn_remote_protocol.dialects.native import (
-    CHUNK_BYTES,
     MAX_SIGNATURES,
+    UPLOAD_CHUNK_BYTES,
     chunk_head,
     decode_frame,
     encode_frame,
@@ -145,7 +145,7 @@ async def test_the_welcome_has_the_session_the_device_and_the_limits() -> None:
         }
         assert welcome.device["extensions"] == ANNOUNCED
         limits = {
-            "chunk_bytes": CHUNK_BYTES,
+            "chunk_bytes": UPLOAD_CHUNK_BYTES,
             "message_bytes": 64 * 2**20,
             "signatures": MAX_SIGNATURES,
             "heartbeat_milliseconds": 2500,
