@@ -25,9 +25,9 @@ from support.servers import RunningServer, server
 __all__ = ["GroupFaults", "fault_rounds"]
 
 STEADY: Final = 3
-# One element for each of 8 MiB; a chain of them takes longer than the program waits.
-ELEMENTS: Final = 2 * 2**20
-COLLECTIVES: Final = 40
+# The float32 elements of the all-reduces, and how many are in a chain, which takes longer than the
+# program waits. The sender's thread sends 8 MiB; the worker itself sends 1 MiB.
+CHAINS: Final = ((2 * 2**20, 40), (2**18, 320))
 LONGEST_DELAY_SECONDS: Final = 0.5
 # Timeout of each wait: no member may hang.
 WAIT_SECONDS: Final = 30.0
@@ -112,17 +112,18 @@ def _round(
 ) -> None:
     with server() as victim:
         culprit = rng.randrange(STEADY + 1)
+        elements, collectives = rng.choice(CHAINS)
         lost = br.RemoteDevice(victim.address)
         devices = [*steady[:culprit], lost, *steady[culprit:]]
         try:
             with br.distributed.Group(devices, timeout_seconds=bound_seconds) as group:
                 assert group.engine == "ring"
-                values = [br.ones((ELEMENTS,), device=device) for device in devices]
+                values = [br.ones((elements,), device=device) for device in devices]
                 # Wait until all members are linked: a member that stops during the handshakes is
                 # lost only after the handshake's timeout, not after ``bound_seconds``.
                 assert group.failure() is None
                 outputs = values
-                for _ in range(COLLECTIVES):
+                for _ in range(collectives):
                     outputs = group.all_reduce(outputs, "mean")
                 survivors = [
                     _Survivor(output) for rank, output in enumerate(outputs) if rank != culprit
@@ -163,7 +164,7 @@ def _check(
         assert (one.error.member, one.error.address) == (culprit, victim.address), one.error
     for rank, x in enumerate(values):
         if rank != culprit:
-            assert float((x + 1).sum().item()) == 2 * ELEMENTS
+            assert float((x + 1).sum().item()) == 2 * x.size
 
 
 def _regrouped(steady: list[Any]) -> float:
