@@ -26,6 +26,12 @@ def ours() -> Iterator[RunningServer]:
 
 
 @pytest.fixture(scope="module")
+def second() -> Iterator[RunningServer]:
+    with server("--iroh-port", "0") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
 def theirs() -> Iterator[str]:
     pytest.importorskip("iroh", reason="the package iroh has no wheel for this platform")
     with burn_22_server(0, "--iroh") as address:
@@ -61,6 +67,19 @@ def test_threads_share_a_device(ours: RunningServer) -> None:
 def test_two_devices_are_two_streams_of_one_connection(ours: RunningServer) -> None:
     address = ours.iroh[0]
     moved = run("move", address, address, "--to", "1")
+    assert moved == {"outcome": "value", "value": {"equal": True}}
+
+
+@pytest.mark.parametrize("route", ["ours to ours", "ours to theirs", "theirs to ours"])
+def test_moved_tensors_arrive(
+    route: str, ours: RunningServer, second: RunningServer, theirs: str
+) -> None:
+    addresses = {
+        "ours to ours": (ours.iroh[0], second.iroh[0]),
+        "ours to theirs": (ours.iroh[0], theirs),
+        "theirs to ours": (theirs, ours.iroh[0]),
+    }[route]
+    moved = run("move", *addresses)
     assert moved == {"outcome": "value", "value": {"equal": True}}
 
 

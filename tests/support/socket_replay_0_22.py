@@ -33,7 +33,9 @@ class Socket22:
 
     def __init__(self, address: str) -> None:
         # Neither side sends pings.
-        self.link: BlockingLink = connect(address, "/session", close_timeout_seconds=0)
+        self.link: BlockingLink = connect(
+            address, "/session", close_timeout_seconds=0, speaks_burn=True
+        )
         self._arrived: dict[int, Any] = {}
 
     @classmethod

@@ -26,6 +26,11 @@ from burn_remote_protocol.dialects.bounded_unpacking import (
     unpack_frozen_in_steps,
 )
 from burn_remote_protocol.dialects.burn_0_21 import EXPIRES_SECONDS
+from burn_remote_protocol.dialects.burn_0_22_iroh import (
+    bound_transfer,
+    read_iroh_address,
+    read_key,
+)
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import BurnRemoteError, ProtocolViolation, Unsupported, shown
 from burn_remote_protocol.frozen_map import FrozenMap
@@ -501,23 +506,24 @@ def _dtype_usage(wire: Any) -> tuple[Message, ...]:
 
 
 def _expose(wire: Any) -> tuple[Message, ...]:
-    _, described, count, capability, _ = sequence(
+    _, described, count, capability, peer = sequence(
         wire, 5, "a stream, a tensor, a count, a capability and a peer"
     )
     tensor, use = decode_tensor(described)
     if not _is_u32(count):
         raise unexpected("a count, an unsigned 32-bit integer", count)
-    expose = Expose(tensor, use.spec, count, _transfer(capability), EXPIRES_SECONDS)
+    transfer = _transfer(capability)
+    name, key = variant(peer, "a peer")
+    if name == "Iroh":
+        target = read_key(key, "the key of a peer")
+        transfer = bound_transfer(read_key(capability, "a capability"), target)
+    expose = Expose(tensor, use.spec, count, transfer, EXPIRES_SECONDS)
     return _with_drop(expose, tensor, use.status)
 
 
 def _transfer(capability: Any) -> int:
-    """Return the number under which servers exchange a tensor: the capability's first 8 bytes."""
-    values = sequence(capability, CAPABILITY_BYTES, "a capability")
-    try:
-        return int.from_bytes(bytes(values)[:8], "little")
-    except (TypeError, ValueError):
-        raise ProtocolViolation("expected the 32 bytes of a capability") from None
+    """Return the number by which servers exchange a tensor over WebSockets: the first 8 bytes."""
+    return int.from_bytes(read_key(capability, "a capability")[:8], "little")
 
 
 def _fetch(wire: Any) -> tuple[Message, ...]:
@@ -525,8 +531,11 @@ def _fetch(wire: Any) -> tuple[Message, ...]:
     capability, peer = sequence(remote, 2, "a capability and a peer")
     tensor, transfer = _wrapped(new, "a tensor"), _transfer(capability)
     name, address = variant(peer, "a peer")
+    if name == "Iroh":
+        number = int.from_bytes(read_key(capability, "a capability"), "little")
+        return (Fetch(number, read_iroh_address(address), tensor, None),)
     if name != "WebSocket":
-        reason = f"this server fetches tensors over WebSocket, not over {shown(name)}"
+        reason = f"this server fetches tensors over WebSocket and Iroh, not over {shown(name)}"
         return (FetchUnsupported(tensor, Unsupported(reason)),)
     scheme, host, port = sequence(address, 3, "an address")
     if type(scheme) is not str or type(host) is not str:

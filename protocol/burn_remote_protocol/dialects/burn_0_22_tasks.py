@@ -110,7 +110,7 @@ def _peer(address: str) -> dict[str, Any]:
     parsed = parse_address(address)
     if parsed.scheme == IROH:
         raise Unsupported(
-            f"servers built with Burn 0.22 exchange tensors over WebSocket only here, not with "
+            f"this client cannot move tensors between servers built with Burn over Iroh, such as "
             f"{parsed}; read the tensor and upload it"
         )
     if parsed.path:

@@ -167,6 +167,32 @@ class PeerRules:
             f"{refusal}; its operator can allow this with --peer {host}:{target.port}"
         )
 
+    def check_iroh(self, text: str) -> Address:
+        """Return the parsed address of an Iroh server from which this one may fetch.
+
+        A rule may name the node id. Otherwise the address must have no relay, and each direct
+        address must be allowed: the packets of a handshake are sent to all of them.
+
+        Raises ``ConnectionFailed`` for a malformed address, ``TransferFailed`` for a forbidden one.
+        """
+        target = parse_address(text)
+        places = [_split_socket_address(each) for each in target.direct]
+        is_named = any(rule.host == target.host for rule in self._rules)
+        if is_named and not any(is_forbidden(_unmapped(ip)) for ip, _ in places):
+            return target
+        is_near = bool(places) and not target.relay
+        if is_near and all(self.allows("", ip, port) for ip, port in places):
+            return target
+        raise TransferFailed(
+            f"this server may not fetch from {target}; its operator can allow this with "
+            f"--peer {target.host}"
+        )
+
+
+def _split_socket_address(text: str) -> tuple[Ip, int]:
+    host, _, port = text.rpartition(":")
+    return ipaddress.ip_address(host.strip("[]")), int(port)
+
 
 def _without_zone(numeric: str) -> Ip | None:
     """Parse an address; ``None`` for a scoped one (``fe80::1%eth0``), which is link-local."""

@@ -287,6 +287,7 @@ class Host:
             # All devices of a process have the same backend.
             borrows_from=backends[0].lends_to if settings.cuda_ipc else None,
             memory=self.devices[0].host_memory,
+            iroh=lambda: self.iroh,
         )
         self.groups: Final = Groups(
             Dialler(settings, self.peer_rules, asyncio.get_running_loop()),

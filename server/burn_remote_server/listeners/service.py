@@ -25,7 +25,9 @@ from burn_remote_server.access.node_key import read_node_key
 from burn_remote_server.custom import load_operations
 from burn_remote_server.dialects.burn_0_21.routes import burn_0_21_routes
 from burn_remote_server.dialects.burn_0_22.routes import burn_0_22_sessions
+from burn_remote_server.dialects.burn_0_22.tensor_handler import serve_tensor
 from burn_remote_server.dialects.native.routes import native_routes
+from burn_remote_server.dialects.websocket_route import Route
 from burn_remote_server.fusion.runtime_selection import with_fusion
 from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.listeners.connection_limits import ConnectionLimits
@@ -52,6 +54,10 @@ SWITCH_INTERVAL_SECONDS: Final = 0.0005
 _PATH: Final = re.compile(
     r"^(?:/(?P<device>[0-9]{1,4}))?//?(?P<route>session|transfer|request|response|data)$"
 )
+
+# Stands for a stream of Burn 0.22 over which a server fetches a tensor. No path of a WebSocket or
+# of a native client matches it.
+TENSOR_STREAM: Final = "/tensor"
 
 # The routes for native clients over Iroh. Those of Burn 0.21 exist over WebSockets only.
 IROH_ROUTES: Final = ("session", "transfer")
@@ -107,6 +113,8 @@ class _Service:
         self._routes: Final = {
             **native_routes(burn_0_22_sessions()),
             **burn_0_21_routes(),
+            # Streams of Burn 0.22 over Iroh, which have no paths.
+            "tensor": Route(serve_tensor, is_for_peers=True),
         }
         self._running: dict[asyncio.Task[None], str] = {}
         settings = host.settings
@@ -220,6 +228,8 @@ class _Service:
         return Response(status, body.decode().strip(), headers, body)
 
     def _find(self, path: str) -> tuple[Device, str]:
+        if path == TENSOR_STREAM:
+            return self._host.devices[0], "tensor"
         match = _PATH.match(path)
         if match is None:
             raise LookupError

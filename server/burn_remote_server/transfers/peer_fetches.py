@@ -24,13 +24,13 @@ from burn_remote_protocol.handshake import (
     MEMORY_SETTING,
     WAITING_SETTING,
 )
-from burn_remote_protocol.links.addresses import Address, named_address, parse_address
+from burn_remote_protocol.links.addresses import IROH, Address, named_address, parse_address
 from burn_remote_protocol.links.checksummed_links import (
     AnyAsyncLink,
     CheckedAsyncLink,
     UncheckedFrame,
 )
-from burn_remote_protocol.links.interface import AsyncLink, Memory
+from burn_remote_protocol.links.interface import AsyncLink, KeyedListener, Memory
 from burn_remote_protocol.links.transport_registry import connect_async
 from burn_remote_protocol.messages import Fetch, Hello, Refused
 from burn_remote_protocol.peer_proofs import FetchSigner, peer_key
@@ -42,6 +42,7 @@ from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.transfers.burn_peer_fetches import BurnPeers
 from burn_remote_server.transfers.downloads import Download, ignore_progress
+from burn_remote_server.transfers.iroh_fetches import IrohFetches
 from burn_remote_server.transfers.peer_connection import PeerConnection
 from burn_remote_server.transfers.retries import Retries
 
@@ -68,12 +69,13 @@ class Peers:
         *,
         borrows_from: str | None = None,
         memory: Memory | None = None,
+        iroh: Callable[[], KeyedListener | None] = lambda: None,
     ) -> None:
         """Load the TLS context. Raises ``InvalidCertificate``.
 
         ``borrows_from`` identifies this server's host. Peers on the same host lend it memory
         instead of sending bytes; ``None`` if it cannot open lent memory. ``memory`` counts large
-        messages while they arrive.
+        messages while they arrive. ``iroh`` returns the listener over Iroh, if there is one.
         """
         self._borrows_from: Final = borrows_from
         self._memory: Final = memory
@@ -91,6 +93,14 @@ class Peers:
         # timeout.
         self._stall_seconds: Final = 1.5 * settings.fetch_timeout_seconds
         self._burn: Final = BurnPeers(self._dial, self._stall_seconds, counters)
+        self._iroh: Final = IrohFetches(
+            rules,
+            iroh,
+            settings.handshake_timeout_seconds,
+            self._stall_seconds,
+            counters,
+            memory,
+        )
 
     async def fetch(
         self,
@@ -109,7 +119,10 @@ class Peers:
         """
         if isinstance(task.transfer, int):
             allowed = self._settings.tensor_bytes(backend.memory_bytes())
-            array = await self._burn.fetch(owner, backend, task, allowed, party)
+            if task.address.startswith(f"{IROH}://"):
+                array = await self._iroh.fetch(backend, task, allowed, party)
+            else:
+                array = await self._burn.fetch(owner, backend, task, allowed, party)
             self._counters.transfers_fetched += 1
             return array
         if task.spec is None:

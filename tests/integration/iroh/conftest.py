@@ -6,4 +6,4 @@ import importlib.util
 
 collect_ignore: list[str] = []
 if importlib.util.find_spec("iroh") is None:
-    collect_ignore = ["test_devices_over_iroh.py"]
+    collect_ignore = ["test_devices_over_iroh.py", "test_transfers_over_iroh.py"]

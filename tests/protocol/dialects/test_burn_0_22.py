@@ -147,10 +147,10 @@ def test_the_number_of_a_capability_counts_as_random() -> None:
 
 
 def test_a_peer_that_is_no_websocket_fails_only_the_tensor() -> None:
-    (message,) = decoded({"RegisterTensorRemote": [S, [CAPABILITY, {"Iroh": [1]}], [9]]})
+    (message,) = decoded({"RegisterTensorRemote": [S, [CAPABILITY, {"Pigeon": [1]}], [9]]})
 
     assert isinstance(message, FetchUnsupported)
-    assert "not over 'Iroh'" in str(message.error)
+    assert "not over 'Pigeon'" in str(message.error)
 
 
 @pytest.mark.parametrize(

@@ -272,3 +272,42 @@ async def test_no_rule_allows_an_address_of_iroh() -> None:
     for rules in (PeerRules([]), PeerRules([node]), PeerRules(["127.0.0.1"])):
         with pytest.raises(TransferFailed, match="fetch tensors from each other over WebSockets"):
             await rules.resolve(f"iroh://{node}?addr=127.0.0.1:4433")
+
+
+NODE = "ae58ff8833241ac82d6ff7611046ed67b5072d142c588d0063e942d9a75502b6"
+
+
+@pytest.mark.parametrize(
+    ("rules", "ways"),
+    [
+        ([], "?addr=127.0.0.1:4433"),
+        (["10.1.0.0/16:4000-5000"], "?addr=10.1.2.3:4433&addr=10.1.2.4:4433"),
+        ([NODE], ""),
+        ([NODE], "?addr=192.0.2.7:4433&relay=https://relay.site"),
+    ],
+)
+def test_servers_over_iroh_are_allowed_by_their_addresses_or_their_key(
+    rules: list[str], ways: str
+) -> None:
+    assert PeerRules(rules).check_iroh(f"iroh://{NODE}{ways}").host == NODE
+
+
+@pytest.mark.parametrize(
+    ("rules", "ways"),
+    [
+        ([], ""),
+        ([], "?relay=https://relay.site"),
+        ([], "?addr=127.0.0.1:4433&relay=https://relay.site"),
+        ([], "?addr=127.0.0.1:4433&addr=192.0.2.7:4433"),
+        (["10.1.0.0/16:4000-5000"], "?addr=10.1.2.3:22"),
+        (["10.1.0.0/16"], "?addr=10.1.2.3:4433&addr=127.0.0.1:4433"),
+        ([f"0{NODE[1:]}"], "?addr=127.0.0.1:4433"),
+        ([NODE], "?addr=169.254.169.254:4433"),
+        ([NODE], "?addr=[::ffff:169.254.169.254]:4433"),
+    ],
+)
+def test_other_servers_over_iroh_are_refused_with_what_to_allow(
+    rules: list[str], ways: str
+) -> None:
+    with pytest.raises(TransferFailed, match=f"--peer {NODE}"):
+        PeerRules(rules).check_iroh(f"iroh://{NODE}{ways}")

@@ -121,6 +121,8 @@ async def _opened(
             peer_host=target.host,
             max_message_bytes=max_message_bytes,
             is_native=not speaks_burn,
+            # An endpoint that is shared stays open; the connection has only this stream.
+            on_closed=lambda: connection.close(0, b""),
         )
 
 

@@ -118,9 +118,13 @@ async def dial(endpoint: Any, target: Address, alpn: bytes) -> Any:
 
     Takes up to half a minute if nobody answers. Raises ``ConnectionFailed``.
     """
-    where = iroh.EndpointAddr(
-        iroh.EndpointId.from_string(target.host), target.relay or None, list(target.direct)
-    )
+    try:
+        node = iroh.EndpointId.from_string(target.host)
+        where = iroh.EndpointAddr(node, target.relay or None, list(target.direct))
+    except IrohError as error:  # half of all numbers of 32 bytes are no public key
+        raise ConnectionFailed(
+            f"{target} names no public key ({shortened(error)}); check the node id"
+        ) from error
     try:
         return await endpoint.connect(where, alpn)
     except IrohError as error:

@@ -14,6 +14,7 @@ this module fails with an explanation if a name is missing.
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -31,6 +32,9 @@ __all__ = ["IrohError", "iroh", "shortened", "write_all"]
 
 iroh: Final[Any] = iroh_ffi
 IrohError: Final[type[Exception]] = iroh.IrohError
+
+# A file and a line of Rust, at the end of a message.
+_PLACE: Final = re.compile(r" \(/[^()]*\)$")
 
 # The length that precedes a byte string in the library's buffers: signed, big-endian.
 _LENGTH_BYTES: Final = 4
@@ -54,7 +58,8 @@ except AttributeError as error:
 
 def shortened(error: Any) -> str:
     """Return the message of an ``IrohError`` without the places in Rust where it was raised."""
-    return str(error.message()).rpartition("Caused by:")[2].strip().rpartition("\n")[2].strip()
+    last = str(error.message()).rpartition("Caused by:")[2].strip().rpartition("\n")[2].strip()
+    return _PLACE.sub("", last)
 
 
 async def write_all(stream: Any, buffers: Sequence[bytes | memoryview]) -> None:

@@ -107,6 +107,8 @@ class StreamLink:
         self._parser: Final = FrameParser(max_message_bytes, has_control_frames=is_native)
         # Why the link has ended, for all later calls; and an error to raise once before that.
         self._end: str | None = None
+        # Why nothing more arrives, while this end may still send.
+        self._read_end: str | None = None
         self._failure: BurnRemoteError | None = None
         self._received_bytes = 0
         self._sent_bytes = 0
@@ -151,8 +153,8 @@ class StreamLink:
 
     @property
     def end(self) -> str | None:
-        """Why the link has ended; ``None`` while it is open."""
-        return self._end
+        """Why nothing more arrives; ``None`` while the link is open."""
+        return self._end or self._read_end
 
     @property
     def is_closed(self) -> bool:
@@ -284,6 +286,8 @@ class StreamLink:
         if failure is not None:
             raise failure
         self.raise_end()
+        if self._read_end is not None:
+            raise ConnectionLost(self._read_end)
 
     def raise_end(self) -> None:
         """Raise ``ConnectionLost`` if nothing can be sent any more."""
@@ -326,8 +330,14 @@ class StreamLink:
                 missing = self._parser.missing_bytes
                 size = READ_BYTES if missing < READ_BYTES else min(missing, LONG_READ_BYTES)
                 data = await self._receive_stream.read(size)
-                if not data:
+                if not data and self._is_native:
                     self._finish_reading(f"{self._peer} hung up")
+                    return
+                if not data:
+                    # A server built with Burn ends its stream after a request, and waits for the
+                    # response.
+                    self._read_end = f"{self._peer} hung up"
+                    self._notify()
                     return
                 self._take(data)
         except IrohError as error:

@@ -273,6 +273,13 @@ async def test_a_tls_certificate_is_refused_because_the_key_encrypts() -> None:
         await connect_async(f"iroh://{'0' * 64}?addr=127.0.0.1:1", tls=context)
 
 
+async def test_a_node_id_that_is_no_public_key_is_explained() -> None:
+    with pytest.raises(
+        ConnectionFailed, match=r"names no public key \(.*valid public key\); check the node id"
+    ):
+        await connect_async(f"iroh://02{'00' * 31}?addr=127.0.0.1:9")
+
+
 async def test_a_silent_address_is_explained() -> None:
     address = f"iroh://{endpoints.node_id(bytes(range(32)))}?addr=127.0.0.1:9"
     with pytest.raises(

@@ -402,10 +402,17 @@ def test_a_tensor_moves_between_two_servers(running: RunningServer, dial: Dial) 
 
 
 def test_a_fetch_over_another_transport_fails_with_its_name(opened: Socket22) -> None:
-    remote = [[*range(32)], {"Iroh": ["node"]}]
+    remote = [[*range(32)], {"Pigeon": ["node"]}]
     opened.task("RegisterTensorRemote", [STREAM, remote, [5]])
 
-    assert "over WebSocket, not over 'Iroh'" in reason(opened.read(5, [2], 1))
+    assert "not over 'Pigeon'" in reason(opened.read(5, [2], 1))
+
+
+def test_a_fetch_over_iroh_needs_a_server_that_listens_there(opened: Socket22) -> None:
+    peer = {"Iroh": [[*range(32)], [{"Ip": {"V4": [[127, 0, 0, 1], 9]}}]]}
+    opened.task("RegisterTensorRemote", [STREAM, [[*range(32)], peer], [5]])
+
+    assert "start it with --iroh-port" in reason(opened.read(5, [2], 1))
 
 
 def test_a_frame_that_a_program_repeats_is_answered_each_time(opened: Socket22) -> None:
