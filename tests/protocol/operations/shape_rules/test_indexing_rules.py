@@ -70,3 +70,10 @@ def test_shapes_that_do_not_suit_the_indices_are_refused(
 def test_indices_are_integers_and_values_are_like_the_tensor(row: Row, inputs: Any) -> None:
     with pytest.raises(DTypeMismatch):
         made(row, *inputs, dim=0)
+
+
+@pytest.mark.parametrize("row", [base.GATHER, base.SCATTER])
+def test_indices_along_an_axis_that_does_not_exist_are_refused(row: Row) -> None:
+    values = () if row is base.GATHER else (f32(2, 3),)
+    with pytest.raises(ShapeMismatch, match="dim"):
+        made(row, f32(2, 3), i64(2, 3), *values, dim=2)

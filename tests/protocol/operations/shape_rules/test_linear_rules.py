@@ -97,3 +97,10 @@ def test_incompatible_shapes_are_refused(row: Row, inputs: Any, parameters: Any)
 def test_incompatible_dtypes_are_refused(row: Row, inputs: Any) -> None:
     with pytest.raises(DTypeMismatch):
         made(row, *inputs)
+
+
+def test_normalized_tensors_have_the_axis_that_is_normalized() -> None:
+    with pytest.raises(ShapeMismatch, match="at least one dimension"):
+        made(layers.LAYER_NORM, f32(), f32(), None)
+    with pytest.raises(ShapeMismatch, match="at least two dimensions"):
+        made(layers.BATCH_NORM, f32(3), f32(), f32(), f32(), f32())

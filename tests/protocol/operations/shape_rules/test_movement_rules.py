@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from burn_remote_protocol.errors import DTypeMismatch, LimitExceeded, ShapeMismatch
-from burn_remote_protocol.operations.families import base
+from burn_remote_protocol.operations.families import base, numeric
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.shape_rules.movement_rules import slice_ranges
 from burn_remote_protocol.tensors import Slice, TensorSpec
@@ -35,6 +35,7 @@ def test_axes_move(row: Row, spec: TensorSpec, parameters: Any, expected: Tensor
     ("row", "spec", "parameters"),
     [
         (base.SWAP_DIMS, f32(2, 3), {"dim1": 0, "dim2": 2}),
+        (base.SWAP_DIMS, f32(2, 3), {"dim1": 2, "dim2": 0}),
         (base.PERMUTE, f32(2, 3), {"axes": (0, 0)}),
         (base.PERMUTE, f32(2, 3), {"axes": (0,)}),
         (base.FLIP, f32(2, 3), {"axes": (2,)}),
@@ -98,6 +99,32 @@ def test_a_slice_takes_the_indices_of_burns_rule(item: Slice, indices: list[int]
 
     assert list(taken) == indices
     assert made(base.SLICE, f32(5, 2), ranges=(item,)) == (f32(len(indices), 2),)
+
+
+def test_a_slice_with_step_0_is_refused() -> None:
+    with pytest.raises(ShapeMismatch, match="step 0 takes nothing"):
+        made(base.SLICE, f32(5), ranges=(Slice(0, None, 0),))
+
+
+@pytest.mark.parametrize(
+    ("spec", "padding", "mode", "reason"),
+    [
+        (f32(2, 3), ((0, 0), (3, 0)), "Reflect", "axis 1 .* is too short to reflect 3 elements"),
+        (f32(0, 3), ((0, 1), (0, 0)), "Edge", "axis 0 .* is empty, so it has no edge to repeat"),
+        (f32(2, 3), ((0, 1),), "Constant", "padding has 1 pairs, but must have one per axis"),
+    ],
+)
+def test_padding_that_the_elements_cannot_give_is_refused(
+    spec: TensorSpec, padding: Any, mode: str, reason: str
+) -> None:
+    with pytest.raises(ShapeMismatch, match=reason):
+        made(numeric.PAD, spec, padding=padding, mode=(mode, 0.0))
+
+
+def test_padding_within_the_elements_is_added() -> None:
+    reflected = made(numeric.PAD, f32(2, 3), padding=((1, 0), (2, 1)), mode=("Reflect",))
+    assert reflected == (f32(3, 6),)
+    assert made(numeric.PAD, f32(1), padding=((4, 4),), mode=("Edge",)) == (f32(9),)
 
 
 def test_more_slices_than_axes_are_refused() -> None:

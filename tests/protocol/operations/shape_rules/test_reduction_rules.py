@@ -67,3 +67,9 @@ def test_an_axis_or_element_out_of_range_is_refused(
 def test_bools_cannot_be_summed() -> None:
     with pytest.raises(DTypeMismatch, match=r"input is bool\[2\]"):
         made(numeric.SUM, flags(2))
+
+
+def test_an_axis_that_is_summed_twice_is_refused() -> None:
+    assert made(numeric.SUM_DIMS, f32(2, 3, 4), axes=[0, 2]) == (f32(1, 3, 1),)
+    with pytest.raises(ShapeMismatch, match=r"axes=\[0, 0\] names an axis twice"):
+        made(numeric.SUM_DIMS, f32(2, 3, 4), axes=[0, 0])
