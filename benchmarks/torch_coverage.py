@@ -100,8 +100,11 @@ def page(forward: dict[str, Count], backward: dict[str, Count]) -> str:
         passed = sum(one.passed for one in counts.values())
         lines.append(f"| {title} | {total:,} | {passed:,} | {100 * passed / total:.1f} % |")
     for title, counts in (("Forward", forward), ("Backward", backward)):
-        lines += ["", f"## {title}: samples that fail", "", "| operator | passed | reason |"]
-        lines.append("| --- | --- | --- |")
+        lines += ["", f"## {title}: samples that fail", ""]
+        if all(one.passed == one.total for one in counts.values()):
+            lines.append("None.")
+            continue
+        lines += ["| operator | passed | reason |", "| --- | --- | --- |"]
         for name, count in counts.items():
             if count.passed < count.total:
                 reason, times = count.reasons.most_common(1)[0]
