@@ -61,6 +61,12 @@ async def raw_connection(listener: Any, alpn: bytes) -> Any:
         await endpoints.close(endpoint)
 
 
+async def assert_ended(stream: Any) -> None:
+    """Check that the server has ended a stream without sending anything."""
+    with contextlib.suppress(IrohError):  # or the connection, which may be noticed first
+        assert await stream.recv().read(1) == b""
+
+
 async def raw_stream(connection: Any, first: bytes) -> Any:
     stream = await connection.open_bi()
     await stream.send().write_all(first)
@@ -168,8 +174,7 @@ async def test_a_stream_that_does_not_begin_in_time_is_ended(alpn: bytes, first:
         stream = await connection.open_bi()
         if first:
             await stream.send().write_all(first)
-        with pytest.raises(IrohError):
-            await stream.recv().read(1)
+        await assert_ended(stream)
         assert accepted.empty()
 
 
@@ -181,8 +186,7 @@ async def test_garbage_in_place_of_the_first_frame_ends_the_stream_only(
     async with asyncio.timeout(PATIENCE_SECONDS), listening() as (listener, accepted):
         async with raw_connection(listener, alpn) as connection:
             stream = await raw_stream(connection, first)
-            with pytest.raises(IrohError):
-                await stream.recv().read(1)
+            await assert_ended(stream)
         assert accepted.empty()
         link = await connect_async(address_of(listener))
         await link.send(b"served")
