@@ -52,7 +52,11 @@ _logger: Final = logging.getLogger("burn_remote_protocol.links.iroh")
 MAX_STREAMS: Final = 64
 
 # Handshakes at the same time. The library has its own, larger queue before it.
-MAX_HANDSHAKES: Final = 64
+MAX_HANDSHAKES: Final = 256
+
+# While more handshakes than this run, a client must first show that it receives at its address. So
+# a flood of packets with false addresses occupies no more places than these.
+UNVALIDATED_HANDSHAKES: Final = 32
 
 _WILDCARDS: Final = {"": ("0.0.0.0", "[::]"), "0.0.0.0": ("0.0.0.0",), "::": ("[::]",)}
 _LOOPBACK: Final = {"127.0.0.1": "[::1]:0", "[::1]": "127.0.0.1:0"}
@@ -130,6 +134,7 @@ class IrohListener:
         self._loop: Final = asyncio.get_running_loop()
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._handshakes: Final = asyncio.Semaphore(MAX_HANDSHAKES)
+        self._busy = 0  # handshakes that run
         self._accepting: Final = self._start(self._accept())
 
     @property
@@ -176,6 +181,7 @@ class IrohListener:
             incoming = await self.endpoint.accept_next()
             if incoming is None:  # the endpoint was closed
                 return
+            self._busy += 1
             self._start(self._serve_connection(incoming))
 
     async def _serve_connection(self, incoming: Any) -> None:
@@ -183,6 +189,9 @@ class IrohListener:
         turn = _Turn(None, "")
         connection = None
         try:
+            if self._busy > UNVALIDATED_HANDSHAKES and not await incoming.remote_addr_validated():
+                await incoming.retry()
+                return
             address = _address_of(await incoming.remote_addr())
             turn = _Turn(self._gate, _host(address))
             if not turn.is_kept:
@@ -196,6 +205,7 @@ class IrohListener:
             return
         finally:
             self._handshakes.release()
+            self._busy -= 1
             if connection is None:
                 turn.leave()
         try:

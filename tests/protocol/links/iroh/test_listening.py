@@ -12,6 +12,7 @@ import pytest
 from burn_remote_protocol.errors import ConnectionFailed, ConnectionLost, UsageError
 from burn_remote_protocol.links.interface import AsyncLink, Request, Response
 from burn_remote_protocol.links.iroh import endpoints
+from burn_remote_protocol.links.iroh import listening as listening_module
 from burn_remote_protocol.links.iroh.framing import frame_header
 from burn_remote_protocol.links.iroh.library import IrohError, iroh
 from burn_remote_protocol.links.iroh.listening import IrohListener
@@ -254,6 +255,28 @@ async def test_a_server_with_another_key_is_not_trusted() -> None:
         other = endpoints.node_id(bytes(range(32)))
         with pytest.raises(ConnectionFailed, match=r"no connection to|did not answer"):
             await connect_async(f"iroh://{other}?addr=127.0.0.1:{listener.port}", timeout_seconds=5)
+
+
+async def test_a_busy_listener_lets_clients_show_that_they_receive_at_their_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listening_module, "UNVALIDATED_HANDSHAKES", 0)
+    gate = Gate(1)
+    retried: list[bool] = []
+    validated = iroh.Incoming.remote_addr_validated
+
+    async def recorded(incoming: Any) -> bool:
+        retried.append(not await validated(incoming))
+        return not retried[-1]
+
+    monkeypatch.setattr(iroh.Incoming, "remote_addr_validated", recorded)
+    async with asyncio.timeout(PATIENCE_SECONDS), listening(gate=gate) as (listener, accepted):
+        link = await connect_async(address_of(listener))
+        await link.send(b"served")
+        assert await (await accepted.get()).receive() == b"served"
+        await link.close()
+    assert retried == [True, False]
+    assert gate.entered == 1
 
 
 async def test_a_taken_port_is_an_error_that_names_it() -> None:
