@@ -1,12 +1,13 @@
 """Measure how much of a training step on a burn device is PyTorch's own.
 
-    PYTHONPATH=tests python benchmarks/torch_floor.py [--rounds 7] [--other PATH]
+    PYTHONPATH=tests python benchmarks/torch_floor.py [--rounds 7] [--other PATH] [--compiled]
 
 The step is that of ``torch_training.py``, without ``torch.compile``. The floor is the same step in
 which each operation only makes tensors with the metadata that its results had in a recorded step:
 PyTorch's modules, autograd, optimizer and dispatch to Python remain, and nothing is computed.
 ``--other`` names a checkout of another commit. It runs in another process, and its steps take turns
-with those of this checkout. Prints medians and minima of wall and processor milliseconds, the
+with those of this checkout. ``--compiled`` measures the step with ``torch.compile`` instead, which
+has no floor. Prints medians and minima of wall and processor milliseconds, the
 latter without the servers'.
 """
 
@@ -144,11 +145,11 @@ def _made(described: Any, args: Any) -> Any:
 class Other:
     """The step of another checkout, in a process that measures when it is asked."""
 
-    def __init__(self, checkout: Path) -> None:
+    def __init__(self, checkout: Path, *options: str) -> None:
         folders = ("client", "server", "protocol", "tests")
         path = os.pathsep.join(str(checkout / folder) for folder in folders)
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "--answer"],
+            [sys.executable, __file__, "--answer", *options],
             env={**os.environ, "PYTHONPATH": path},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -174,6 +175,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--other", type=Path)
+    parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -181,25 +183,26 @@ def main() -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # for the server
     with server("--backend", "numpy") as running:
         device = br.RemoteDevice(running.address)
-        ours = Training(brt.add(device), device.sync, None)
+        backend = "burn_remote" if arguments.compiled else None
+        ours = Training(brt.add(device), device.sync, backend)
         if arguments.answer:
             measure = timed(ours.run)
             for line in sys.stdin:
                 print(*measure(int(line)), flush=True)
             return
-        ours.run(3)
+        ours.run(40 if arguments.compiled else 3)  # a server compiles graphs at their 32nd call
         on_cpu = Training(torch.device("cpu"), lambda: None, None)
-        variants: dict[str, Run] = {
-            "PyTorch on the CPU": timed(on_cpu.run),
-            "floor": timed(Floor(ours).run),
-            "burn device": timed(ours.run),
-        }
-        other = Other(arguments.other) if arguments.other else None
+        variants: dict[str, Run] = {"PyTorch on the CPU": timed(on_cpu.run)}
+        if not arguments.compiled:
+            variants["floor"] = timed(Floor(ours).run)
+        variants["burn device"] = timed(ours.run)
+        options = ["--compiled"] if arguments.compiled else []
+        other = Other(arguments.other, *options) if arguments.other else None
         if other is not None:
             variants[str(arguments.other)] = other.run
         measured: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
         for run in variants.values():
-            run(5)
+            run(40 if arguments.compiled else 5)
         for _ in range(arguments.rounds):
             for name, run in variants.items():
                 measured[name].append(run(STEPS))
