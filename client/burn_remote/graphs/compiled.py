@@ -142,7 +142,7 @@ class CompiledFunction(Generic[P, R]):
     def call_again(
         self, tensors: Sequence[Tensor], numbers: Sequence[int | float], statics: Sequence[Any]
     ) -> R | None:
-        """Issue the graph of the last call for other arguments of the same structure.
+        """Issue the graph that the last call issued, for other arguments of the same structure.
 
         ``tensors`` and ``numbers`` are those among the arguments, in their order, and ``statics``
         all others, which are the same in each call. Returns ``None``, and issues nothing, if these

@@ -533,3 +533,35 @@ def test_a_result_whose_shape_depends_on_elements_is_refused_with_advice(
 ) -> None:
     with pytest.raises(br.UsageError, match=rf"test_compiled\.py:\d+: a compiled function .*{way}"):
         br.compile(function)(br.arange(4, device=device))
+
+
+def test_a_call_like_the_last_one_needs_no_structure(device: br.Device) -> None:
+    compiled = br.compile(lambda place, x, y, scale: [x * scale + y, y])
+    x, y = values(device, 4), values(device, 4) * 2
+    assert compiled.call_again([x, y], [3.0], (None,)) is None  # nothing was recorded yet
+    for _ in range(2):  # the first call is recorded, the second issues the graph
+        compiled(None, x, y, 2.0)
+    before = sent(device)
+    found = compiled.call_again([y, x], [3.0], (None,))
+    assert found is not None
+    assert sent(device) == before + 2  # the steps of the graph
+    np.testing.assert_array_equal(found[0].numpy(), y.numpy() * np.float32(3) + x.numpy())
+    assert found[1] is x
+    with br.LocalDevice() as other:
+        far = values(other, 4)
+        assert compiled.call_again([far, far], [3.0], (None,)) is not None
+        assert compiled.call_again([x, far], [3.0], (None,)) is None
+    assert compiled.call_again([values(device, 5), y], [3.0], (None,)) is None
+    assert compiled.call_again([], [], (None,)) is None
+
+
+def test_a_call_like_the_last_one_compares_captured_values(device: br.Device) -> None:
+    scale = 2.0
+    compiled = br.compile(lambda x: x * scale)
+    x = values(device, 4)
+    for _ in range(2):
+        compiled(x)
+    assert compiled.call_again([x], [], ()) is not None
+    scale = 3.0
+    assert compiled.call_again([x], [], ()) is None
+    np.testing.assert_array_equal(compiled(x).numpy(), x.numpy() * np.float32(3))
