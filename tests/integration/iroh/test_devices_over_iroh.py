@@ -34,7 +34,9 @@ def break_links() -> int:
     links = [link for link in [*_open_links] if not link.closed]
     for link in links:
         assert isinstance(link, BlockingIrohLink)
-        link._thread.loop.call_soon_threadsafe(link._inner._connection.close, 0, b"")
+        connection = link._inner._connection
+        if connection is not None:  # it has not ended meanwhile
+            link._thread.loop.call_soon_threadsafe(connection.close, 0, b"")
     return len(links)
 
 

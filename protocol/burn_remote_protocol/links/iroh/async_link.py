@@ -39,11 +39,12 @@ class OwnEndpointLink(StreamLink):
 
     def __init__(self, endpoint: Any, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._endpoint: Final = endpoint
+        self._endpoint = endpoint
 
     async def _release(self, code: int, reason: str) -> None:
         await super()._release(code, reason)
         await close(self._endpoint)
+        self._endpoint = None
 
 
 async def connect(

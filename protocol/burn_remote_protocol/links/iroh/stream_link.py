@@ -96,13 +96,14 @@ class StreamLink:
 
         ``on_closed`` is called once the link has given up its stream.
         """
-        self._connection: Final = connection
-        self._send_stream: Final = stream.send()
-        self._receive_stream: Final = stream.recv()
+        # ``None`` after the release, because they keep memory and sockets of the library.
+        self._connection = connection
+        self._send_stream = stream.send()
+        self._receive_stream = stream.recv()
         self._peer: Final = peer
         self._peer_host: Final = peer_host
         self._is_native: Final = is_native
-        self._on_closed: Final = on_closed
+        self._on_closed = on_closed
         self._loop: Final = asyncio.get_running_loop()
         self._parser: Final = FrameParser(max_message_bytes, has_control_frames=is_native)
         # Why the link has ended, for all later calls; and an error to raise once before that.
@@ -533,9 +534,10 @@ class StreamLink:
             # It closes the connection when it has read the close.
             await asyncio.wait([self._reader])
         else:
+            stream = self._send_stream
             await asyncio.wait([self._writer])
             with contextlib.suppress(IrohError):
-                await self._send_stream.stopped()
+                await stream.stopped()
 
     def _begin_release(self, code: int, reason: str) -> None:
         if self._released is None:
@@ -560,6 +562,7 @@ class StreamLink:
                 await self._receive_stream.stop(code)
         if self._on_closed is not None:
             self._on_closed()
+        self._connection = self._send_stream = self._receive_stream = self._on_closed = None
         self.on_frames()
 
 

@@ -256,8 +256,14 @@ def test_a_closed_link_leaves_no_thread_and_no_object() -> None:
         links[1].close(4000, "bye")
         links[2].close()
         assert {thread.ident for thread in threading.enumerate()} == before
+        # Objects of the library keep its memory and sockets, also while somebody keeps the link.
+        gc.collect()
+        library = ("Endpoint", "Connection", "SendStream", "RecvStream", "BiStream")
+        client_ends = [getattr(each, "_inner") for each in links]  # noqa: B009 - of a protocol
+        held = [value for end in client_ends for value in vars(end).values()]
+        assert [value for value in held if type(value).__name__ in library] == []
         links.clear()
-        del link
+        del link, client_ends, held
         gc.collect()
         kept = [each for each in gc.get_objects() if type(each).__name__ == "BlockingIrohLink"]
         assert kept == []
