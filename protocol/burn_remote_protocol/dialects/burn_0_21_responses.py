@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from burn_remote_protocol.dialects.bounded_unpacking import (
+    Steps,
     completed,
     unpack_around_buffer,
     unpack_frozen,
@@ -38,6 +39,7 @@ __all__ = [
     "BurnReply",
     "data_pieces",
     "decode_data",
+    "decode_data_in_steps",
     "decode_data_request",
     "decode_reply",
     "decode_result",
@@ -149,7 +151,12 @@ _BEFORE_ELEMENTS: Final = re.compile(rb"\x81\xa6Tensor\x93")
 
 def decode_data(frame: bytes) -> TensorData:
     """Return the tensor that a peer sends. Raises ``ProtocolViolation``."""
-    value, elements = completed(unpack_around_buffer(frame, _BEFORE_ELEMENTS))
+    return completed(decode_data_in_steps(frame))
+
+
+def decode_data_in_steps(frame: bytes) -> Steps[TensorData]:
+    """Return the tensor that a peer sends, in short steps. Raises ``ProtocolViolation``."""
+    value, elements = yield from unpack_around_buffer(frame, _BEFORE_ELEMENTS)
     name, data = variant(value, "Tensor")
     if name != "Tensor":
         raise unexpected("Tensor", name)

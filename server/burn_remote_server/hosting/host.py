@@ -288,6 +288,7 @@ class Host:
             borrows_from=backends[0].lends_to if settings.cuda_ipc else None,
             memory=self.devices[0].host_memory,
             iroh=lambda: self.iroh,
+            decoding=self.decoding,
         )
         self.groups: Final = Groups(
             Dialler(settings, self.peer_rules, asyncio.get_running_loop()),

@@ -12,13 +12,18 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from burn_remote_protocol.dialects.burn_0_21_responses import decode_data, encode_data_request
+from burn_remote_protocol.dialects.burn_0_21_responses import (
+    decode_data,
+    decode_data_in_steps,
+    encode_data_request,
+)
 from burn_remote_protocol.errors import BurnRemoteError, TransferFailed
 from burn_remote_protocol.links.addresses import named_address
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.interface import Backend
+from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES, DecodingTurns
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.transfers.throughput_watchdog import watch_throughput
 
@@ -52,7 +57,15 @@ class _PeerLink:
 class BurnPeers:
     """All connections to ``/data`` of other servers. Belongs to the event loop's thread."""
 
-    def __init__(self, dial: Dial, stall_seconds: float, counters: Counters) -> None:
+    def __init__(
+        self,
+        dial: Dial,
+        stall_seconds: float,
+        counters: Counters,
+        decoding: DecodingTurns | None = None,
+    ) -> None:
+        """``decoding`` are the turns of all sessions of the process."""
+        self._decoding: Final = decoding or DecodingTurns()
         self._dial: Final = dial
         self._stall_seconds: Final = stall_seconds
         self._counters: Final = counters
@@ -111,7 +124,10 @@ class BurnPeers:
         try:
             await link.send(encode_data_request(transfer))
             frame = await self._receive(link, max_message_bytes)
-            data = decode_data(frame)
+            if len(frame) > LARGE_FRAME_BYTES:
+                data = await self._decoding.run(decode_data_in_steps(frame))
+            else:
+                data = decode_data(frame)
         except BaseException:
             self._close(link)
             raise

@@ -38,6 +38,7 @@ from burn_remote_server.access.peer_authentication import prove_to_source
 from burn_remote_server.access.peer_rules import PeerRules, token_of
 from burn_remote_server.access.tls import peer_context
 from burn_remote_server.backends.interface import Backend
+from burn_remote_server.execution.decoding_turns import DecodingTurns
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.transfers.burn_peer_fetches import BurnPeers
@@ -70,12 +71,14 @@ class Peers:
         borrows_from: str | None = None,
         memory: Memory | None = None,
         iroh: Callable[[], KeyedListener | None] = lambda: None,
+        decoding: DecodingTurns | None = None,
     ) -> None:
         """Load the TLS context. Raises ``InvalidCertificate``.
 
         ``borrows_from`` identifies this server's host. Peers on the same host lend it memory
         instead of sending bytes; ``None`` if it cannot open lent memory. ``memory`` counts large
-        messages while they arrive. ``iroh`` returns the listener over Iroh, if there is one.
+        messages while they arrive. ``iroh`` returns the listener over Iroh, if there is one. In the
+        turns of ``decoding``, long messages of Burn peers are decoded.
         """
         self._borrows_from: Final = borrows_from
         self._memory: Final = memory
@@ -92,7 +95,7 @@ class Peers:
         # Longer than the peer's own wait for the expose, so that its error arrives before this
         # timeout.
         self._stall_seconds: Final = 1.5 * settings.fetch_timeout_seconds
-        self._burn: Final = BurnPeers(self._dial, self._stall_seconds, counters)
+        self._burn: Final = BurnPeers(self._dial, self._stall_seconds, counters, decoding)
         self._iroh: Final = IrohFetches(
             rules,
             iroh,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import Any
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
+from burn_remote_protocol.dialects.bounded_unpacking import STEP_BYTES
 from burn_remote_protocol.dialects.burn_0_21_responses import encode_data
 from burn_remote_protocol.dtypes import U8
 from burn_remote_protocol.errors import TransferFailed
@@ -19,6 +20,7 @@ from burn_remote_protocol.links.transport_registry import connect_async
 from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import open_backends
+from burn_remote_server.execution.decoding_turns import DecodingTurns
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.transfers import burn_peer_fetches as module
 from burn_remote_server.transfers import throughput_watchdog
@@ -35,7 +37,11 @@ async def dial(address: str, route: str, max_message_bytes: int, token: str) -> 
 
 
 async def fetched(
-    answer: Answer, stall_seconds: float, *, max_tensor_bytes: int = SPEC.nbytes
+    answer: Answer,
+    stall_seconds: float,
+    *,
+    max_tensor_bytes: int = SPEC.nbytes,
+    decoding: DecodingTurns | None = None,
 ) -> bytes:
     """Fetch from a peer that sends the given response."""
 
@@ -46,7 +52,7 @@ async def fetched(
         await connection.wait_closed()
 
     backend = open_backends("numpy", 1)[0]
-    peers = BurnPeers(dial, stall_seconds, Counters())
+    peers = BurnPeers(dial, stall_seconds, Counters(), decoding)
     async with asyncio.timeout(10), serve(handle, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         try:
@@ -71,6 +77,32 @@ async def endless() -> AsyncIterator[bytes]:
 
 async def test_a_message_in_many_fragments_arrives_whole() -> None:
     assert await fetched(lambda peer: peer.send(said()), 5.0) == bytes(range(200))
+
+
+async def test_a_long_message_that_is_no_tensor_is_unpacked_in_turns() -> None:
+    nested = b"\xdc\x01\xf4" + (b"\x91" * 1000 + b"\xc0") * 500
+    steps = 0
+
+    class CountingTurns(DecodingTurns):
+        async def run(self, steps_of: Generator[None, None, Any]) -> Any:
+            return await super().run(counted(steps_of))
+
+    def counted(steps_of: Generator[None, None, Any]) -> Generator[None, None, Any]:
+        nonlocal steps
+        while True:
+            try:
+                next(steps_of)
+            except StopIteration as ended:
+                return ended.value
+            steps += 1
+            yield
+
+    async def answer(connection: ServerConnection) -> None:
+        await connection.send(nested)
+
+    with pytest.raises(TransferFailed, match="cannot fetch"):
+        await fetched(answer, 5, max_tensor_bytes=2**20, decoding=CountingTurns())
+    assert steps >= len(nested) // STEP_BYTES
 
 
 async def test_a_fetch_from_a_silent_peer_fails() -> None:
