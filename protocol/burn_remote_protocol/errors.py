@@ -391,12 +391,16 @@ def fresh(error: E) -> E:
 def detached(error: Kept) -> Kept:
     """Remove an error's references to stack frames, and return it, so that it can be stored.
 
-    Its traceback refers to frames, and so does that of its ``__context__``. The frames would keep
-    alive whatever those functions and their callers refer to: arrays, and in a local session the
-    tensors of the program.
+    Its traceback refers to frames, and so do those of its ``__context__`` and of its causes. The
+    frames would keep alive whatever those functions and their callers refer to: arrays, decoded
+    messages, and in a local session the tensors of the program.
     """
-    error.__context__ = None
-    return error.with_traceback(None)
+    each: BaseException | None = error
+    while each is not None:
+        each.__context__ = None
+        each.__traceback__ = None
+        each = each.__cause__
+    return error
 
 
 def error_to_wire(error: BurnRemoteError) -> list[Any]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from burn_remote_protocol.errors import OperationFailed, TransferFailed
+from burn_remote_protocol.errors import OperationFailed, TransferFailed, detached
 from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = ["InFlight", "Lent", "ProgressReport", "Slot", "Uploading"]
@@ -79,7 +79,7 @@ class InFlight:
         """Deliver an error instead of the array."""
         with self._lock:
             if not self._arrived.is_set():
-                self._error = error
+                self._error = detached(error)
                 self._arrived.set()
         self._end()
 

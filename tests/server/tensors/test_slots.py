@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import pytest
 
-from burn_remote_protocol.errors import TransferFailed
+from burn_remote_protocol.errors import ProtocolViolation, TransferFailed
 from burn_remote_server.tensors.slots import InFlight, Uploading
 from support.engines import vector
 
@@ -61,6 +63,25 @@ def test_a_fetch_that_timed_out_fails_permanently() -> None:
     slot.complete("too late")
     with pytest.raises(TransferFailed):
         slot.array()
+
+
+def test_a_failed_fetch_keeps_nothing_alive_of_the_functions_that_failed() -> None:
+    slot, decoded = InFlight(vector(2)), []
+
+    def decode() -> None:
+        message = np.zeros(2)
+        decoded.append(weakref.ref(message))
+        raise ProtocolViolation("not a tensor")
+
+    try:
+        try:
+            decode()
+        except ProtocolViolation as error:
+            raise TransferFailed("cannot fetch") from error
+    except TransferFailed as error:
+        slot.fail(error)
+    assert decoded[0]() is None
+    assert isinstance(outcome(slot), TransferFailed)
 
 
 def test_every_waiting_thread_gets_the_array() -> None:
