@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
+from burn_remote_protocol.dialects.bounded_unpacking import Steps
 from burn_remote_protocol.dialects.burn_0_21_responses import (
     decode_data,
     decode_data_in_steps,
@@ -23,11 +24,12 @@ from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.interface import Backend
-from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES, DecodingTurns
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.transfers.throughput_watchdog import watch_throughput
 
-__all__ = ["MESSAGE_OVERHEAD_BYTES", "BurnPeers", "is_expected"]
+__all__ = ["MESSAGE_OVERHEAD_BYTES", "BurnPeers", "Decoding", "is_expected"]
+
+T = TypeVar("T")
 
 # Upper bound of a message's size in addition to the tensor's elements.
 MESSAGE_OVERHEAD_BYTES: Final = 4096
@@ -39,8 +41,19 @@ MAX_CONNECTIONS: Final = 512
 # How long an unused connection stays open. Opening a new one takes about a millisecond.
 IDLE_SECONDS: Final = 10.0
 
+# Longer messages are decoded in turns, as long frames of sessions are.
+LONG_MESSAGE_BYTES: Final = 64 * 1024
+
 # dial(address, route, max_message_bytes, party): opens a link for the clients of a party.
 Dial = Callable[[str, str, int, str], Awaitable[AsyncLink]]
+
+
+class Decoding(Protocol):
+    """Turns of all sessions of a process for long decoding on the event loop."""
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Wait for a turn, run the steps with pauses, and return their result."""
+        ...
 
 
 class _PeerLink:
@@ -62,10 +75,10 @@ class BurnPeers:
         dial: Dial,
         stall_seconds: float,
         counters: Counters,
-        decoding: DecodingTurns | None = None,
+        decoding: Decoding | None = None,
     ) -> None:
-        """``decoding`` are the turns of all sessions of the process."""
-        self._decoding: Final = decoding or DecodingTurns()
+        """Without ``decoding``, long messages are decoded at once."""
+        self._decoding: Final = decoding
         self._dial: Final = dial
         self._stall_seconds: Final = stall_seconds
         self._counters: Final = counters
@@ -124,7 +137,7 @@ class BurnPeers:
         try:
             await link.send(encode_data_request(transfer))
             frame = await self._receive(link, max_message_bytes)
-            if len(frame) > LARGE_FRAME_BYTES:
+            if self._decoding is not None and len(frame) > LONG_MESSAGE_BYTES:
                 data = await self._decoding.run(decode_data_in_steps(frame))
             else:
                 data = decode_data(frame)

@@ -38,10 +38,9 @@ from burn_remote_server.access.peer_authentication import prove_to_source
 from burn_remote_server.access.peer_rules import PeerRules, token_of
 from burn_remote_server.access.tls import peer_context
 from burn_remote_server.backends.interface import Backend
-from burn_remote_server.execution.decoding_turns import DecodingTurns
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import Counters
-from burn_remote_server.transfers.burn_peer_fetches import BurnPeers
+from burn_remote_server.transfers.burn_peer_fetches import BurnPeers, Decoding
 from burn_remote_server.transfers.downloads import Download, ignore_progress
 from burn_remote_server.transfers.iroh_fetches import IrohFetches
 from burn_remote_server.transfers.peer_connection import PeerConnection
@@ -71,7 +70,7 @@ class Peers:
         borrows_from: str | None = None,
         memory: Memory | None = None,
         iroh: Callable[[], KeyedListener | None] = lambda: None,
-        decoding: DecodingTurns | None = None,
+        decoding: Decoding | None = None,
     ) -> None:
         """Load the TLS context. Raises ``InvalidCertificate``.
 
