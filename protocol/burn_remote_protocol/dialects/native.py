@@ -113,7 +113,7 @@ VERSIONS: Final = (1,)
 # With much smaller chunks, the cost per frame (about 20 µs on both sides) would be noticeable.
 CHUNK_BYTES: Final = 512 * 1024
 # The chunks of an upload. A server takes up to 0.2 ms for each one besides its bytes: on 16 cores
-# of a Xeon, 256 MiB arrived at 1.3 GB/s in chunks of 512 KiB and at 1.7 GB/s in these. A message
+# of a Xeon, 256 MiB arrived at 1.27 GB/s in chunks of 512 KiB and at 1.5 GB/s in these. A message
 # with such a chunk is shorter than 1 MiB, the smallest limit that a server may set.
 UPLOAD_CHUNK_BYTES: Final = 960 * 1024
 # Payloads up to this size are part of a MessagePack value, which costs one copy but saves a frame.

@@ -87,8 +87,9 @@ FRAMES_AT_ONCE: Final = 256
 CONTROL_FRAME_COST: Final = 8
 
 # The most bytes of a long payload that are read at once: they must still be in the processor's
-# cache when their mask is removed.
-PAYLOAD_READ_BYTES: Final = 2**19
+# cache when their mask is removed. A chunk of an upload and its headers fit: on 16 cores of a Xeon,
+# receiving 256 MiB took 172 ms of processor time with whole chunks, and 200 ms with two reads each.
+PAYLOAD_READ_BYTES: Final = 2**20
 
 # The longest header of a frame: two bytes, a length of eight, and a masking key.
 MAX_HEADER_BYTES: Final = 14

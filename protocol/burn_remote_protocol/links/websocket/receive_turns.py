@@ -15,9 +15,9 @@ __all__ = ["BYTES_AT_ONCE", "CONTINUED_AT_ONCE", "ReceiveTurns", "receive_turns"
 # the system for a long message, that took 50 ms.
 BYTES_AT_ONCE: Final = 2**20
 
-# Connections that continue in one iteration of the event loop. Each reads up to 512 KiB, which in a
-# virtual machine takes 5 ms if the system has to provide a new huge page, or parses its next frames
-# in 0.7 ms. Another request takes about five iterations.
+# Connections that continue in one iteration of the event loop. Each reads up to 1 MiB, which in a
+# virtual machine takes 5 ms for each huge page that the system has to provide, or parses its next
+# frames in 0.7 ms. Another request takes about five iterations.
 CONTINUED_AT_ONCE: Final = 2
 
 
