@@ -9,7 +9,8 @@ other sends. Its chunks have the size of the servers' chunks. The ring's time is
 member, from a common start. For the servers' time, the program issues ``--issued`` collectives
 without a request in between; the time from the first one until all members are done is divided by
 their number. The two take turns, and the ratio is that of the medians. Further figures are the
-bytes that a link carried and the bytes between client and servers, for each collective.
+processor time of a member, which other programs hardly change, the bytes that a link carried, and
+the bytes between client and servers, for each collective.
 
 ``--tls`` encrypts the links of both. ``--rival gloo`` compares with PyTorch's gloo instead, one
 process for each member. ``--estimate`` derives from two members the latency alpha of a step and the
@@ -33,10 +34,12 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import psutil
 import trustme
 
 import burn_remote as br
@@ -210,6 +213,11 @@ class Processes:
             self._done.get(timeout=120)
         return (time.perf_counter() - start) / count
 
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the processes."""
+        return [process.pid for process in self._processes if process.pid is not None]
+
     def close(self) -> None:
         """End the processes."""
         for commands in self._commands:
@@ -263,6 +271,12 @@ class ServerGroup:
         return sum(each.bytes_sent + each.bytes_received for each in traffic)
 
 
+def processor_seconds(pids: Sequence[int]) -> float:
+    """Return the processor time of processes so far."""
+    used = [psutil.Process(pid).cpu_times() for pid in pids]
+    return sum(each.user + each.system for each in used)
+
+
 def measure(members: int, options: argparse.Namespace) -> dict[float, float]:
     """Print one line for each size; return the seconds by MiB."""
     mibs, rounds = options.mib, options.rounds
@@ -283,11 +297,15 @@ def measure(members: int, options: argparse.Namespace) -> dict[float, float]:
             count = max(1, min(256, round(options.issued / mib)))
             rings: tuple[Ring, ...] = (bare, group)
             times: dict[Ring, list[float]] = {ring: [] for ring in rings}
+            pids = {bare: bare.pids, group: [each.process.pid for each in running]}
+            used: dict[Ring, float] = dict.fromkeys(rings, 0.0)
             for ring in rings:
                 ring.seconds(size, 2)
             for _ in range(rounds):
                 for ring in rings:
+                    before_seconds = processor_seconds(pids[ring])
                     times[ring].append(ring.seconds(size, count))
+                    used[ring] += processor_seconds(pids[ring]) - before_seconds
             before = group.client_bytes()
             sent = [] if options.tls else [each.metric(PEER_SENT) for each in running]
             group.seconds(size, count)
@@ -305,6 +323,10 @@ def measure(members: int, options: argparse.Namespace) -> dict[float, float]:
                 "ms": round(ours * 1e3, 2),
                 f"{options.rival}_ms": round(theirs * 1e3, 2),
                 "ratio": round(ours / theirs, 2),
+                "processor_ms": [
+                    round(used[ring] / (rounds * count * members) * 1e3, 3)
+                    for ring in (group, bare)
+                ],
                 "range": [round(each / theirs, 2) for each in sorted(times[group])][:: rounds - 1],
                 "least_share": round(2 * (members - 1) / members, 4),
                 "client_bytes": round(client),
