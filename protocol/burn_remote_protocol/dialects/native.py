@@ -147,6 +147,10 @@ SESSION_LIMITS: Final[dict[str, int]] = {
     "files": 0,
 }
 
+# Up to this length of a batch, finding the tasks that can be encoded together takes longer than
+# encoding each of them. A round trip has two or three tasks.
+FEW_TASKS: Final = 4
+
 _REPLY_KIND: Final = bytes((REPLY,))
 _CHUNK_HEAD: Final = struct.Struct(">BBHIQQ")  # kind, flags, reserved, checksum, payload, offset
 
@@ -170,7 +174,10 @@ EncodedTask = bytes | tuple[int, ...]
 
 def encode_batch(received: int, tasks: Sequence[EncodedTask]) -> bytes:
     """Join tasks into one frame. Encoding many invocations at once takes less time."""
-    parts = [b"\x02\x92", _pack(received), b"\xdd", len(tasks).to_bytes(4, "big")]
+    parts = [b"\x02\x92" + _pack(received) + b"\xdd" + len(tasks).to_bytes(4, "big")]
+    if len(tasks) <= FEW_TASKS:
+        parts += [task if type(task) is bytes else _pack(task) for task in tasks]
+        return b"".join(parts)
     for kind, run in groupby(tasks, type):
         if kind is bytes:
             parts += cast("Iterable[bytes]", run)
