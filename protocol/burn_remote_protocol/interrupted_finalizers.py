@@ -34,7 +34,7 @@ from functools import partial
 from types import CodeType, FunctionType, TracebackType
 from typing import Any, Final, TypeVar, final
 
-__all__ = ["call_when_freed", "install", "repeatable"]
+__all__ = ["call_when_freed", "install", "is_of_signal_handler", "repeatable"]
 
 # For each interrupt: a finalizer that always raises would otherwise be called without end.
 MAX_REPEATS: Final = 20
@@ -100,7 +100,7 @@ class _Hook:
         error = unraisable.exc_value
         # Another ``Exception`` is an error of the finalizer. A repeated call would raise it again.
         is_interrupt = error is not None and (
-            not isinstance(error, Exception) or _is_of_signal_handler(error)
+            not isinstance(error, Exception) or is_of_signal_handler(error)
         )
         finalizer, is_marked = (None, False)
         if is_interrupt:
@@ -118,7 +118,7 @@ class _Hook:
                 left = 0
             except Exception as failure:
                 own = failure
-                if not (is_marked and _is_of_signal_handler(failure)):
+                if not (is_marked and is_of_signal_handler(failure)):
                     left = 0
             except BaseException as failure:
                 # Another Ctrl-C: repeat the finalizer once more. If it is not marked and has begun,
@@ -138,7 +138,7 @@ class _Hook:
         _ = raising[0]
 
 
-def _is_of_signal_handler(error: BaseException) -> bool:
+def is_of_signal_handler(error: BaseException) -> bool:
     """Whether a handler of a signal raised an error, or this module raised it again."""
     if isinstance(error, _Raised):
         return True

@@ -16,6 +16,7 @@ from burn_remote_protocol.errors import (
     ShapeMismatch,
     shown,
 )
+from burn_remote_protocol.interrupted_finalizers import is_of_signal_handler
 from burn_remote_protocol.operations.encoding import check_declared
 from burn_remote_protocol.operations.estimates import estimated
 from burn_remote_protocol.operations.families.session import CUSTOM
@@ -166,6 +167,8 @@ class Plan:
         except BurnRemoteError as error:
             self.error = error
         except Exception as error:  # a bug in the server: fail the operation, not the session
+            if is_of_signal_handler(error):  # on a local device; the plan is made again
+                raise
             logger.exception("operation not bound", operation=str(signature.row))
             self.error = OperationFailed(f"the server failed: {type(error).__name__}: {error}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -290,3 +291,22 @@ def test_a_failure_has_the_type_and_reason_of_the_exception_and_the_operation(
     assert reason in failure.reason
     assert (failure.operation, failure.tensor) == ("Numeric.Add", 7)
     assert "float32[4]" in failure.shapes
+
+
+def test_an_exception_of_a_signal_handler_is_not_kept_as_the_error_of_a_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise TimeoutError("too late")
+
+    bind = plans._bind
+    monkeypatch.setattr(plans, "_bind", lambda *_: signal.raise_signal(signal.SIGALRM))
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signed = signature("Float.Exp", vector(2))
+    try:
+        with pytest.raises(TimeoutError, match="too late"):
+            Plan(signed, NumpyBackend().open_session())
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    monkeypatch.setattr(plans, "_bind", bind)
+    assert Plan(signed, NumpyBackend().open_session()).error is None
