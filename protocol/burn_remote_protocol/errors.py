@@ -396,7 +396,9 @@ def detached(error: Kept) -> Kept:
     messages, and in a local session the tensors of the program.
     """
     each: BaseException | None = error
-    while each is not None:
+    seen: set[int] = set()  # ``raise error from error`` makes an error its own cause
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
         each.__context__ = None
         each.__traceback__ = None
         each = each.__cause__

@@ -174,3 +174,15 @@ def test_a_note_on_a_fresh_error_is_on_no_other() -> None:
     first.add_note("first")
     assert errors.fresh(stored).__notes__ == stored.__notes__ == ["stored"]
     assert first.__notes__ == ["stored", "first"]
+
+
+@pytest.mark.timeout(20)  # an endless loop over the causes would take longer
+def test_an_error_that_is_its_own_cause_can_be_detached() -> None:
+    with pytest.raises(OperationFailed) as caught:
+        raise_from_itself(OperationFailed("wrong"))
+    assert errors.detached(caught.value) is caught.value
+    assert caught.value.__traceback__ is None
+
+
+def raise_from_itself(error: OperationFailed) -> None:
+    raise error from error

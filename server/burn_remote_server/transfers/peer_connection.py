@@ -113,6 +113,9 @@ class PeerConnection:
             await self._check_alive()
             self._counters.transfers_borrowed += 1
             return array
+        except OperationFailed:
+            # As it is: an error that was its own cause would have no end of causes.
+            raise
         except BurnRemoteError as error:
             raise transfer_failure(error) from error
         finally:

@@ -154,8 +154,9 @@ async def test_a_refused_tensor_fails_alone() -> None:
         refused, good = run.fetch(1), run.fetch(2)
         requests = [await run.asked() for _ in range(2)]
         await run.far.send(encode_frame(Reply(requests[0].request, TransferFailed("expired"))))
-        with pytest.raises(TransferFailed, match="expired"):
+        with pytest.raises(TransferFailed, match="expired") as caught:
             await refused
+        assert caught.value.__cause__ is None  # not itself: its causes would have no end
         await run.spec(requests[1])
         await run.send(requests[1])
         assert run.value(await good) == BYTES
