@@ -74,7 +74,7 @@ class Allocations:
         self._nbytes: Final = nbytes
         self.shared: Final[dict[int, _Shared]] = {}
         self.lent: Final[dict[int, _Lent]] = {}
-        self._lock: Final = threading.Lock()
+        self._lock: Final = threading.RLock()
         # Keys of records that lost an outside reference. A finalizer may run in a thread that
         # already holds the lock, so it must not wait for the lock; the thread that holds the lock
         # processes this queue.
@@ -195,8 +195,11 @@ class Allocations:
         self._end_all()
 
     def _end_all(self) -> None:
-        while self._ended and self._lock.acquire(blocking=False):
-            try:
+        lock: Any = self._lock
+        if lock._is_owned():
+            return  # inside of a call of this thread, which ends them when it has left the lock
+        try:
+            while self._ended and lock.acquire(blocking=False):
                 while self._ended:
                     key = self._ended.popleft()
                     lent = self.lent[key]
@@ -206,8 +209,11 @@ class Allocations:
                     if freed > 0:
                         self._quota.release(freed)
                     self._delete_if_unused(key, lent)
-            finally:
-                self._lock.release()
+                lock.release()
+        finally:
+            # An interrupt may come between ``acquire`` and the next instruction.
+            if lock._is_owned():
+                lock.release()
 
 
 def hold_while_alive(quota: Quota, owner: object, size: int) -> None:

@@ -22,7 +22,9 @@ from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.tensors.tensor_table import TensorTable
 from support.kernels import signature
+from support.link_ends import in_thread
 from support.specs import f32
+from support.waiting import PATIENCE_SECONDS
 
 SIZE = 64
 
@@ -385,3 +387,40 @@ class Sharing(RuleBasedStateMachine):
 
 TestSharing = Sharing.TestCase
 TestSharing.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+class InterruptedLock:
+    """A lock that Ctrl-C interrupts directly after it was taken without waiting, once."""
+
+    def __init__(self) -> None:
+        self.lock: Any = threading.RLock()
+        self._is_due = True
+
+    def acquire(self, *, blocking: bool) -> bool:
+        is_taken = bool(self.lock.acquire(blocking=blocking))
+        if self._is_due:
+            self._is_due = False
+            raise KeyboardInterrupt
+        return is_taken
+
+    def release(self) -> None:
+        self.lock.release()
+
+    def _is_owned(self) -> bool:
+        return bool(self.lock._is_owned())
+
+
+def test_ctrl_c_after_the_lock_was_taken_does_not_leave_it_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table, quota = table_of(10_000)
+    put(table, quota, 1, np.zeros(SIZE))
+    holder = Holder(table.arrays[1])
+    accounts = table._allocations
+    accounts.lend(table.arrays[1], holder)
+    interrupted = InterruptedLock()
+    monkeypatch.setattr(accounts, "_lock", interrupted)
+    key = id(table.arrays[1])
+    with pytest.raises(KeyboardInterrupt):
+        accounts._end(key)
+    assert in_thread(interrupted.lock.acquire, False).result(PATIENCE_SECONDS)
