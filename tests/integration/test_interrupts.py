@@ -47,7 +47,7 @@ from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.native_outbox import NativeOutbox
 from burn_remote_server.hosting.local import LocalLink
 from support.interrupts import InterruptAfterCall, InterruptAt
-from support.servers import RunningServer
+from support.servers import RunningServer, server
 from support.waiting import PATIENCE_SECONDS, wait_until
 
 LARGE = (3, 1024, 128)  # 1.5 MiB: several chunks
@@ -232,27 +232,28 @@ def test_ctrl_c_during_a_thousand_drops_leaves_no_tensor(first_server: RunningSe
         assert first_server.metric("burn_remote_tensors") == held - 1000
 
 
-def test_a_forgotten_device_ends_its_session_although_ctrl_c_came_in_the_finalizer(
-    first_server: RunningServer,
-) -> None:
+def test_a_forgotten_device_ends_its_session_although_ctrl_c_came_in_the_finalizer() -> None:
     codes = frozenset({interrupted_finalizers._freed.__code__, Flusher.stop.__code__})
     place, is_over = 0, False
 
-    def are_closed() -> bool:
-        seen, name = first_server.metrics(), "burn_remote_sessions_{}_total"
-        return seen[name.format("opened")] == seen[name.format("closed")]
+    # A server of its own: on a shared one, sessions of other tests may wait to be resumed.
+    with server() as running:
 
-    while not is_over:
-        made = [br.RemoteDevice(first_server.address)]
-        session = weakref.ref(made[0].session)
-        gc.collect()
-        interrupt = InterruptAfterCall(place, codes)
-        with interrupt.watching():
-            made.clear()
-            while session() is not None:
-                gc.collect()
-        wait_until(are_closed)
-        place, is_over = place + 1, not interrupt.has_come
+        def are_closed() -> bool:
+            seen, name = running.metrics(), "burn_remote_sessions_{}_total"
+            return seen[name.format("opened")] == seen[name.format("closed")]
+
+        while not is_over:
+            made = [br.RemoteDevice(running.address)]
+            session = weakref.ref(made[0].session)
+            gc.collect()
+            interrupt = InterruptAfterCall(place, codes)
+            with interrupt.watching():
+                made.clear()
+                while session() is not None:
+                    gc.collect()
+            wait_until(are_closed)
+            place, is_over = place + 1, not interrupt.has_come
     assert place > 2
 
 
