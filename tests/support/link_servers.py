@@ -18,11 +18,9 @@ import uvloop
 from websockets.asyncio.server import ServerConnection, serve
 
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, NORMAL_CLOSURE
-from burn_remote_protocol.links.websocket.async_connection import (
-    DirectConnection,
-    DirectServerConnection,
-)
+from burn_remote_protocol.links.websocket.async_connection import DirectConnection
 from burn_remote_protocol.links.websocket.async_link import CONNECTION_OPTIONS, WebSocketLink
+from burn_remote_protocol.links.websocket.server_connection import DirectServerConnection
 from support.waiting import PATIENCE_SECONDS
 
 __all__ = [

@@ -19,7 +19,7 @@ from burn_remote_protocol.links.receive_limits import (
     ReceiveBudget,
     ThroughputWatchdog,
 )
-from burn_remote_protocol.links.websocket.async_connection import DirectServerConnection
+from burn_remote_protocol.links.websocket.server_connection import DirectServerConnection
 from support.link_servers import link_server
 
 MIB = 2**20

@@ -2,5 +2,6 @@
 
 ``transport`` is its entry in the registry. ``dialing`` and ``listening`` open connections.
 ``blocking_link`` is built from ``frame_parser``, ``frame_writer``, ``socket_streams`` and
-``keepalive``; ``async_link`` wraps ``async_connection``, which extends the ``websockets`` library.
+``keepalive``; ``async_link`` wraps ``async_connection`` or ``server_connection``, which extend the
+``websockets`` library.
 """

@@ -19,8 +19,10 @@ section 5.5.3 allows.
 While a long payload arrives, a ``_PayloadReader`` is the transport's protocol instead of this
 connection, so that the transport stores the bytes directly in the payload's buffer. It stays until
 a short frame arrives: the chunks of a tensor follow each other, and what is read together with the
-header of a chunk has to be copied. While a thread has a ``ThreadReceiver``, the transport does not
-read at all.
+header of a chunk has to be copied.
+
+This module receives; ``async_sending`` has the base class, which sends. A server's connection can
+also lend its receiving side to a thread (``server_connection``).
 
 This depends on parts of ``websockets`` that its documentation does not promise: ``Connection`` is
 an ``asyncio.Protocol`` whose callbacks may be extended, and it has the attributes ``protocol``,
@@ -32,15 +34,11 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import contextlib
-from collections.abc import AsyncIterator, Callable
-from functools import partial
+from collections.abc import Callable
 from typing import Any, Final
 
 from websockets.asyncio.client import ClientConnection
-from websockets.asyncio.connection import Connection
-from websockets.asyncio.server import ServerConnection
-from websockets.protocol import Side, State
+from websockets.protocol import State
 
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -63,19 +61,15 @@ from burn_remote_protocol.links.receive_limits import (
     ReceiveBudget,
     ThroughputWatchdog,
 )
+from burn_remote_protocol.links.websocket.async_sending import SendingConnection
 from burn_remote_protocol.links.websocket.frame_parser import FrameParser
 from burn_remote_protocol.links.websocket.frames import (
-    BINARY,
-    FINAL_BIT,
     OPCODE_BITS,
     PING,
-    frame_header,
 )
-from burn_remote_protocol.links.websocket.keepalive import PART_BYTES
 from burn_remote_protocol.links.websocket.receive_turns import BYTES_AT_ONCE, receive_turns
-from burn_remote_protocol.links.websocket.thread_receiver import CAN_LEND, ThreadReceiver
 
-__all__ = ["DirectClientConnection", "DirectConnection", "DirectServerConnection", "Keepalive"]
+__all__ = ["DirectClientConnection", "DirectConnection"]
 
 # Reading from the socket pauses while more messages than this wait for ``receive_message``. Each of
 # them may be as large as the limit of a message.
@@ -97,21 +91,17 @@ MAX_HEADER_BYTES: Final = 14
 # Bytes accepted between the request and its response; a well-behaved client sends none.
 EARLY_BYTES: Final = 2**16
 
-# The buffers of a message of at most this size are joined: a copy costs less than a longer write.
-JOINED_BYTES: Final = 2**12
-
 # How often a connection that waits for room in the memory pool tries again.
 STARVED_SECONDS: Final = 0.05
 
 _HEADERS_END: Final = b"\r\n\r\n"
 
 
-class DirectConnection(Connection):
-    """The shared part of a server's and a client's connection."""
+class DirectConnection(SendingConnection):
+    """The part that a server's and a client's connection share."""
 
     def __init__(self, *arguments: Any, max_message_bytes: int, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._masks: Final = self.protocol.side is Side.CLIENT
         self._parser: Final = FrameParser(max_message_bytes, masked=not self._masks)
         # The last bytes of the HTTP headers so far; ``None`` after their end.
         self._handshake_tail: bytes | None = b""
@@ -127,7 +117,6 @@ class DirectConnection(Connection):
         self.received_bytes = 0  # including those of incomplete messages
         self._pause_at = BYTES_AT_ONCE  # the value of ``received_bytes`` at the next pause
         self._turns: Final = receive_turns(self.loop)
-        self._written_bytes = 0
         self._violation: BurnRemoteError | None = None  # not yet raised by ``receive_message``
         self._failed = False  # after a violation; the library discards further bytes
         self._closing = False  # this end called ``close``
@@ -137,7 +126,8 @@ class DirectConnection(Connection):
         self.on_arrival: Callable[[], None] | None = None
         # Called first for a small message that arrives alone; returns whether it took the message.
         self.on_lone_arrival: Callable[[Any], bool] | None = None
-        self._lent: ThreadReceiver | None = None  # a thread receives in place of the event loop
+        # A thread receives in place of the event loop: this class must read nothing meanwhile.
+        self._receives_elsewhere = False
         self.reading_paused = False  # the receive queue is full
         # Receives long payloads, and the headers between them, in place of this connection.
         self._payload_reader: _PayloadReader | None = None
@@ -145,20 +135,6 @@ class DirectConnection(Connection):
         self._has_unparsed = False  # reading is paused until this connection's next turn
         self._last_ping: bytes | None = None  # without a response so far
         self._has_ended = False  # the library saw the end; it must get no more control frames
-        # A ``FrameSender``'s thread writes the frames: this class must write nothing in between.
-        self.sends_elsewhere = False
-        self._senders: Final[set[asyncio.Future[None]]] = set()
-        self._writing_paused = False
-
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes of messages that the operating system has accepted; pings do not count."""
-        return self._written_bytes - self.transport.get_write_buffer_size()
-
-    @property
-    def sends_masked(self) -> bool:
-        """Whether this end is a client's, whose frames have a mask."""
-        return self._masks
 
     @property
     def is_within_message(self) -> bool:
@@ -231,59 +207,6 @@ class DirectConnection(Connection):
         self._watchdog = ThroughputWatchdog(stall_seconds)
         self._count_received()
 
-    async def send_message(self, *buffers: bytes | memoryview) -> None:
-        """Send several buffers as one message. Raises ``ConnectionClosed``.
-
-        The transport does not copy large buffers: they must not change while it may refer to them,
-        which it does until the operating system has accepted them.
-        """
-        if self._masks or self.state is not State.OPEN or self.transport.is_closing():
-            await super().send(b"".join(buffers))
-            return
-        self.write_message(*buffers)
-        if self._writing_paused:
-            await self._written()
-
-    async def send_fragments(self, fragments: AsyncIterator[memoryview]) -> None:
-        """Send one message in fragments. Raises ``ConnectionClosed``."""
-
-        async def counted() -> AsyncIterator[memoryview]:
-            async for fragment in fragments:
-                self._written_bytes += len(fragment)
-                yield fragment
-
-        await super().send(counted())
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether ``write_message`` may be called, and the transport's buffer has room."""
-        return not (
-            self._masks
-            or self._writing_paused
-            or self.protocol.state is not State.OPEN
-            or self.transport.is_closing()
-        )
-
-    async def drained(self) -> None:
-        """Wait until the operating system has accepted all bytes."""
-        while self.transport.get_write_buffer_size() and not self.transport.is_closing():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)  # asyncio signals only that its buffer is below a limit
-
-    def write_message(self, *buffers: bytes | memoryview) -> None:
-        """Pass one message to the transport, under the rules of ``send_message``.
-
-        The connection must be open and its end a server's, whose frames have no mask.
-        """
-        size = len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
-        header = frame_header(FINAL_BIT | BINARY, size)
-        self._written_bytes += len(header) + size
-        if size <= JOINED_BYTES:
-            self.transport.write(b"".join((header, *buffers)))
-        else:
-            # One system call for header and payload; two would also wake the peer up twice. uvloop,
-            # and asyncio from Python 3.12 on, do not join the buffers.
-            self.transport.writelines((header, *buffers))
-
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """Perform the closing handshake and drop messages that were not received.
 
@@ -292,77 +215,9 @@ class DirectConnection(Connection):
         if self.state is State.OPEN:
             self._closing = True
             self._clear_messages()
-        if self._lent is not None:
-            self._lent.stop()
         self._end_starving()
         self._resume_reading()
         await super().close(code, reason)
-
-    def lend_receiver(self) -> ThreadReceiver | None:
-        """Let a thread receive; ``None`` if it cannot, or if the event loop has work to finish.
-
-        The task that receives must be waiting.
-        """
-        receiver, parser, transport = self._receiver, self._parser, self.transport
-        if (
-            not CAN_LEND
-            or self._lent is not None
-            or receiver is None
-            or receiver.done()
-            or self._messages
-            or self._masks
-            or self._open_message is not None
-            or self._closing
-            or self._failed
-            or self._has_ended
-            or self._has_unparsed
-            or self._is_starved
-            or self.reading_paused
-            or not parser.is_empty
-            or (self._budget is not None and self._budget.held_bytes)
-            or self.protocol.state is not State.OPEN
-            or transport.is_closing()
-            or transport.get_extra_info("sslcontext") is not None
-        ):
-            return None
-        self._end_payload()
-        transport.pause_reading()
-        descriptor = transport.get_extra_info("socket").fileno()
-        self._lent = ThreadReceiver(
-            descriptor,
-            parser,
-            transport.get_write_buffer_size,
-            partial(self._in_loop, transport.write),
-            partial(self._in_loop, self._receive_again),
-        )
-        return self._lent
-
-    def _in_loop(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Call a function on the event loop; called by the thread that receives."""
-        with contextlib.suppress(RuntimeError):  # the event loop was closed in the meantime
-            self.loop.call_soon_threadsafe(call, *arguments)
-
-    def _receive_again(self) -> None:
-        lent, self._lent = self._lent, None
-        assert lent is not None  # it was given back once
-        self.received_bytes += lent.received_bytes
-        self._written_bytes += lent.sent_bytes
-        self._message_count += lent.messages - len(lent.unread)
-        if self._failed:
-            self._parser.discard()
-        for message in lent.unread:
-            self._open(message)
-        if lent.violation is not None:
-            self._refuse(lent.violation)
-            self._pass_on()
-        else:
-            self._parse()
-        if self._budget is not None:
-            self._count_received()
-        if self._parser.has_room and not self._has_unparsed:
-            self._payload_reader = _PayloadReader(self)
-            self._receive_with(self._payload_reader)
-        self._read_on()
 
     # -- callbacks of the event loop's transport ---------------------------------------------
 
@@ -390,8 +245,7 @@ class DirectConnection(Connection):
             ):
                 self._count_received()
             if self._parser.has_room:
-                self._payload_reader = _PayloadReader(self)
-                self._receive_with(self._payload_reader)
+                self._begin_payload()
         elif sum(map(len, self._parser.received)) > EARLY_BYTES:
             self.transport.abort()
 
@@ -445,21 +299,12 @@ class DirectConnection(Connection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._has_ended = True
-        if self._lent is not None:
-            self._lent.close()
         super().connection_lost(exc)
         self._wake_receiver()
-        self._wake_senders()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._writing_paused = True
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._writing_paused = False
         self._respond_to_ping()
-        self._wake_senders()
 
     def _pass_handshake(self, data: bytes, tail: bytes) -> bytes:
         """Pass the HTTP headers to the library; return the bytes that follow them.
@@ -505,6 +350,10 @@ class DirectConnection(Connection):
             self._end_payload()
         if self._budget is not None:
             self._count_received()
+
+    def _begin_payload(self) -> None:
+        self._payload_reader = _PayloadReader(self)
+        self._receive_with(self._payload_reader)
 
     def _end_payload(self) -> None:
         if self._payload_reader is not None:
@@ -666,7 +515,7 @@ class DirectConnection(Connection):
         self._watchdog_timer = None
         if not self._parser.is_within_message or self.state is not State.OPEN:
             return
-        if self._lent is not None:
+        if self._receives_elsewhere:
             return  # ``_count_received`` starts the timer again when the thread has finished
         if self.reading_paused and not self._is_starved:
             self._watchdog.reset()  # this end paused reading
@@ -712,7 +561,7 @@ class DirectConnection(Connection):
     def _read_on(self) -> None:
         """Resume reading, unless a reason to pause remains."""
         is_paused = self.reading_paused or self._is_starved or self._has_unparsed
-        if not is_paused and not self._has_ended and self._lent is None:
+        if not is_paused and not self._has_ended and not self._receives_elsewhere:
             self.transport.resume_reading()
 
     def _clear_messages(self) -> None:
@@ -722,23 +571,6 @@ class DirectConnection(Connection):
     def _wake_receiver(self) -> None:
         if self._receiver is not None and not self._receiver.done():
             self._receiver.set_result(None)
-
-    async def _written(self) -> None:
-        """Wait until the transport's buffer has room. Raises ``ConnectionClosed``."""
-        while self._writing_paused:
-            if self.state is not State.OPEN:
-                await super().send(b"")  # raises the reason
-            waiter = self.loop.create_future()
-            self._senders.add(waiter)
-            try:
-                await waiter
-            finally:
-                self._senders.discard(waiter)
-
-    def _wake_senders(self) -> None:
-        for waiter in self._senders:
-            if not waiter.done():
-                waiter.set_result(None)
 
 
 class _PayloadReader(asyncio.BufferedProtocol):
@@ -767,57 +599,5 @@ class _PayloadReader(asyncio.BufferedProtocol):
         self._connection.resume_writing()
 
 
-class DirectServerConnection(DirectConnection, ServerConnection):
-    """A server's connection, for ``websockets.asyncio.server.serve(create_connection=…)``."""
-
-
 class DirectClientConnection(DirectConnection, ClientConnection):
     """A client's connection, for ``websockets.asyncio.client.connect(create_connection=…)``."""
-
-
-class Keepalive:
-    """Pings a connection's peer each interval, and ends the connection when the peer is silent.
-
-    Between messages, any received byte is a sign of life, and so are ``PART_BYTES`` of messages
-    that the operating system has accepted for sending. While a message is incomplete, only
-    ``PART_BYTES`` received bytes are. While reading is paused, silence does not count. A dead peer
-    is detected within two intervals.
-    """
-
-    def __init__(
-        self, connection: DirectConnection, interval_seconds: float, on_silence: Callable[[], None]
-    ) -> None:
-        """Start the timer. It calls ``on_silence`` before it ends the connection."""
-        self._connection: Final = connection
-        self._interval_seconds: Final = interval_seconds
-        self._on_silence: Final = on_silence
-        self._received = -1
-        self._sent = -1
-        self._next: asyncio.TimerHandle | None = None
-        # Cancel the timer with the connection, or it would keep a closed connection alive.
-        connection.connection_lost_waiter.add_done_callback(self._stop)
-        self._beat()
-
-    def _beat(self) -> None:
-        connection = self._connection
-        if connection.state is not State.OPEN or connection.transport.is_closing():
-            return
-        if connection.sends_elsewhere:
-            return  # the ``FrameSender`` bounds the time for which the peer may be silent
-        received, sent = connection.received_bytes, connection.sent_bytes
-        grown = received - self._received
-        is_alive = grown >= PART_BYTES or (
-            not connection.is_within_message and (grown > 0 or sent - self._sent >= PART_BYTES)
-        )
-        if not is_alive and not connection.reading_paused:
-            self._on_silence()
-            connection.transport.abort()
-            return
-        self._received, self._sent = received, max(sent, self._sent)
-        connection.protocol.send_ping(b"")
-        connection.send_data()
-        self._next = connection.loop.call_later(self._interval_seconds, self._beat)
-
-    def _stop(self, _: object) -> None:
-        if self._next is not None:
-            self._next.cancel()

@@ -25,10 +25,11 @@ from burn_remote_protocol.links.interface import (
 from burn_remote_protocol.links.websocket.async_connection import (
     DirectClientConnection,
     DirectConnection,
-    Keepalive,
 )
+from burn_remote_protocol.links.websocket.async_keepalive import Keepalive
 from burn_remote_protocol.links.websocket.dialing import connection_failure
 from burn_remote_protocol.links.websocket.frame_sender import LoopSender, SocketSender
+from burn_remote_protocol.links.websocket.server_connection import DirectServerConnection
 from burn_remote_protocol.links.websocket.thread_receiver import ThreadReceiver
 
 __all__ = ["CONNECTION_OPTIONS", "WebSocketLink", "connect"]
@@ -171,7 +172,10 @@ class WebSocketLink:
         self._connection.on_lone_arrival = take
 
     def lend_receiver(self) -> ThreadReceiver | None:
-        return self._connection.lend_receiver()
+        connection = self._connection
+        if isinstance(connection, DirectServerConnection):
+            return connection.lend_receiver()
+        return None
 
     def open_frames(self, open_frame: Callable[[bytes], Any]) -> None:
         self._connection.open_messages(open_frame)

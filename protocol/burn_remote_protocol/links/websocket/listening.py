@@ -26,9 +26,9 @@ from burn_remote_protocol.links.interface import (
     Respond,
 )
 from burn_remote_protocol.links.websocket.accepting import Accepted, Acceptor
-from burn_remote_protocol.links.websocket.async_connection import DirectServerConnection
 from burn_remote_protocol.links.websocket.async_link import CONNECTION_OPTIONS, WebSocketLink
 from burn_remote_protocol.links.websocket.keepalive import enable_tcp_keepalive
+from burn_remote_protocol.links.websocket.server_connection import DirectServerConnection
 
 __all__ = ["listen"]
 

@@ -5,62 +5,26 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-from collections.abc import AsyncIterator, Iterable
-from typing import Any
 
 import pytest
-from websockets.asyncio.client import connect
-from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 
 from burn_remote_protocol.errors import (
-    ConnectionLost,
     GarbledBytes,
     LimitExceeded,
     ProtocolViolation,
 )
-from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES
 from burn_remote_protocol.links.websocket.async_connection import (
     FRAMES_AT_ONCE,
     RECEIVE_QUEUE_LENGTH,
     DirectClientConnection,
     DirectConnection,
-    DirectServerConnection,
 )
 from burn_remote_protocol.links.websocket.receive_turns import BYTES_AT_ONCE, CONTINUED_AT_ONCE
-from burn_remote_protocol.links.websocket.thread_receiver import ThreadReceiver
-from support.link_servers import direct_options
+from burn_remote_protocol.links.websocket.server_connection import DirectServerConnection
+from support.async_servers import connected, masked, until
 from support.waiting import PATIENCE_SECONDS
-
-
-@contextlib.asynccontextmanager
-async def connected(
-    max_message_bytes: int = MAX_MESSAGE_BYTES,
-) -> AsyncIterator[tuple[DirectServerConnection, Any]]:
-    """Yield a server's connection, and that of an ordinary ``websockets`` client."""
-    accepted: asyncio.Queue[Any] = asyncio.Queue(1)
-
-    async def handle(connection: Any) -> None:
-        await accepted.put(connection)
-        await connection.wait_closed()
-
-    async with (
-        asyncio.timeout(2 * PATIENCE_SECONDS),
-        serve(handle, "127.0.0.1", 0, **direct_options(max_message_bytes)) as server,
-    ):
-        port = next(iter(server.sockets)).getsockname()[1]
-        async with connect(f"ws://127.0.0.1:{port}", max_size=None) as client:
-            yield await accepted.get(), client
-
-
-async def until(condition: Any) -> None:
-    """Let the event loop run until a condition holds."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0)
 
 
 async def test_messages_are_received_in_order_until_none_is_left() -> None:
@@ -71,48 +35,6 @@ async def test_messages_are_received_in_order_until_none_is_left() -> None:
         assert await connection.receive_message() == b"one"
         assert await connection.receive_message() == b"two"
         assert connection.take_message() is None
-
-
-class RecordingTransport:
-    """A transport that counts the calls that pass it bytes."""
-
-    def __init__(self, transport: Any) -> None:
-        self._transport = transport
-        self.calls = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes | memoryview) -> None:
-        self.calls += 1
-        self._transport.write(data)
-
-    def writelines(self, buffers: Iterable[bytes | memoryview]) -> None:
-        self.calls += 1
-        self._transport.writelines(buffers)
-
-
-@pytest.mark.parametrize("size", [0, 1000, 2**19])
-async def test_a_message_is_passed_to_the_transport_in_one_call(size: int) -> None:
-    async with connected() as (connection, client):
-        connection.transport = transport = RecordingTransport(connection.transport)  # type: ignore[assignment]
-        payload = bytes(range(250)) * (size // 250)
-        await connection.send_message(b"head", memoryview(payload))
-        assert transport.calls == 1
-        assert await client.recv() == b"head" + payload
-
-
-async def test_sent_bytes_include_fragments() -> None:
-    async def fragments() -> AsyncIterator[memoryview]:
-        yield memoryview(b"one")
-        yield memoryview(b"two!")
-
-    async with connected() as (connection, client):
-        before = connection.sent_bytes
-        await connection.send_fragments(fragments())
-        assert await client.recv() == b"onetwo!"
-        await connection.drained()
-        assert connection.sent_bytes == before + 7
 
 
 async def test_a_cancelled_receive_loses_nothing() -> None:
@@ -146,54 +68,6 @@ async def test_received_bytes_include_frame_headers() -> None:
         await connection.receive_message()
         # 2 bytes, the length in 2 more, the key of the mask in 4
         assert connection.received_bytes == 200 + 8
-
-
-async def test_bytes_that_the_kernel_accepted_count_as_sent() -> None:
-    async with connected() as (connection, client):
-        await connection.send_message(bytes(100), bytes(26))
-        assert await client.recv() == bytes(126)
-        assert connection.sent_bytes == 126 + 4
-
-
-@pytest.mark.parametrize("sizes", [(), (0,), (3, 4), (5000, 3, 5000), (2**20, 2**20)])
-async def test_pieces_arrive_as_one_message(sizes: tuple[int, ...]) -> None:
-    async with connected() as (connection, client):
-        pieces = [bytes([number]) * size for number, size in enumerate(sizes)]
-        sending = asyncio.ensure_future(connection.send_message(*pieces))
-        assert await client.recv() == b"".join(pieces)
-        await sending
-
-
-async def test_a_sender_waits_while_its_peer_does_not_read() -> None:
-    async with connected() as (connection, client):
-        block = bytes(2**20)
-
-        async def send_all() -> None:
-            for _ in range(64):
-                await connection.send_message(block)
-
-        sending = asyncio.ensure_future(send_all())
-        await until(lambda: connection.transport.get_write_buffer_size() > 0)
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert not sending.done()
-        for _ in range(64):
-            assert len(await client.recv()) == len(block)
-        await sending
-
-
-async def test_a_sender_that_waits_learns_that_the_connection_ended() -> None:
-    async with connected() as (connection, client):
-
-        async def send_forever() -> None:
-            while True:
-                await connection.send_message(bytes(2**20))
-
-        sending = asyncio.ensure_future(send_forever())
-        await until(lambda: connection.transport.get_write_buffer_size() > 0)
-        client.transport.abort()
-        with pytest.raises(ConnectionClosed):
-            await sending
 
 
 async def test_a_violation_is_raised_once_and_then_connection_lost() -> None:
@@ -251,11 +125,6 @@ async def test_closing_drops_messages_that_were_not_received() -> None:
 async def test_both_kinds_of_connection_share_this_behaviour() -> None:
     assert issubclass(DirectServerConnection, DirectConnection)
     assert issubclass(DirectClientConnection, DirectConnection)
-
-
-def masked(opcode: Opcode, payload: bytes = b"", *, fin: bool = True) -> bytes:
-    """Return a frame as a client sends it."""
-    return Frame(opcode, payload, fin).serialize(mask=True)
 
 
 @pytest.mark.parametrize(
@@ -542,158 +411,3 @@ async def test_a_garbled_message_wakes_the_task_that_receives() -> None:
 
         with pytest.raises(GarbledBytes):
             await waiting
-
-
-# -- a thread receives ----------------------------------------------------------------------------
-
-
-@contextlib.asynccontextmanager
-async def lent() -> AsyncIterator[tuple[DirectServerConnection, Any, ThreadReceiver, Any]]:
-    """Yield a connection, its client, the lent receiver, and the task that waits for a message."""
-    async with connected() as (connection, client):
-        waiting = asyncio.ensure_future(connection.receive_message())
-        await until(lambda: connection._receiver is not None)
-        receiver = connection.lend_receiver()
-        assert receiver is not None
-        yield connection, client, receiver, waiting
-        waiting.cancel()
-        await asyncio.wait([waiting])
-
-
-async def in_thread(receiver: ThreadReceiver) -> list[bytes]:
-    return await asyncio.to_thread(receiver.receive, PATIENCE_SECONDS)
-
-
-async def test_only_the_thread_receives_until_it_gives_the_connection_back() -> None:
-    async with lent() as (connection, client, receiver, waiting):
-        assert connection.lend_receiver() is None  # it is lent already
-        await client.send(b"one")
-        assert await in_thread(receiver) == [b"one"]
-        assert not waiting.done()
-        receiver.give_back()
-        await client.send(b"two")
-        assert await waiting == b"two"
-        assert connection.received_bytes == 2 * (2 + 4 + 3)
-
-
-async def test_messages_that_the_thread_leaves_come_before_later_ones() -> None:
-    async with lent() as (connection, client, receiver, waiting):
-        await client.send(b"one")
-        messages = await in_thread(receiver)
-        await client.send(b"two")
-        receiver.give_back(messages)
-        assert await waiting == b"one"
-        assert await connection.receive_message() == b"two"
-
-
-async def test_the_thread_and_then_the_event_loop_reply_in_order() -> None:
-    async with lent() as (connection, client, receiver, _):
-        assert receiver.send(b"one")
-        receiver.give_back()
-        await until(lambda: connection._lent is None)
-        await connection.send_message(b"two")
-        assert [await client.recv(), await client.recv()] == [b"one", b"two"]
-        assert connection.sent_bytes == 2 * (2 + 3)
-
-
-async def test_a_ping_that_the_thread_finds_is_answered() -> None:
-    async with lent() as (_, client, receiver, waiting):
-        answered = await client.ping()
-        assert await in_thread(receiver) == []
-        receiver.give_back()
-        await answered
-        await client.send(b"later")
-        assert await waiting == b"later"
-
-
-async def test_a_long_message_that_begins_in_the_thread_is_received() -> None:
-    message = bytes(range(256)) * 10_000
-    async with lent() as (_, client, receiver, waiting):
-        sending = asyncio.ensure_future(client.send(message))
-        assert await in_thread(receiver) == []
-        receiver.give_back()
-        assert await waiting == message
-        await sending
-
-
-async def test_a_violation_that_the_thread_finds_ends_the_connection() -> None:
-    async with lent() as (_, client, receiver, waiting):
-        client.transport.write(b"\x83\x80\0\0\0\0")  # an unknown opcode
-        assert await in_thread(receiver) == []
-        receiver.give_back()
-        with pytest.raises(ProtocolViolation, match="0x83"):
-            await waiting
-
-
-async def test_the_end_that_the_thread_finds_ends_the_connection() -> None:
-    async with lent() as (_, client, receiver, waiting):
-        client.transport.abort()
-        assert await in_thread(receiver) == []
-        receiver.give_back()
-        with pytest.raises(ConnectionClosed):
-            await waiting
-
-
-async def test_a_connection_that_is_closed_meanwhile_is_not_read_by_the_thread() -> None:
-    async with lent() as (connection, client, receiver, waiting):
-        await client.send(b"unread")
-        connection.transport.abort()
-        with pytest.raises(ConnectionClosed):
-            await waiting
-        assert receiver.receive(0) == []
-        assert receiver.send(b"unsent") is False
-        receiver.give_back()
-        await until(lambda: connection._lent is None)
-
-
-async def test_closing_makes_the_thread_give_the_connection_back() -> None:
-    async with lent() as (connection, client, receiver, waiting):
-        receiving = asyncio.ensure_future(in_thread(receiver))
-        closing = asyncio.ensure_future(connection.close())
-        await until(lambda: connection._closing)
-        assert await receiving == []  # the client's close frame wakes the thread
-        receiver.give_back()
-        await closing
-        await client.wait_closed()
-        with pytest.raises(ConnectionClosed):
-            await waiting
-
-
-async def test_a_slow_message_is_noticed_again_after_the_thread() -> None:
-    async with connected() as (connection, client):
-        connection.count_received(Room(), stall_seconds=0.01)
-        waiting = asyncio.ensure_future(connection.receive_message())
-        await until(lambda: connection._receiver is not None)
-        receiver = connection.lend_receiver()
-        assert receiver is not None
-        client.transport.write(Frame(Opcode.BINARY, bytes(1000)).serialize(mask=True)[:500])
-        assert await asyncio.to_thread(receiver.receive, 0.05) == []
-        receiver.give_back()
-        with pytest.raises(ConnectionLost, match="bytes/s"):
-            await waiting
-
-
-class Room:
-    """A memory pool with room for everything."""
-
-    def take(self, size: int) -> bool:
-        return size >= 0
-
-    def give_back(self, size: int) -> None:
-        """Do nothing."""
-
-
-@pytest.mark.parametrize("masks", [False, True])
-async def test_a_connection_is_lent_only_by_a_server_whose_task_waits(masks: bool) -> None:
-    async with connected() as (connection, client):
-        assert connection.lend_receiver() is None  # nothing waits in ``receive_message``
-        waiting = asyncio.ensure_future(connection.receive_message())
-        await until(lambda: connection._receiver is not None)
-        connection._masks = masks  # type: ignore[misc]  # as at a client's end
-        receiver = connection.lend_receiver()
-        assert (receiver is None) == masks
-        if receiver is not None:
-            receiver.give_back()
-        connection._masks = False  # type: ignore[misc]
-        await client.send(b"one")
-        assert await waiting == b"one"

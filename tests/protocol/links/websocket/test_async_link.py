@@ -15,7 +15,6 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.client import ClientProtocol
 from websockets.frames import Opcode
 from websockets.http11 import Request
-from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
 
@@ -25,44 +24,10 @@ from burn_remote_protocol.links.transport_registry import connect_async as conne
 from burn_remote_protocol.links.websocket.async_connection import DirectClientConnection
 from burn_remote_protocol.links.websocket.async_link import WebSocketLink
 from support.async_links import AsyncLinkConformance, OpenAsyncPair
+from support.async_servers import listening
 from support.link_ends import pattern
 from support.link_scripts import frame_bytes
-from support.link_servers import direct_options, link_over, raw_server, read_to_end
-from support.waiting import PATIENCE_SECONDS
-
-
-@contextlib.asynccontextmanager
-async def listening(
-    max_message_bytes: int = MAX_MESSAGE_BYTES,
-) -> AsyncIterator[tuple[str, asyncio.Queue[WebSocketLink]]]:
-    """Run a server; yield its address and a queue of its ends of connections."""
-    accepted: asyncio.Queue[WebSocketLink] = asyncio.Queue(1)
-
-    async def handle(connection: ServerConnection) -> None:
-        await accepted.put(link_over(connection))
-        await connection.wait_closed()
-
-    options = direct_options(max_message_bytes)
-    async with serve(handle, "127.0.0.1", 0, **options) as server:
-        port = next(iter(server.sockets)).getsockname()[1]
-        yield f"ws://127.0.0.1:{port}", accepted
-
-
-@contextlib.asynccontextmanager
-async def silent_client(
-    address: str,
-) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Perform the handshake and then neither read nor send; the test may."""
-    uri = parse_uri(address)
-    reader, writer = await asyncio.open_connection(uri.host, uri.port)
-    client = ClientProtocol(uri)
-    client.send_request(client.connect())
-    writer.write(b"".join(client.data_to_send()))
-    await reader.readuntil(b"\r\n\r\n")
-    try:
-        yield reader, writer
-    finally:
-        writer.transport.abort()
+from support.link_servers import direct_options, raw_server, read_to_end
 
 
 class TestWebSocketLink(AsyncLinkConformance):
@@ -199,57 +164,20 @@ async def test_a_client_that_sends_before_its_admission_is_disconnected() -> Non
         writer.close()
 
 
-@pytest.mark.parametrize("asking", ["client", "server"])
-async def test_an_end_that_answers_pings_stays_connected(asking: str) -> None:
+async def test_only_a_server_lends_its_receiving_side() -> None:
     async with listening() as (address, accepted):
-        client = await connect(address)
-        server = await accepted.get()
-        asker, other = (client, server) if asking == "client" else (server, client)
-        asker.keep_alive(0.2)
-        waiting = asyncio.ensure_future(asker.receive())
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            before = asker.received_bytes
-            while asker.received_bytes < before + 4:  # two pongs
-                assert not waiting.done()
-                await asyncio.sleep(0)
-            await other.send(b"alive")
-            assert await waiting == b"alive"
+        client, server = await connect(address), await accepted.get()
+        assert isinstance(client, WebSocketLink)
+        waiting = [asyncio.ensure_future(end.receive()) for end in (client, server)]
+        await asyncio.sleep(0)
+        assert client.lend_receiver() is None
+        receiver = server.lend_receiver()
+        assert receiver is not None
+        receiver.give_back()
         await client.close()
-
-
-async def test_an_end_that_does_not_answer_is_lost() -> None:
-    async with listening() as (address, accepted), silent_client(address):
-        server = await accepted.get()
-        server.keep_alive(0.01)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            with pytest.raises(ConnectionLost, match=r"gave no sign of life for 0\.01 s"):
-                await server.receive()
-
-
-async def test_an_end_that_does_not_read_is_lost_too() -> None:
-    async with listening() as (address, accepted), silent_client(address):
-        server = await accepted.get()
-        server.keep_alive(0.05)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            with pytest.raises(ConnectionLost, match="gave no sign of life"):
-                while True:
-                    await server.send(bytes(2**20))
-
-
-async def test_an_end_whose_frames_are_not_read_does_not_count_as_silent() -> None:
-    async with listening() as (address, accepted), silent_client(address) as (reader, writer):
-        server = await accepted.get()
-        frames = ClientProtocol(parse_uri(address), state=State.OPEN)
-        for _ in range(20):
-            frames.send_binary(b"kept waiting")
-        writer.write(b"".join(frames.data_to_send()))
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while server.received_bytes < 20 * 18:  # noqa: ASYNC110 - there is no event to wait for
-                await asyncio.sleep(0)
-            server.keep_alive(0.01)
-            # Ten pings of two bytes: the server continues to ping and keeps the connection.
-            await reader.readexactly(20)
-            assert await server.receive() == b"kept waiting"
+        for each in waiting:
+            with pytest.raises(ConnectionLost):
+                await each
 
 
 async def test_a_reset_connection_is_connection_lost() -> None:
