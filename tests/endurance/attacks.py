@@ -66,6 +66,7 @@ from burn_remote_protocol.operations.table import sign
 from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 from endurance.processes import TESTS, Probe
+from support.hash_collisions import colliding_tuples
 from support.kernels import signature
 from support.servers import UNFORKED, server
 
@@ -453,6 +454,13 @@ def _strings(client: Client) -> Iterator[None]:
         client.send(encoded=(msgpack.packb([0, text, text]),))
 
 
+def _hashes(client: Client) -> Iterator[None]:
+    """a frame of 0.5 MiB, 4,000 tasks that begin with tuples of equal hashes"""
+    yield
+    tasks = [msgpack.packb([each]) for each in colliding_tuples(4000, (0,) * 100)]
+    client.send(encoded=tuple(tasks))
+
+
 def _custom(client: Client) -> Iterator[None]:
     """40,000 definitions of different custom operations"""
     yield
@@ -695,7 +703,7 @@ def _nothing(client: Client) -> Iterator[None]:
 LOOP_ATTACKS: Final[tuple[Attack, ...]] = (
     _nothing, _ctc, _transposed, _adaptive, _bicubic, _close, _drop, _frames, _defines, _fetches,
     _fetches_closed, _dead_peer, _exposes, _bools, _reads, _replay, _tiny, _failures, _connections,
-    _metrics, _many_large_frames, _large_shapes, _nested, _strings, _custom, _sessions,
+    _metrics, _many_large_frames, _large_shapes, _nested, _strings, _hashes, _custom, _sessions,
     _peer_requests, _peer_handshakes, _burn_requests, _burn_lists, _burn_operations, _burn_upload,
     _burn_0_22_upload, _burn_read, _native_reads,
     _burn_reads, _burn_nested, _many_burn_operations, _pings, _fragments, _graphs, _graphs_closed,

@@ -393,7 +393,12 @@ class LastUses:
                     self._end = place
                     return
                 if task[0] >= 0:
-                    used.update(dict.fromkeys(task[1:], place))
+                    # The last argument of a graph may be a list of numbers.
+                    tensors = task[1:-1] if type(task[-1]) is tuple else task[1:]
+                    # Raises for anything but numbers, in less time than a check of the types: a
+                    # client can choose tuples with equal hashes.
+                    sum(tensors)
+                    used.update(dict.fromkeys(tensors, place))
                     continue
             except (TypeError, IndexError):
                 dying.clear()

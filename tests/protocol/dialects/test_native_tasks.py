@@ -315,6 +315,7 @@ def test_the_drops_right_after_an_operation_are_found(
         ([(0, 1, 2), (-3, 1)], [set()] * 2),
         ([(0, 1, 2), (-3, (1, []))], [set()] * 2),
         ([(0, 1, 2), (0, [1]), (-3, (1,))], [set()] * 3),
+        ([(0, 1, 2), (0, (1,), 3), (-3, (1,))], [set()] * 3),
     ],
 )
 def test_the_last_uses_of_dropped_tensors_are_found(
@@ -322,6 +323,22 @@ def test_the_last_uses_of_dropped_tensors_are_found(
 ) -> None:
     last_uses = LastUses(tasks)
     assert [last_uses.of(place) for place in range(len(tasks))] == used_last
+
+
+def test_only_numbers_are_hashed_to_find_the_last_uses() -> None:
+    class Colliding(tuple[int, ...]):
+        """Tuples whose hashes a client chose, so that a dictionary of them takes long."""
+
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            raise AssertionError("it was hashed")
+
+    wrong = tuple(Colliding((1, number)) for number in range(100))
+    last_uses = LastUses([(0, 1, 2), (0, *wrong, 3), (-3, (1,))])
+    assert not last_uses.of(0)
+    last_uses = LastUses([(0, 1, 2), (0, *wrong), (-3, (1,))])
+    assert not last_uses.of(0)
 
 
 def test_finding_the_last_uses_visits_each_task_once() -> None:

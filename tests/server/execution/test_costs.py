@@ -134,6 +134,21 @@ def test_a_read_with_thousands_of_dimensions_is_not_estimated(driven: Driven) ->
     assert driven.engine.estimate(Batch(0, ((-6, 1, 1, ((1,) * 33, "F32")),))) is None
 
 
+def test_only_numbers_are_hashed_to_count_operations(driven: Driven) -> None:
+    class Colliding(tuple[int, ...]):
+        """Tuples whose hashes a client chose, so that counting them takes long."""
+
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            raise AssertionError("it was hashed")
+
+    driven.engine.run(batch(Define(7, ones(1))))
+    tasks = tuple((Colliding((1, number)), 1) for number in range(100))
+    assert driven.engine.estimate(Batch(0, tasks)) is None
+    assert driven.engine.estimate(Batch(0, (*[(7, 1)] * 100, *tasks))) is None
+
+
 def test_closing_costs_by_the_tensors_that_are_freed(driven: Driven) -> None:
     before = driven.engine.estimate_close()
     driven.engine.run(batch(Define(7, ones(1)), *[[7, tensor] for tensor in range(100)]))
