@@ -10,6 +10,7 @@ All functions of this module are pure, except for a cache of bound signatures.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -28,15 +29,49 @@ __all__ = [
     "graph_interface",
 ]
 
-# Bound signatures that are kept, about 4 KiB each. Plans are found by the identity of a signature,
-# so operations that are bound to equal values must share one signature object.
+# Bound signatures that are kept, and the sum of their memory. Plans are found by the identity of a
+# signature, so operations that are bound to equal values must share one signature object. All
+# sessions share the cache, and no quota counts it: a concatenation has up to 4,096 tensors, so
+# without a limit on the memory, the cache took gigabytes.
 SIGNATURES_KEPT: Final = 4096
+SIGNATURE_BYTES_KEPT: Final = 16 * 2**20
+
+# Memory of a bound signature in addition to its tensors and lists of values.
+SIGNATURE_BYTES: Final = 2048
 
 # Memory of a registered operation in addition to its signature (measured with tracemalloc: 350 to
 # 900 bytes for one to three tensors).
 OPERATION_BYTES: Final = 512
 
-_SIGNATURES: Final[dict[Any, Signature]] = {}
+
+class _Signatures:
+    """A bounded cache of bound signatures. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._kept: Final[dict[Any, Signature]] = {}
+        self._bytes = 0
+        self._lock: Final = threading.Lock()
+
+    def find(self, key: Any) -> Signature | None:
+        """Return the signature that was kept under a key."""
+        return self._kept.get(key)
+
+    def keep(self, key: Any, made: Signature) -> Signature:
+        """Keep a signature; return it, or the one that another session kept meanwhile."""
+        size = SIGNATURE_BYTES + signature_bytes(made)
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                return found
+            if len(self._kept) >= SIGNATURES_KEPT or self._bytes + size > SIGNATURE_BYTES_KEPT:
+                self._kept.clear()
+                self._bytes = 0
+            self._kept[key] = made
+            self._bytes += size
+        return made
+
+
+_SIGNATURES: Final = _Signatures()
 
 
 class Interface(NamedTuple):
@@ -87,12 +122,10 @@ def bound_signature(
     """
     arguments = tuple([_bound(argument, bindings, reads_only) for argument in signature.arguments])
     key = (signature.kind, signature.row.name, signature.dtype, arguments)
-    found = _SIGNATURES.get(key)
+    found = _SIGNATURES.find(key)
     if found is None:
-        found = Signature(signature.kind, signature.row, signature.dtype, arguments)
-        if len(_SIGNATURES) >= SIGNATURES_KEPT:
-            _SIGNATURES.clear()
-        _SIGNATURES[key] = found
+        made = Signature(signature.kind, signature.row, signature.dtype, arguments)
+        found = _SIGNATURES.keep(key, made)
     return found
 
 
