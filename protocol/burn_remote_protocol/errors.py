@@ -36,6 +36,8 @@ from __future__ import annotations
 import reprlib
 from typing import Any, ClassVar, Final, TypeVar
 
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
+
 __all__ = [
     "CODES",
     "ArgumentMismatch",
@@ -427,7 +429,8 @@ def error_from_wire(wire: Any) -> BurnRemoteError:
         raise ProtocolViolation(f"expected an encoded error, not {shown(wire)}")
     try:
         code, reason, operation, shapes, tensor, *rest = wire
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
+        pass_on_of_signal_handler(error)
         raise ProtocolViolation(f"expected an encoded error, not {shown(wire)}") from None
     texts = (code, reason, operation, shapes)
     is_valid = all(type(text) is str for text in texts) and type(tensor) in (int, type(None))

@@ -24,7 +24,6 @@ from __future__ import annotations
 import ctypes
 import dis
 import gc
-import signal
 import sys
 import threading
 import weakref
@@ -34,7 +33,9 @@ from functools import partial
 from types import CodeType, FunctionType, TracebackType
 from typing import Any, Final, TypeVar, final
 
-__all__ = ["call_when_freed", "install", "is_of_signal_handler", "repeatable"]
+from burn_remote_protocol.signal_exceptions import RaisedAgain, is_of_signal_handler
+
+__all__ = ["call_when_freed", "install", "repeatable"]
 
 # For each interrupt: a finalizer that always raises would otherwise be called without end.
 MAX_REPEATS: Final = 20
@@ -138,23 +139,6 @@ class _Hook:
         _ = raising[0]
 
 
-def is_of_signal_handler(error: BaseException) -> bool:
-    """Whether a handler of a signal raised an error, or this module raised it again."""
-    if isinstance(error, _Raised):
-        return True
-    codes = set()
-    for number in signal.valid_signals():
-        handler = signal.getsignal(number)
-        for called in (handler, type(handler).__call__):  # a function or method, or an object
-            codes.add(getattr(called, "__code__", None))
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code in codes:
-            return True
-        trace = trace.tb_next
-    return False
-
-
 def _is_at_start(error: BaseException) -> bool:
     """Whether the function that the hook called was interrupted before its first instruction."""
     trace = error.__traceback__
@@ -212,15 +196,11 @@ def _first_offset(code: CodeType) -> int:
     return next(instructions).offset
 
 
-class _Raised:
-    """Marks exceptions that the hook raises. Their constructors need no arguments."""
-
-
 def _raised_without_arguments(error: BaseException) -> type[BaseException]:
     """Return a class that makes errors like ``error`` without being given arguments."""
     kind: Any = type(error)
     arguments = error.args
-    is_marked = isinstance(error, _Raised)
+    is_marked = isinstance(error, RaisedAgain)
     # An ``Exception`` needs the mark, by which the hook knows it in a later finalizer.
     if is_marked or not (arguments or isinstance(error, Exception)):
         return kind  # type: ignore[no-any-return]
@@ -228,4 +208,6 @@ def _raised_without_arguments(error: BaseException) -> type[BaseException]:
     def repeat(self: BaseException) -> None:
         kind.__init__(self, *arguments)
 
-    return type(kind.__name__, (_Raised, kind), {"__init__": repeat, "__module__": kind.__module__})
+    return type(
+        kind.__name__, (RaisedAgain, kind), {"__init__": repeat, "__module__": kind.__module__}
+    )

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from queue import Empty
 from typing import Final, Generic, TypeVar
 
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
+
 __all__ = ["TimedQueue"]
 
 T = TypeVar("T")
@@ -48,10 +50,11 @@ class TimedQueue(Generic[T]):
         try:
             self._items.append(item)
         finally:  # also if a Ctrl-C comes directly after ``append``
-            try:  # noqa: SIM105 ``suppress`` takes longer
+            try:
                 self._has_news.release()
-            except RuntimeError:
-                pass  # an earlier ``put`` released it, and the consumer has not acquired it since
+            except RuntimeError as error:
+                # An earlier ``put`` released it, and the consumer has not acquired it since.
+                pass_on_of_signal_handler(error)
 
     def get(self, timeout_seconds: float | None = None) -> T:
         """Remove and return the first item; wait for one. Raises ``queue.Empty`` at the timeout."""

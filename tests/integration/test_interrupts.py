@@ -6,10 +6,11 @@ import contextlib
 import gc
 import inspect
 import itertools
+import signal
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
@@ -22,6 +23,7 @@ from burn_remote.distributed import Group
 from burn_remote.distributed.gradient_buckets import GradientExchange
 from burn_remote.distributed.server_engines import RingEngine, RingReduction
 from burn_remote.functions.shared_uploads import MIN_BYTES, send_shared
+from burn_remote.functions.tensor_value import _Arriving
 from burn_remote.runner.interface import OwningHandle
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.session_runner import SessionRunner
@@ -38,13 +40,18 @@ from burn_remote.sessions.native.native_response_router import ResponseRouter
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote.sessions.receiver import Receiver
 from burn_remote_protocol import interrupted_finalizers
+from burn_remote_protocol.dialects.bounded_unpacking import unpack_lists
+from burn_remote_protocol.dialects.native import decode_frame
 from burn_remote_protocol.links.websocket.blocking_link import BlockingWebSocket
 from burn_remote_protocol.links.websocket.frame_writer import FrameWriter
+from burn_remote_protocol.links.websocket.socket_streams import PlainStream
 from burn_remote_protocol.session_states import ReplayWindow
 from burn_remote_protocol.timed_queue import TimedQueue
+from burn_remote_server.custom import custom_operation
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.native_outbox import NativeOutbox
+from burn_remote_server.fusion.cpu.block_program import BlockProgram
 from burn_remote_server.hosting.local import LocalLink
 from support.interrupts import InterruptAfterCall, InterruptAt
 from support.servers import RunningServer, server
@@ -737,3 +744,137 @@ def test_two_ctrl_c_in_a_backward_pass_of_several_members_do_not_disturb_the_nex
             assert found[0] == expected[0]
             np.testing.assert_array_equal(found[1], expected[1])
             trainer.zero_grad()
+
+
+SENDING: Any = (
+    BlockingWebSocket._send,
+    BlockingWebSocket._post,
+    PlainStream.write,
+    FrameWriter.send_together,
+    TimedQueue.put,
+)
+GETTING: Any = (
+    BlockingWebSocket.receive,
+    BlockingWebSocket._read,
+    PlainStream.read,
+    Receiver._read_frame,
+    Receiver._read_until,
+    NativeSession._handle,
+    ResponseRouter.take,
+    decode_frame,
+    unpack_lists,
+    Pending._waking.__wrapped__,  # type: ignore[attr-defined]
+    Pending._finish,
+    Pending._call_back,
+    _Arriving.wait,
+    _Arriving.deliver,
+)
+
+
+@pytest.mark.usefixtures("unattended")
+@pytest.mark.parametrize("functions", [SENDING, GETTING], ids=["sending", "receiving"])
+@pytest.mark.parametrize(
+    "error", [TimeoutError, ValueError, RuntimeError], ids=lambda error: error.__name__
+)
+def test_an_exception_of_a_signal_handler_reaches_the_program_and_not_the_session(
+    first_server: RunningServer, error: type[Exception], functions: Any
+) -> None:
+    codes = frozenset(function.__code__ for function in functions)
+    with br.RemoteDevice(first_server.address, automatic_graphs=False) as device:
+        x = br.ones((4,), device=device)
+        device.sync()
+        link = device.session._connection._link
+        place, is_over = 0, False
+        while not is_over:
+            interrupt = InterruptAfterCall(place, codes, error)
+            product = x * place
+            with interrupt.watching():
+                product.read().result(PATIENCE_SECONDS)
+            assert interrupt.has_left == interrupt.has_come, interrupt.place
+            assert product.read().result(PATIENCE_SECONDS).tolist() == [place] * 4, interrupt.place
+            # A frame that was sent in part makes a new connection necessary.
+            if functions is not SENDING:
+                assert device.session._connection._link is link, interrupt.place
+            place, is_over = place + 1, not interrupt.has_come
+        assert place > 5
+        device.close(timeout_seconds=0)  # a longer close waits for a reply that no thread reads
+
+
+@custom_operation("late", inputs={"x": "any"}, shapes=lambda x: x)
+def late(xp: Any, x: Any) -> Any:
+    signal.raise_signal(signal.SIGALRM)
+    return x + 1
+
+
+@pytest.fixture
+def alarm() -> Iterator[list[BaseException]]:
+    """Exceptions that the handler of ``SIGALRM`` has raised."""
+    raised: list[BaseException] = []
+
+    def raise_late(number: int, frame: object) -> None:
+        raised.append(TimeoutError("too late"))
+        raise raised[-1]
+
+    before = signal.signal(signal.SIGALRM, raise_late)
+    yield raised
+    signal.signal(signal.SIGALRM, before)
+
+
+def in_an_operation(x: br.Tensor) -> br.Tensor:
+    return br.custom("late", x, outputs=br.TensorSpec(x.shape, x.dtype))
+
+
+@pytest.mark.parametrize("call", [in_an_operation, br.compile(in_an_operation)])
+def test_an_exception_of_a_signal_handler_in_a_kernel_reaches_the_program(
+    call: Callable[[br.Tensor], br.Tensor], alarm: list[BaseException], monkeypatch: Any
+) -> None:
+    # Whatever the flush thread sends is executed there, where no signal handler runs.
+    monkeypatch.setattr(NativeSession, "flush_waiting", lambda session: None)
+    with br.LocalDevice(custom_operations=[late]) as device:
+        x = br.ones((4,), device=device)
+        handler = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        assert call(x).tolist() == [2] * 4
+        signal.signal(signal.SIGALRM, handler)
+        stopped = call(x)
+        after = x + 3
+        with pytest.raises(TimeoutError, match="too late") as seen:
+            after.numpy()
+        assert [seen.value] == alarm
+        with pytest.raises(br.OperationFailed, match="interrupted"):
+            stopped.numpy()
+        assert after.tolist() == [4] * 4
+
+
+def test_an_exception_of_a_signal_handler_in_a_fused_block_reaches_the_program(
+    alarm: list[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NativeSession, "flush_waiting", lambda session: None)
+    size = 2**18
+    with br.LocalDevice(automatic_graphs=False) as device:
+        x = br.ones((size,), device=device)
+        device.sync()
+        run = BlockProgram.run
+
+        def interrupted(program: Any, *arguments: Any) -> Any:
+            with monkeypatch.context() as patch:
+                patch.setattr(BlockProgram, "_run_blocks", lambda *_: signal.raise_signal(14))
+                patch.setattr(BlockProgram, "_run_kernels", lambda *_: signal.raise_signal(14))
+                return run(program, *arguments)
+
+        def chain() -> br.Tensor:
+            y = x
+            for _ in range(6):
+                y = y * 2 + 1
+            return y
+
+        for _ in range(3):
+            chain().numpy()
+        monkeypatch.setattr(BlockProgram, "run", interrupted)
+        stopped = chain()
+        with pytest.raises(TimeoutError, match="too late"):
+            stopped.numpy()
+        assert len(alarm) == 1
+        monkeypatch.setattr(BlockProgram, "run", run)
+        with pytest.raises(br.OperationFailed, match="interrupted"):
+            stopped.numpy()
+        assert chain()[0].item() == 2**6 + 2**6 - 1

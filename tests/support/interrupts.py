@@ -22,16 +22,24 @@ CHECKING_JUMP = "JUMP_BACKWARD"
 
 
 class InterruptAt:
-    """Raises ``KeyboardInterrupt`` when this thread reaches the n-th line of the given code.
+    """Raises an exception when this thread reaches the n-th line of the given code.
 
     Counts the lines of the functions in ``codes``, except those at which CPython runs no signal
     handler: ``try``, the end of ``with`` blocks (between the last call and that of ``__exit__``),
     and ``return`` of a variable directly after a ``+=`` without a call.
     """
 
-    def __init__(self, line: int, codes: frozenset[CodeType]) -> None:
+    def __init__(
+        self,
+        line: int,
+        codes: frozenset[CodeType],
+        raises: type[BaseException] = KeyboardInterrupt,
+    ) -> None:
         self.lines_left = line
         self.has_come = False
+        # Whether the exception left the watched calls.
+        self.has_left = False
+        self._raises = raises
         self.place = ""
         self._codes = codes
         self._entered: set[tuple[FrameType, int]] = set()
@@ -49,8 +57,8 @@ class InterruptAt:
         sys.settrace(self._trace)
         try:
             yield
-        except KeyboardInterrupt:
-            pass
+        except self._raises:
+            self.has_left = True
         finally:
             sys.settrace(before)
             gc.enable()
@@ -71,7 +79,7 @@ class InterruptAt:
             if self.lines_left < 0:
                 self.has_come = True
                 self.place = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
-                raise KeyboardInterrupt
+                raise self._raises
         return self._count
 
     def _cannot_be_interrupted(self, frame: FrameType) -> bool:
@@ -91,15 +99,20 @@ class InterruptAt:
 
 
 class InterruptAfterCall(InterruptAt):
-    """Raises ``KeyboardInterrupt`` at the n-th place where CPython runs signal handlers.
+    """Raises an exception at the n-th place where CPython runs signal handlers.
 
     These are the starts of functions and loops and, above all, the moment after a call of a
     function in C: a lock may be taken then, and its variable not assigned. CPython runs no handler
     when a function in Python returns.
     """
 
-    def __init__(self, place: int, codes: frozenset[CodeType]) -> None:
-        super().__init__(place, codes)
+    def __init__(
+        self,
+        place: int,
+        codes: frozenset[CodeType],
+        raises: type[BaseException] = KeyboardInterrupt,
+    ) -> None:
+        super().__init__(place, codes, raises)
         # Frames whose present call runs a function in Python.
         self._callers: set[FrameType | None] = set()
 
@@ -118,7 +131,7 @@ class InterruptAfterCall(InterruptAt):
             if self.lines_left < 0:
                 self.has_come = True
                 self.place = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
-                raise KeyboardInterrupt
+                raise self._raises
         return self._count
 
     def _forget_frames(self) -> None:

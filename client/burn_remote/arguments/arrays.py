@@ -14,6 +14,7 @@ from burn_remote.arguments.numbers import Number, bounds_of
 from burn_remote_protocol import dtypes
 from burn_remote_protocol.dtypes import DType, QuantScheme
 from burn_remote_protocol.errors import DTypeMismatch, shown
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_protocol.tensors import TensorData
 
 __all__ = [
@@ -115,6 +116,7 @@ def as_array(value: Any, dtype: DType | None) -> Array:
     try:
         array = np.asarray(value)
     except ValueError as error:
+        pass_on_of_signal_handler(error)
         raise DTypeMismatch(f"cannot make a tensor of these elements: {error}") from error
     if array.dtype == np.object_:
         raise DTypeMismatch(_strange(array))

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 
 from burn_remote_protocol.operations.wire_values import Scalar
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 
 __all__ = [
     "NumberProgram",
@@ -115,6 +116,7 @@ class NumberProgram:
         try:
             return function(*map(untraced, operands))
         except Exception as error:  # an operand's own method may raise anything
+            pass_on_of_signal_handler(error)
             if not self._is_finished:
                 places = tuple([self._place(operand) for operand in operands])
                 failing = partial(_failure, function)
@@ -143,7 +145,8 @@ class NumberProgram:
                     registers.append(result)
                 elif _exact(result) != expected:
                     return None
-        except Exception:  # the recorded function would raise too, or branch before this
+        except Exception as error:  # the recorded function would raise too, or branch before this
+            pass_on_of_signal_handler(error)
             return None
         return registers
 
@@ -187,6 +190,7 @@ def _failure(function: Callable[..., Any], *operands: Any) -> object:
     try:
         function(*operands)
     except Exception as error:  # an operand's own method may raise anything
+        pass_on_of_signal_handler(error)
         return _described(error)
     return None
 

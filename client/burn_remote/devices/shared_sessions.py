@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import Final, Generic, Protocol, TypeVar
 
 from burn_remote_protocol.errors import BurnRemoteError, ConnectionFailed, fresh
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 
 __all__ = ["SharedSessions", "Use"]
 
@@ -117,7 +118,8 @@ class SharedSessions(Generic[S]):
                 failure = use.shared.opening.exception(timeout_seconds)
             except concurrent.futures.CancelledError:
                 continue  # the thread that opened it was interrupted, so open it here
-            except TimeoutError:
+            except TimeoutError as error:
+                pass_on_of_signal_handler(error)
                 raise ConnectionFailed(
                     f"another thread has been opening this device for {timeout_seconds:g} seconds"
                 ) from None

@@ -14,6 +14,7 @@ import numpy as np
 
 from burn_remote.arguments.numbers import whole_number
 from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor_value import TensorValue
@@ -71,4 +72,5 @@ def _shown(tensor: TensorValue) -> tuple[np.ndarray[Any, Any] | None, str]:
     try:
         return tensor.numpy(), ""
     except Exception as error:  # a debugger or a log must be able to show any tensor
+        pass_on_of_signal_handler(error)
         return None, f"{type(error).__name__}: {error}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -21,6 +20,7 @@ from burn_remote_protocol.errors import (
     ShapeMismatch,
     UsageError,
 )
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_protocol.tensors import TensorData
 
 if TYPE_CHECKING:
@@ -371,8 +371,10 @@ class _Arriving:
 
     def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
         """Wait for the data, at most ``timeout_seconds``; see ``Source``."""
-        with contextlib.suppress(BurnRemoteError, MemoryError, TimeoutError):
+        try:
             self._data.result(timeout_seconds)
+        except (BurnRemoteError, MemoryError, TimeoutError) as error:
+            pass_on_of_signal_handler(error)
         # Another thread may have received the data but not yet called ``deliver``.
         if self._data.done() and not pending.done():
             self.deliver(self._data)
@@ -393,6 +395,7 @@ class _Arriving:
         try:
             array.complete(array_from(data.result()))
         except Exception as error:  # also MemoryError: the waiting caller must get it
+            pass_on_of_signal_handler(error)
             # Its traceback refers to this frame, and so to the caller's.
             array.fail(error.with_traceback(None))
         self.array = None

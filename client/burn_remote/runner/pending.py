@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from burn_remote_protocol.errors import BurnRemoteError, fresh
+from burn_remote_protocol.signal_exceptions import is_of_signal_handler, pass_on_of_signal_handler
 
 __all__ = ["Pending", "Source", "completed"]
 
@@ -151,8 +152,10 @@ class Pending(Generic[T]):
                 waker()
             yield
         finally:
-            with contextlib.suppress(ValueError):
+            try:
                 self._wakers.remove(waker)
+            except ValueError as error:
+                pass_on_of_signal_handler(error)
 
     def _finish(self, value: T | None, error: BaseException | None) -> None:
         if not self._outcomes:
@@ -173,7 +176,10 @@ class Pending(Generic[T]):
                 return
             try:
                 callback(self)
-            except Exception:  # the outermost line of the caller's code
+            except Exception as error:  # the outermost line of the caller's code
+                if is_of_signal_handler(error):  # other waiters depend on the other callbacks
+                    self._call_back()
+                    raise
                 _logger.exception("a callback of %r raised", self)
             except BaseException:
                 # Ctrl-C in the main thread: other waiters depend on the remaining callbacks.

@@ -24,6 +24,7 @@ from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.errors import BurnRemoteError, DeviceMismatch, UsageError
 from burn_remote_protocol.ids import new_transfer_id, new_transfer_number
 from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 if TYPE_CHECKING:
@@ -263,7 +264,8 @@ def _has_passed(pending: Pending[None], deadline: float) -> bool:
     """Wait until the deadline; return whether the session has executed everything, or ended."""
     try:
         pending.result(max(0.0, deadline - time.monotonic()))
-    except TimeoutError:
+    except TimeoutError as error:
+        pass_on_of_signal_handler(error)
         return False
     except BurnRemoteError:
         return True

@@ -18,6 +18,7 @@ from burn_remote.runner.pending import Pending
 from burn_remote_protocol import interrupted_finalizers
 from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, SessionLost, UsageError
 from burn_remote_protocol.interrupted_finalizers import call_when_freed
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_protocol.timed_queue import TimedQueue
 
 __all__ = [
@@ -287,7 +288,8 @@ def _close_all() -> None:
         if passed is not None:
             try:
                 passed.result(max(0.0, deadline - time.monotonic()))
-            except (BurnRemoteError, TimeoutError):
+            except (BurnRemoteError, TimeoutError) as error:
+                pass_on_of_signal_handler(error)
                 is_done = False
         with contextlib.suppress(Exception):  # the interpreter is ending; nobody can act on it
             session.close(discards=not is_done)

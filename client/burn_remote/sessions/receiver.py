@@ -7,7 +7,6 @@ the socket, so that pings are answered, failures are noticed, and ``await`` and 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -24,6 +23,7 @@ from burn_remote_protocol.errors import (
     detached,
 )
 from burn_remote_protocol.links.interface import BlockingLink
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 
 __all__ = ["Receiver"]
 
@@ -57,8 +57,10 @@ class _Signal:
         return not self._unset.locked()
 
     def set(self) -> None:
-        with contextlib.suppress(RuntimeError):  # it is set already
+        try:
             self._unset.release()
+        except RuntimeError as error:  # it is set already
+            pass_on_of_signal_handler(error)
 
     def clear(self) -> None:
         self._unset.acquire(blocking=False)

@@ -8,6 +8,7 @@ from types import CodeType, FrameType
 from typing import Final
 
 from burn_remote.runner.operation_graph import CodePosition, Graph
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 
 __all__ = [
     "PACKAGES",
@@ -67,7 +68,8 @@ def _frame_at(depth: int) -> FrameType:
     """
     try:
         return sys._getframe(depth + 1)
-    except ValueError:
+    except ValueError as error:
+        pass_on_of_signal_handler(error)
         return sys._getframe()
 
 

@@ -10,6 +10,7 @@ import msgpack
 
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
 from burn_remote_protocol.frozen_map import FrozenMap
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 
 __all__ = [
     "MAX_LIST_LENGTH",
@@ -100,6 +101,7 @@ def unpack_frozen_in_steps(body: bytes | memoryview) -> Steps[Any]:
             return value
         raise ValueError("an incomplete value")
     except _NOT_MESSAGEPACK as error:
+        pass_on_of_signal_handler(error)
         raise _not_messagepack(error) from None
 
 
@@ -152,8 +154,8 @@ def unpack_lists(body: bytes | memoryview) -> Any:
                 max_map_len=SHORT_LIST_LENGTH,
                 strict_map_key=False,
             )
-        except _NOT_MESSAGEPACK:
-            pass
+        except _NOT_MESSAGEPACK as error:
+            pass_on_of_signal_handler(error)
     return _unpack(body, use_list=True, strict_map_key=False)
 
 
@@ -164,6 +166,7 @@ def _unpack(body: bytes | memoryview, **how: Any) -> Any:
         most = min(MAX_LIST_LENGTH, len(body))
         return msgpack.unpackb(body, max_array_len=most, max_map_len=most, **how)
     except _NOT_MESSAGEPACK as error:
+        pass_on_of_signal_handler(error)
         raise _not_messagepack(error) from None
 
 

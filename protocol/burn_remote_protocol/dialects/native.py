@@ -66,6 +66,7 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.messages import (
     Chunk,
 )
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 
 __all__ = [
     "CHUNK_BYTES",
@@ -272,7 +273,8 @@ def decode_frame(frame: bytes | memoryview) -> Any:
         return decode(*wire)
     except BurnRemoteError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        pass_on_of_signal_handler(error)
         seen = "(contents withheld)" if kind in SECRET_KINDS else shown(wire)
         raise ProtocolViolation(f"malformed body of frame kind {kind}: {seen}") from None
 
@@ -298,7 +300,8 @@ def decode_batch_in_steps(frame: bytes | memoryview) -> Steps[Batch]:
 def _batch(wire: Any) -> Batch:
     try:
         received, tasks = wire
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
+        pass_on_of_signal_handler(error)
         raise ProtocolViolation(f"malformed batch: {shown(wire)}") from None
     if type(wire) is not tuple or type(tasks) is not tuple:
         raise ProtocolViolation(f"a batch holds a list of tasks, not {shown(tasks)}")

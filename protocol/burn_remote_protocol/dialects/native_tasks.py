@@ -68,6 +68,7 @@ from burn_remote_protocol.operations.encoding import (
     encode_tensor_data,
 )
 from burn_remote_protocol.operations.row import Operation
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = [
@@ -347,7 +348,8 @@ def decode_task(wire: Any) -> Task:
         return _DECODE_TASK[array(wire)[0]](*wire[1:])
     except BurnRemoteError:
         raise
-    except (KeyError, TypeError, ValueError, IndexError):
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        pass_on_of_signal_handler(error)
         is_secret_task = type(wire) is tuple and wire[:1] == (_JOIN_GROUP,)
         seen = "(contents withheld)" if is_secret_task else shown(wire)
         raise ProtocolViolation(f"malformed task: {seen}") from None

@@ -23,6 +23,7 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.messages import DefineGraph
 from burn_remote_protocol.operations.row import Operation, Signature
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_server.access.quota import OverheadAccount, Quota, ended_for_memory
 from burn_remote_server.backends.interface import Backend, BackendSession, Run
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
@@ -434,6 +435,7 @@ class Interpreter:
             del error
 
     def _fail(self, plan: Plan, tensors: tuple[int, ...], error: Exception) -> None:
+        pass_on_of_signal_handler(error)  # on a local device; ``fail_interrupted`` is called next
         outputs = tensors[plan.input_count :]
         error = self.backend.explained(error)
         failure = as_failure(error, plan, outputs[0] if outputs else None)

@@ -10,6 +10,7 @@ from sys import getrefcount
 from typing import Any, Final
 
 from burn_remote_protocol.errors import OperationFailed, QuotaExceeded, detached
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.fusion.counts import FusionCounts
@@ -217,6 +218,7 @@ class GraphRunner:
             try:
                 return self._results(call, place, values, cause or failure)
             except Exception as error:
+                pass_on_of_signal_handler(error)
                 explained = self._backend.explained(error)
                 tensor = next(iter(call.outputs), None)
                 failure = as_failure(explained, step.plan, tensor, place)

@@ -32,6 +32,7 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.messages import DefineGraph
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.operations.wire_values import is_scalar_value
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_server.backends.interface import Backend, BackendSession, Run
 from burn_remote_server.fusion.fuser import OverwrittenInputs
 from burn_remote_server.programs.graph_definitions import (
@@ -262,6 +263,7 @@ class GraphPlan:
                 else:
                     self._store(r, target, kernels[k], i)
         except Exception as error:
+            pass_on_of_signal_handler(error)
             index = start + len(instructions) - length_hint(program) - 1
             place = self._places[index]
             failed = StepFailed(place, index, r, None if place in self.blocks else error)
@@ -299,6 +301,7 @@ class GraphPlan:
         try:
             found = self._constants(numbers)
         except Exception as error:  # the steps run one by one, and those with invalid numbers fail
+            pass_on_of_signal_handler(error)
             raise StepFailed(0, 0, self.registers(inputs), None) from error
         self._last_numbers = ()  # an interrupt may stop the writes below halfway
         for register, constant in found:

@@ -16,13 +16,13 @@ from burn_remote_protocol.errors import (
     ShapeMismatch,
     shown,
 )
-from burn_remote_protocol.interrupted_finalizers import is_of_signal_handler
 from burn_remote_protocol.operations.encoding import check_declared
 from burn_remote_protocol.operations.estimates import estimated
 from burn_remote_protocol.operations.families.session import CUSTOM
 from burn_remote_protocol.operations.fields import Role
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.operations.wire_values import TensorUse
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_protocol.tensors import TensorStatus
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import (
@@ -167,8 +167,7 @@ class Plan:
         except BurnRemoteError as error:
             self.error = error
         except Exception as error:  # a bug in the server: fail the operation, not the session
-            if is_of_signal_handler(error):  # on a local device; the plan is made again
-                raise
+            pass_on_of_signal_handler(error)  # on a local device; the plan is made again
             logger.exception("operation not bound", operation=str(signature.row))
             self.error = OperationFailed(f"the server failed: {type(error).__name__}: {error}")
 

@@ -10,11 +10,11 @@ its tasks run as usual.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from burn_remote_protocol.errors import OperationFailed, QuotaExceeded
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import BackendSession, Run
 from burn_remote_server.fusion.counts import FusionCounts
@@ -252,9 +252,11 @@ class StreamFusion:
         outputs = None
         try:
             self._overwritten = tuple([ids[block.inputs[place]] for place in reusable])
-            # Any other exception occurs again in the operation that raises it.
-            with contextlib.suppress(Exception):
+            try:
                 outputs = self._outputs(block, inputs, reusable)
+            except Exception as error:
+                # Any other exception occurs again in the operation that raises it.
+                pass_on_of_signal_handler(error)
         finally:
             kept = (0, 0) if outputs is None else (block.output_bytes, len(outputs))
             self._quota.give_back(block.peak[0] - kept[0], block.peak[1] - kept[1])

@@ -9,6 +9,7 @@ from burn_remote.runner.pending import Pending
 from burn_remote_protocol.dtypes import BOOL, BOOL_U8, BOOL_U32, DType, DTypeUsage
 from burn_remote_protocol.errors import ConnectionFailed
 from burn_remote_protocol.messages import Welcome
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 
 __all__ = ["FRAGMENT_BYTES", "MAX_MESSAGE_BYTES", "facts", "find_bool_store"]
 
@@ -46,7 +47,8 @@ def find_bool_store(
     answers = [ask(store) for store in stores]
     try:
         usages = [answer.result(timeout_seconds) for answer in answers]
-    except TimeoutError:
+    except TimeoutError as error:
+        pass_on_of_signal_handler(error)
         raise ConnectionFailed(
             f"{address} opened a session but does not respond; a Burn 0.21 server stays in this "
             "state once an operation has panicked: restart it"

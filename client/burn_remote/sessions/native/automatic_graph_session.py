@@ -47,6 +47,7 @@ from burn_remote.sessions.native.patterns import (
 from burn_remote.sessions.source_locations import caller_and_depth
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 
 __all__ = ["AutomaticGraphSession"]
 
@@ -164,7 +165,8 @@ class AutomaticGraphSession(NativeSession):
                     if is_same or self._fill(step, inputs):
                         try:
                             frame = _frame(step.depth)
-                        except ValueError:  # there are fewer frames than the last time
+                        except ValueError as error:  # there are fewer frames than the last time
+                            pass_on_of_signal_handler(error)
                             frame = _frame(1)
                         if (
                             frame.f_lasti != step.instruction or frame.f_code is not step.code

@@ -94,6 +94,7 @@ from burn_remote_protocol.operations.extensions import (
 )
 from burn_remote_protocol.operations.row import Operation, Row, Signature
 from burn_remote_protocol.session_states import Handover
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["NativeSession"]
@@ -237,7 +238,8 @@ class NativeSession(StorageRequests):
             # this package.
             try:
                 frame = _frame(2)
-            except ValueError:  # C code calls the operator as a thread's only frame
+            except ValueError as error:  # C code calls the operator as a thread's only frame
+                pass_on_of_signal_handler(error)
                 frame = _frame(0)
             code = frame.f_code
             # Most operations come from the function of the last one.

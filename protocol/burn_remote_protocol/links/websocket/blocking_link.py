@@ -45,6 +45,7 @@ from burn_remote_protocol.links.websocket.socket_streams import (
     WatchResult,
 )
 from burn_remote_protocol.links.websocket.timed_locks import call_holding
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 
 __all__ = ["BlockingWebSocket", "connect"]
 
@@ -162,6 +163,7 @@ class BlockingWebSocket:
         except ConnectionLost:
             raise
         except OSError as error:
+            pass_on_of_signal_handler(error)
             # Frames that the peer sent before it left may still be received.
             self._end = self._end or self._broken(error)
             raise ConnectionLost(self._end) from error
@@ -263,6 +265,7 @@ class BlockingWebSocket:
             if not self._stream.read(received, self._parser.bytes_to_read(), timeout_seconds):
                 return self._ping_if_due() or deadline is None
         except OSError as error:
+            pass_on_of_signal_handler(error)
             raise self._stop(self._broken(error)) from error
         if not received[-1]:
             raise self._stop(f"{self._address} hung up")
@@ -293,6 +296,7 @@ class BlockingWebSocket:
         try:
             self._writer.send_control(frames, timeout_seconds)
         except OSError as error:
+            pass_on_of_signal_handler(error)
             self._end = self._end or self._broken(error)
 
     def _stop(self, reason: str) -> ConnectionLost:

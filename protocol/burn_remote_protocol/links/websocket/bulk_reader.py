@@ -23,6 +23,7 @@ from burn_remote_protocol.links.websocket.frames import (
     OPCODE_BITS,
 )
 from burn_remote_protocol.links.websocket.socket_streams import SocketStream, WatchResult
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 
 __all__ = ["BulkReader"]
 
@@ -135,6 +136,7 @@ class BulkReader:
             try:
                 count = self._stream.read_into(buffer, whole=whole)
             except OSError as error:
+                pass_on_of_signal_handler(error)
                 reason = error.strerror or error
                 raise ConnectionLost(
                     f"the connection to {self._address} broke: {reason}"

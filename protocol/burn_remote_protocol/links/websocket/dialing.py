@@ -22,6 +22,7 @@ from burn_remote_protocol.errors import ConnectionFailed
 from burn_remote_protocol.links.addresses import Address
 from burn_remote_protocol.links.websocket.frame_parser import READ_BYTES
 from burn_remote_protocol.links.websocket.keepalive import enable_tcp_keepalive
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_protocol.timed_queue import TimedQueue
 
 __all__ = ["connection_failure", "dial", "upgrade"]
@@ -59,6 +60,7 @@ def dial(
             context = tls or ssl.create_default_context()
             return context.wrap_socket(sock, server_hostname=address.host)
     except OSError as error:
+        pass_on_of_signal_handler(error)
         raise connection_failure(address, error, timeout_seconds) from error
 
 
@@ -87,6 +89,7 @@ def upgrade(
     except ConnectionFailed:  # which is an OSError
         raise
     except (OSError, InvalidHandshake) as error:
+        pass_on_of_signal_handler(error)
         raise connection_failure(address, error, timeout_seconds) from error
     return protocol, early
 
@@ -206,6 +209,7 @@ def _connect_any(found: list[Any], deadline: float) -> socket.socket:
             return sock
         except OSError as error:
             sock.close()
+            pass_on_of_signal_handler(error)
             failure = error
         except BaseException:
             sock.close()

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
+
 __all__ = ["call_holding"]
 
 
@@ -21,7 +23,7 @@ def call_holding(
     try:
         return lock.acquire(timeout=timeout_seconds) and function(*arguments)
     finally:
-        try:  # noqa: SIM105 ``suppress`` is written in Python: Ctrl-C may come as it begins
+        try:
             lock.release()
-        except RuntimeError:
-            pass  # another thread holds it
+        except RuntimeError as error:  # another thread holds it
+            pass_on_of_signal_handler(error)

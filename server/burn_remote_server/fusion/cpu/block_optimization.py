@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_protocol.tensors import Shape, TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.fusion.cpu.block_program import BlockProgram, Operand
@@ -149,6 +150,7 @@ def gives(operation: StreamOperation, out: TensorSpec) -> bool:
         ones = [np.ones((1,) * len(out.shape), array_dtype(use.spec.dtype)) for use in uses]
         with np.errstate(all="ignore"):
             result = call.function(*ones, *constants)
-    except Exception:  # the single operation will raise this error too, and report it
+    except Exception as error:  # the single operation will raise this error too, and report it
+        pass_on_of_signal_handler(error)
         return False
     return bool(result.dtype == wanted)

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_protocol.tensors import Shape
 from burn_remote_server.fusion.cpu.block_schedules import (
     Instruction,
@@ -198,6 +199,7 @@ class BlockProgram:
             else:
                 self._run_kernels(layout, schedule.steps, arrays, scratch, kernels)
         except Exception as error:  # of any kernel, also MemoryError
+            pass_on_of_signal_handler(error)
             overwritten = tuple(place for place in taken if place >= 0)
             if overwritten:
                 raise OverwrittenInputs(overwritten) from error

@@ -18,6 +18,7 @@ from burn_remote_protocol.errors import (
     shown,
 )
 from burn_remote_protocol.operations.row import Signature
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_protocol.tensors import TensorSpec, checked_shape
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.interface import Run
@@ -51,6 +52,7 @@ def bind_custom(operations: CustomOperations, xp: Any, signature: Signature) -> 
         except Exception:
             raise
         except BaseException as error:  # for example SystemExit: it must not end the server
+            pass_on_of_signal_handler(error)
             if _is_from_the_keyboard(error):
                 raise
             raise RuntimeError(f"{type(error).__name__}: {error}") from error
