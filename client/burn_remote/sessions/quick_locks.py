@@ -11,7 +11,7 @@ __all__ = ["QuickLock"]
 
 
 class QuickLock:
-    """A re-entrant lock that knows whether this thread holds it.
+    """A re-entrant lock; ``is_owned`` tells whether this thread holds it.
 
     ``with lock.held:`` takes two thirds of the time of ``with`` and the lock itself: Python looks
     up ``__enter__`` and ``__exit__`` in the class of an object, and binds them each time. The class
@@ -23,8 +23,9 @@ class QuickLock:
     def __init__(self) -> None:
         self.lock: Final = threading.RLock()
         self.held: Final = _entered_by(self.lock.__enter__, self.lock.__exit__)
+        # Private, but ``threading.Condition`` needs this method of its lock as well. An owner that
+        # this class noted would be wrong after an interrupt between taking the lock and noting.
         owning: Any = self.lock
-        # Whether this thread holds the lock.
         self.is_owned: Final[Callable[[], bool]] = owning._is_owned
 
 

@@ -73,7 +73,7 @@ def policy(outgoing: Outgoing, connection: Any, scheduled: list[object]) -> Flus
 
 
 def add(policy: FlushPolicy, outgoing: Outgoing, made_bytes: int = 0) -> None:
-    with policy.lock:
+    with policy.free_lock():
         outgoing.task(Seed(0))
         policy.added(made_bytes)
 
@@ -127,7 +127,7 @@ def test_an_error_is_raised_by_a_flush_and_not_by_a_scheduled_flush(
     connection.error = ConnectionLost("gone")
     policy.flush_waiting()
     policy.flush()
-    with policy.lock, pytest.raises(ConnectionLost, match="gone"):
+    with policy.free_lock(), pytest.raises(ConnectionLost, match="gone"):
         policy.send_now()
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -400,7 +399,7 @@ class BurnSession:
 
     def abandon_after_fork(self) -> None:
         """Make every use in a forked child raise an error; the parent keeps the sockets."""
-        self._policy.lock = threading.RLock()
+        self._policy.renew_lock()
         self._connection.abandon(
             ClosedDevice(
                 f"the connection to {self._connection.address} belongs to the parent process; "

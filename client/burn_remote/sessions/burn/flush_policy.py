@@ -6,13 +6,13 @@ the server, when a thread waits for a response, and at the latest after a millis
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from typing import Final
+from contextlib import AbstractContextManager
+from typing import Any, Final
 
 from burn_remote.sessions.burn.burn_connection import BurnConnection
 from burn_remote.sessions.burn.outgoing_queue import Outgoing
 from burn_remote.sessions.lifetime import BATCH_TASKS, Flushable, Flusher, flush_or_end, nested_use
+from burn_remote.sessions.quick_locks import QuickLock
 
 __all__ = ["UNSENT_BYTES", "FlushPolicy"]
 
@@ -22,7 +22,7 @@ UNSENT_BYTES: Final = 4 * 1024 * 1024
 
 
 class FlushPolicy:
-    """Sends a session's queue. ``lock`` guards this object, the queue, and the order of tasks."""
+    """Sends a session's queue. One lock guards this object, the queue, and the order of tasks."""
 
     def __init__(
         self,
@@ -31,18 +31,24 @@ class FlushPolicy:
         connection: BurnConnection,
         flusher: Flusher,
     ) -> None:
-        self.lock = threading.RLock()  # re-entrant only to know its owner
+        self.renew_lock()
         self._session: Final = session
         self._flusher: Final = flusher
         self._outgoing: Final = outgoing
         self._connection: Final = connection
         self._undropped_bytes = 0
 
-    def free_lock(self) -> contextlib.AbstractContextManager[object]:
+    def renew_lock(self) -> None:
+        """Replace the lock, which another thread may have held when this process was forked."""
+        lock = QuickLock()
+        self._lock: AbstractContextManager[Any] = lock.held
+        self._is_locked = lock.is_owned
+
+    def free_lock(self) -> AbstractContextManager[Any]:
         """Return the lock. Raises ``UsageError`` if this thread holds it, so was interrupted."""
-        if self.lock._is_owned():  # type: ignore[attr-defined]
+        if self._is_locked():
             raise nested_use(self._connection.address)
-        return self.lock
+        return self._lock
 
     def added(self, made_bytes: int = 0) -> None:
         """Account for a queued task with outputs of ``made_bytes``. The caller holds the lock."""
