@@ -21,6 +21,8 @@ from burn_remote_protocol.links.interface import (
     NORMAL_CLOSURE,
     AsyncLink,
     BlockingLink,
+)
+from burn_remote_protocol.links.transport_interface import (
     Handle,
     Listener,
     Request,

@@ -1,9 +1,8 @@
-"""The interfaces of links and transports.
+"""The interfaces of links.
 
 A link carries *frames*: byte strings that arrive whole, once and in order. ``BlockingLink`` serves
-threads (the client), ``AsyncLink`` an event loop (servers and their peers). A ``Transport`` opens
-links of both kinds and accepts them on a port. ``tests/support`` has the conformance tests that
-every implementation must pass.
+threads (the client), ``AsyncLink`` an event loop (servers and their peers). ``tests/support`` has
+the conformance tests that every implementation must pass.
 
 Errors:
 
@@ -17,14 +16,11 @@ Errors:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from burn_remote_protocol.links.addresses import Address
-
 __all__ = [
+    "CLOSE_TIMEOUT_SECONDS",
     "GOING_AWAY",
     "MAX_MESSAGE_BYTES",
     "MESSAGE_TOO_BIG",
@@ -37,25 +33,21 @@ __all__ = [
     "BulkAsyncLink",
     "BulkLink",
     "BulkSource",
-    "ConnectionGate",
     "FrameSender",
-    "Handle",
-    "KeyedListener",
     "LendingAsyncLink",
     "LentReceiver",
-    "Listener",
     "Memory",
     "Place",
-    "Request",
-    "Respond",
-    "Response",
-    "Transport",
     "short_reason",
 ]
 
 # The default size limit of a received message. A faulty peer can make this end allocate that much.
 # Burn 0.21 sends a tensor as one message, and its server has the same limit.
 MAX_MESSAGE_BYTES: Final = 64 * 2**20
+
+# How long ``close`` waits for the peer's confirmation, so that the last frames sent are not lost. A
+# dead peer delays the end of the program or of the server by this much.
+CLOSE_TIMEOUT_SECONDS: Final = 1.0
 
 # How often a thread that sends checks whether it should go on.
 SEND_SLICE_SECONDS: Final = 0.1
@@ -437,107 +429,5 @@ class BulkAsyncLink(AsyncLink, Protocol):
 
         ``check`` is called about every ``SEND_SLICE_SECONDS`` while the peer accepts nothing; if it
         raises, the sender's call ends with its error.
-        """
-        ...
-
-
-# -- transports -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """The HTTP request of a peer that opens a link.
-
-    ``headers`` are case-insensitive. ``refusal`` is the gate's reason to refuse, or empty.
-    """
-
-    path: str
-    headers: Mapping[str, str]
-    refusal: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """An HTTP response that is sent in place of a link."""
-
-    status: int
-    phrase: str
-    headers: Mapping[str, str]
-    body: bytes
-
-
-# Serves one link until it returns.
-Handle = Callable[[AsyncLink, Request], Awaitable[None]]
-
-# Returns an HTTP response to send instead of opening a link, or ``None`` to open it.
-Respond = Callable[[Request], Response | None]
-
-
-class ConnectionGate(Protocol):
-    """Limits the number of connections that a listener holds, per source address."""
-
-    def enter(self, address: str) -> tuple[bool, str]:
-        """Count a new connection; return whether to keep it, and a reason if it is refused.
-
-        A refused connection that is kept gets the reason in an HTTP response; one that is not kept
-        is closed without a response. The caller calls ``leave`` in any case.
-        """
-        ...
-
-    def leave(self, address: str) -> None:
-        """Count a connection as closed."""
-        ...
-
-    def record_rejection(self, reason: str, now_seconds: float) -> None:
-        """Record that a connection was closed without a response, at a time of the event loop."""
-        ...
-
-
-class Listener(Protocol):
-    """A port that accepts links."""
-
-    @property
-    def port(self) -> int:
-        """The port's number."""
-        ...
-
-    def stop_accepting(self) -> None:
-        """Accept no more connections; those that are open stay open."""
-        ...
-
-
-class KeyedListener(Listener, Protocol):
-    """A listener that peers know by its public key."""
-
-    @property
-    def address(self) -> Address:
-        """The address of the listener, as peers write it."""
-        ...
-
-
-class Transport(Protocol):
-    """A way to carry links: opens them to an address and accepts them on a port.
-
-    ``transport_registry`` documents the options as typed dictionaries.
-    """
-
-    def connect(self, target: Address, **options: Any) -> BlockingLink:
-        """Open a link for threads. Raises ``ConnectionFailed``."""
-        ...
-
-    async def connect_async(self, target: Address, **options: Any) -> AsyncLink:
-        """Open a link for the running event loop. Raises ``ConnectionFailed``."""
-        ...
-
-    def listen(
-        self, host: str, port: int, handle: Handle, **options: Any
-    ) -> AbstractAsyncContextManager[Listener]:
-        """Return a context in which links are accepted and served by ``handle``.
-
-        ``respond`` sees each request first. ``gate`` sees each connection when it is accepted.
-        ``is_urgent`` gets the first bytes of an unencrypted connection and decides whether its
-        request starts before others. ``handshake_timeout_seconds`` bounds the TLS handshake and the
-        HTTP request together. ``key`` and ``relays`` are for transports whose ends have keys.
-        Entering raises ``OSError`` if the port is not available; leaving closes all connections.
         """
         ...

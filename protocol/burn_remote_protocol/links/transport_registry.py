@@ -8,29 +8,30 @@ Everything outside ``links`` opens and accepts connections here, and sees only `
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Final, TypedDict, Unpack, cast
+from typing import Final, Unpack, cast
 
 from burn_remote_protocol.errors import ConnectionFailed
 from burn_remote_protocol.links.addresses import SCHEMES, Address, parse_address
 from burn_remote_protocol.links.interface import (
     AsyncLink,
     BlockingLink,
-    ConnectionGate,
-    Handle,
-    KeyedListener,
-    Listener,
-    Respond,
-    Transport,
 )
 from burn_remote_protocol.links.iroh.transport import IrohTransport
+from burn_remote_protocol.links.transport_interface import (
+    AsyncOptions,
+    BlockingOptions,
+    Handle,
+    KeyedListener,
+    KeyedListenOptions,
+    KeyedTransport,
+    Listener,
+    ListenOptions,
+    Transport,
+)
 from burn_remote_protocol.links.websocket.transport import WebSocketTransport
 
 __all__ = [
-    "AsyncOptions",
-    "BlockingOptions",
-    "ListenOptions",
     "connect",
     "connect_async",
     "listen",
@@ -44,58 +45,6 @@ TRANSPORTS: Final[dict[str, Transport]] = {
     "wss": _WEBSOCKET,
     "iroh": IrohTransport(),
 }
-
-
-class BlockingOptions(TypedDict, total=False):
-    """Options of ``connect``; each transport has its own defaults.
-
-    - ``connect_to``: a numeric address to use instead of resolving the host name; TLS still checks
-      the name.
-    - ``tls``: the context for an encrypted address, instead of the system's default.
-    - ``headers``: HTTP headers to send, for transports that have them.
-    - ``timeout_seconds``: bounds the whole call, name resolution included.
-    - ``close_timeout_seconds``: how long ``close`` waits for the peer to confirm.
-    - ``max_message_bytes``: the largest message to receive.
-    - ``fragment_bytes``: the largest fragment to send, for transports that can split a message.
-    - ``speaks_burn``: the frames are those of Burn 0.22, for transports that distinguish that.
-    """
-
-    connect_to: str | None
-    tls: ssl.SSLContext | None
-    headers: Mapping[str, str]
-    timeout_seconds: float
-    close_timeout_seconds: float
-    max_message_bytes: int
-    fragment_bytes: int | None
-    speaks_burn: bool
-
-
-class AsyncOptions(TypedDict, total=False):
-    """Options of ``connect_async``, as those of ``connect``.
-
-    - ``identity``: the listener whose key the other end sees, for transports that have keys.
-    """
-
-    connect_to: str | None
-    tls: ssl.SSLContext | None
-    headers: Mapping[str, str]
-    timeout_seconds: float
-    max_message_bytes: int
-    speaks_burn: bool
-    identity: KeyedListener | None
-
-
-class ListenOptions(TypedDict, total=False):
-    """Options of ``listen``; see ``Transport.listen``."""
-
-    respond: Respond | None
-    gate: ConnectionGate | None
-    is_urgent: Callable[[bytes], bool]
-    tls: ssl.SSLContext | None
-    handshake_timeout_seconds: float | None
-    max_message_bytes: int
-    key: bytes | None
-    relays: str
 
 
 def register(scheme: str, transport: Transport, *, secure: bool = False) -> None:
@@ -129,13 +78,10 @@ def listen(
 
 
 def listen_with_key(
-    scheme: str, host: str, port: int, handle: Handle, **options: Unpack[ListenOptions]
+    scheme: str, host: str, port: int, handle: Handle, **options: Unpack[KeyedListenOptions]
 ) -> AbstractAsyncContextManager[KeyedListener]:
     """As ``listen``, for a scheme whose listeners have keys."""
-    return cast(
-        "AbstractAsyncContextManager[KeyedListener]",
-        TRANSPORTS[scheme].listen(host, port, handle, **options),
-    )
+    return cast("KeyedTransport", TRANSPORTS[scheme]).listen(host, port, handle, **options)
 
 
 def _target(address: str, route: str, tls: ssl.SSLContext | None) -> Address:

@@ -13,6 +13,8 @@ from typing import Final
 
 from burn_remote_protocol.links.interface import (
     AsyncLink,
+)
+from burn_remote_protocol.links.transport_interface import (
     KeyedListener,
     Listener,
     Request,

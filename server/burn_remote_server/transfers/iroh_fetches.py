@@ -17,7 +17,13 @@ from burn_remote_protocol.dialects.burn_0_22_iroh import (
 )
 from burn_remote_protocol.errors import BurnRemoteError, TransferFailed
 from burn_remote_protocol.links.addresses import Address, named_address
-from burn_remote_protocol.links.interface import AsyncLink, KeyedListener, Memory
+from burn_remote_protocol.links.interface import (
+    AsyncLink,
+    Memory,
+)
+from burn_remote_protocol.links.transport_interface import (
+    KeyedListener,
+)
 from burn_remote_protocol.links.transport_registry import connect_async
 from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData

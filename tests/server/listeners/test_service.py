@@ -19,7 +19,12 @@ from burn_remote_protocol.errors import (
     ConnectionLost,
     SessionLost,
 )
-from burn_remote_protocol.links.interface import AsyncLink, Request
+from burn_remote_protocol.links.interface import (
+    AsyncLink,
+)
+from burn_remote_protocol.links.transport_interface import (
+    Request,
+)
 from burn_remote_protocol.links.transport_registry import connect_async
 from burn_remote_protocol.messages import (
     Closing,

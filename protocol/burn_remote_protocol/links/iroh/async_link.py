@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from typing import Any
 
 from burn_remote_protocol.errors import ConnectionFailed, ProtocolViolation
 from burn_remote_protocol.links.addresses import Address
@@ -28,10 +28,9 @@ from burn_remote_protocol.links.iroh.opening import (
     request,
 )
 from burn_remote_protocol.links.iroh.stream_link import StreamLink
+from burn_remote_protocol.links.transport_interface import CONNECT_TIMEOUT_SECONDS
 
-__all__ = ["CONNECT_TIMEOUT_SECONDS", "OwnEndpointLink", "connect"]
-
-CONNECT_TIMEOUT_SECONDS: Final = 10.0
+__all__ = ["OwnEndpointLink", "connect"]
 
 
 class OwnEndpointLink(StreamLink):
@@ -58,7 +57,7 @@ async def connect(
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     speaks_burn: bool = False,
 ) -> StreamLink:
-    """Open a link; the options are those of ``transport_registry.AsyncOptions``.
+    """Open a link; the options are those of ``AsyncOptions``.
 
     ``identity`` is an ``IrohListener``; by default, the link has an endpoint of its own. Raises
     ``ConnectionFailed``.

@@ -21,15 +21,18 @@ from typing import Any, Final, TypeVar
 
 from burn_remote_protocol.errors import ConnectionFailed, ConnectionLost
 from burn_remote_protocol.links.addresses import Address
-from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, NORMAL_CLOSURE
-from burn_remote_protocol.links.iroh.async_link import CONNECT_TIMEOUT_SECONDS
+from burn_remote_protocol.links.interface import (
+    CLOSE_TIMEOUT_SECONDS,
+    MAX_MESSAGE_BYTES,
+    NORMAL_CLOSURE,
+)
 from burn_remote_protocol.links.iroh.async_link import connect as connect_async
 from burn_remote_protocol.links.iroh.framing import frame_header
 from burn_remote_protocol.links.iroh.stream_link import (
-    CLOSE_TIMEOUT_SECONDS,
     WRITE_QUEUE_BYTES,
     StreamLink,
 )
+from burn_remote_protocol.links.transport_interface import CONNECT_TIMEOUT_SECONDS
 
 __all__ = ["BlockingIrohLink", "LoopThread", "connect"]
 
@@ -123,7 +126,7 @@ def connect(
     fragment_bytes: int | None = None,
     speaks_burn: bool = False,
 ) -> BlockingIrohLink:
-    """Open a link; the options are those of ``transport_registry.BlockingOptions``.
+    """Open a link; the options are those of ``BlockingOptions``.
 
     Raises ``ConnectionFailed``.
     """

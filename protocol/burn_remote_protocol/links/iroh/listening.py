@@ -20,10 +20,6 @@ from burn_remote_protocol.links.interface import (
     MAX_MESSAGE_BYTES,
     NORMAL_CLOSURE,
     POLICY_VIOLATION,
-    ConnectionGate,
-    Handle,
-    Request,
-    Respond,
     short_reason,
 )
 from burn_remote_protocol.links.iroh.endpoints import (
@@ -42,6 +38,12 @@ from burn_remote_protocol.links.iroh.opening import (
     reply,
 )
 from burn_remote_protocol.links.iroh.stream_link import StreamLink
+from burn_remote_protocol.links.transport_interface import (
+    ConnectionGate,
+    Handle,
+    Request,
+    Respond,
+)
 
 __all__ = ["IrohListener", "listen"]
 

@@ -13,8 +13,11 @@ from typing import Any, Final
 import msgpack
 
 from burn_remote_protocol.errors import ProtocolViolation
-from burn_remote_protocol.links.interface import Request, Response
 from burn_remote_protocol.links.iroh.framing import HEADER_BYTES, frame_header
+from burn_remote_protocol.links.transport_interface import (
+    Request,
+    Response,
+)
 
 __all__ = [
     "ACCEPTED",

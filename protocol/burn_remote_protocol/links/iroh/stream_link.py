@@ -27,6 +27,7 @@ from burn_remote_protocol.errors import (
     ProtocolViolation,
 )
 from burn_remote_protocol.links.interface import (
+    CLOSE_TIMEOUT_SECONDS,
     MESSAGE_TOO_BIG,
     NORMAL_CLOSURE,
     POLICY_VIOLATION,
@@ -50,10 +51,7 @@ from burn_remote_protocol.links.receive_limits import (
     ThroughputWatchdog,
 )
 
-__all__ = ["CLOSE_TIMEOUT_SECONDS", "StreamLink"]
-
-# How long ``close`` waits for the peer to have the last frames. A dead peer delays it by this much.
-CLOSE_TIMEOUT_SECONDS: Final = 1.0
+__all__ = ["StreamLink"]
 
 # Bytes of one read. The library clears this much memory before each read, and returns what has
 # arrived, rarely more than 64 KiB. Long messages are read in larger parts.

@@ -18,7 +18,9 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from burn_remote_protocol.links.interface import ConnectionGate
+from burn_remote_protocol.links.transport_interface import (
+    ConnectionGate,
+)
 
 __all__ = ["Accepted", "Acceptor"]
 

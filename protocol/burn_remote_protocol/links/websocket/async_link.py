@@ -14,13 +14,17 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from burn_remote_protocol.errors import ConnectionLost
 from burn_remote_protocol.links.addresses import Address
 from burn_remote_protocol.links.interface import (
+    CLOSE_TIMEOUT_SECONDS,
     MAX_MESSAGE_BYTES,
     NORMAL_CLOSURE,
     Allocate,
     FrameSender,
-    KeyedListener,
     Memory,
     short_reason,
+)
+from burn_remote_protocol.links.transport_interface import (
+    CONNECT_TIMEOUT_SECONDS,
+    KeyedListener,
 )
 from burn_remote_protocol.links.websocket.async_connection import (
     DirectClientConnection,
@@ -33,12 +37,6 @@ from burn_remote_protocol.links.websocket.server_connection import DirectServerC
 from burn_remote_protocol.links.websocket.thread_receiver import ThreadReceiver
 
 __all__ = ["CONNECTION_OPTIONS", "WebSocketLink", "connect"]
-
-CONNECT_TIMEOUT_SECONDS: Final = 10.0
-
-# How long ``close`` waits for the peer's close frame, so that the last frames sent are not lost. A
-# dead peer delays shutdown by this much.
-CLOSE_TIMEOUT_SECONDS: Final = 1.0
 
 # A sender waits while the transport's buffer holds more bytes than this. It is enough to keep the
 # kernel busy while the next chunk is prepared, and it bounds the memory that a slow peer occupies.
@@ -74,7 +72,7 @@ async def connect(
     speaks_burn: bool = False,
     identity: KeyedListener | None = None,
 ) -> WebSocketLink:
-    """Open a link; the options are those of ``transport_registry.AsyncOptions``.
+    """Open a link; the options are those of ``AsyncOptions``.
 
     Raises ``ConnectionFailed`` with one sentence that says what to check.
     """

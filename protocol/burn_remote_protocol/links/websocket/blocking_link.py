@@ -27,12 +27,14 @@ from websockets.exceptions import InvalidState, ProtocolError
 from burn_remote_protocol.errors import ConnectionLost, LimitExceeded, ProtocolViolation
 from burn_remote_protocol.links.addresses import Address
 from burn_remote_protocol.links.interface import (
+    CLOSE_TIMEOUT_SECONDS,
     MAX_MESSAGE_BYTES,
     MESSAGE_TOO_BIG,
     NORMAL_CLOSURE,
     PROTOCOL_ERROR,
     short_reason,
 )
+from burn_remote_protocol.links.transport_interface import CONNECT_TIMEOUT_SECONDS
 from burn_remote_protocol.links.websocket.bulk_reader import BulkReader
 from burn_remote_protocol.links.websocket.dialing import dial, upgrade
 from burn_remote_protocol.links.websocket.frame_parser import READ_BYTES, FrameParser
@@ -49,11 +51,6 @@ from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 
 __all__ = ["BlockingWebSocket", "connect"]
 
-# How long ``connect`` may take: enough for a slow network, short enough to report a wrong address.
-CONNECT_TIMEOUT_SECONDS: Final = 10.0
-# How long ``close`` waits for the peer's close frame, so that the last frames sent are not lost. A
-# dead peer delays the program's exit by this much.
-CLOSE_TIMEOUT_SECONDS: Final = 1.0
 # How long ``close`` waits for other threads to leave this link. It wakes them first, so they leave
 # at once.
 LEAVE_TIMEOUT_SECONDS: Final = 1.0
@@ -72,7 +69,7 @@ def connect(
     fragment_bytes: int | None = None,
     speaks_burn: bool = False,
 ) -> BlockingWebSocket:
-    """Open a link; the options are those of ``transport_registry.BlockingOptions``.
+    """Open a link; the options are those of ``BlockingOptions``.
 
     Burn 0.21 never confirms a close, so its links need no ``close_timeout_seconds``. Raises
     ``ConnectionFailed`` with one sentence that says what to check.

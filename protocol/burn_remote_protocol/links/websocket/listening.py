@@ -19,6 +19,8 @@ from websockets.server import ServerProtocol
 
 from burn_remote_protocol.links.interface import (
     MAX_MESSAGE_BYTES,
+)
+from burn_remote_protocol.links.transport_interface import (
     ConnectionGate,
     Handle,
     Listener,

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from burn_remote_protocol.errors import ProtocolViolation
-from burn_remote_protocol.links.interface import Response
 from burn_remote_protocol.links.iroh.framing import HEADER_BYTES, frame_header
 from burn_remote_protocol.links.iroh.opening import (
     ACCEPTED,
@@ -22,6 +21,9 @@ from burn_remote_protocol.links.iroh.opening import (
     read_request,
     reply,
     request,
+)
+from burn_remote_protocol.links.transport_interface import (
+    Response,
 )
 
 
