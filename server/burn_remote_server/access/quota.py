@@ -188,6 +188,14 @@ class Quota:
         self.bytes = total
         self.tensors = tensors
 
+    def take_reserved(self, size: int, count: int) -> bool:
+        """Count tensors if they fit into what is reserved from the pool; return whether they do."""
+        total, tensors = self.bytes + size, self.tensors + count
+        if total > self._taken or tensors > self._counted_tensors:
+            return False
+        self.bytes, self.tensors = total, tensors
+        return True
+
     def give_back(self, size: int, count: int) -> None:
         """Count tensors as freed."""
         self.bytes = total = self.bytes - size

@@ -31,6 +31,7 @@ from burn_remote_server.fusion.counts import FusionCounts
 from burn_remote_server.fusion.fusing_backend import FusionBackend
 from burn_remote_server.programs.graph_runner import GraphRunner, Stopped
 from burn_remote_server.programs.graphs import GraphPlan
+from burn_remote_server.programs.operation_sequences import OperationSequence
 from burn_remote_server.programs.plans import (
     PLAN_BYTES,
     Plan,
@@ -342,6 +343,93 @@ class Interpreter:
         arrays[output] = result
         for position in plan.last_uses:
             self._forget(task[start + position])
+
+    # One loop with a branch per number of inputs: a call per operation takes a third of its time.
+    def invoke_sequence(  # noqa: C901
+        self, sequence: OperationSequence, numbers: tuple[int, ...], progress: Progress
+    ) -> int:
+        """Run operations and drops like ``invoke`` and ``drop``, in less time in the usual case.
+
+        ``numbers`` has the tensors of the steps. ``progress.place`` becomes the place of each step.
+        Returns the number of steps that were done; ``invoke`` must run the next one.
+
+        The results of all steps count before the first one, and what the steps free counts until
+        the last one. So they must fit into what is reserved already: a larger reservation could
+        take memory from other sessions.
+        """
+        surplus, surplus_count = sequence.output_bytes, sequence.output_count
+        if self._slots or not self.quota.take_reserved(surplus, surplus_count):
+            return 0
+        arrays, allocations, nbytes = self._arrays, self.tensors.allocations, self.backend.nbytes
+        shared, lent = allocations.shared, allocations.lent
+        inputs: Any
+        seen: tuple[Any, ...]
+        failed: tuple[Plan, int, Exception] | None = None
+        done = executed = 0
+        steps = sequence.steps
+        try:
+            for progress.place, plan, expected, count, first, second, output, dying in steps:
+                if self.is_stopped:
+                    break
+                if plan is not None:
+                    try:
+                        # As in ``invoke_simple``.
+                        if count == 2:
+                            one, two = inputs = (arrays[numbers[first]], arrays[numbers[second]])
+                            seen = (one.shape, one.dtype, two.shape, two.dtype)
+                        elif count == 1:
+                            one = arrays[numbers[first]]
+                            inputs, seen = (one,), (one.shape, one.dtype)
+                        else:
+                            inputs = [arrays[tensor] for tensor in numbers[first:output]]
+                            seen = tuple([fact for a in inputs for fact in (a.shape, a.dtype)])
+                    except KeyError:
+                        break
+                    tensor = numbers[output]
+                    if seen != expected or tensor in arrays:
+                        break
+                    try:
+                        result = plan.run(*inputs)
+                        if result.base is not None or getrefcount(result) > HELD_HERE:
+                            result = self._record(result, inputs)
+                    except Exception as error:  # any exception of a kernel
+                        failed = plan, first, error
+                        break
+                    arrays[tensor] = result
+                    surplus -= plan.output_bytes
+                    surplus_count -= 1
+                    executed += 1
+                if dying:
+                    for place in dying:
+                        array = arrays.pop(numbers[place], None)
+                        if array is None:
+                            continue  # without slots, the session has no such tensor
+                        if array.base is not None or id(array) in shared or lent:
+                            allocations.forget(array)
+                        else:
+                            surplus += nbytes(array)
+                            surplus_count += 1
+                    # These variables would keep the memory.
+                    array = inputs = one = two = result = None
+                done += 1
+        finally:
+            self.executed += executed
+            self.quota.give_back(surplus, surplus_count)
+        if failed is not None:
+            plan, first, reason = failed
+            self._fail_or_repeat(plan, numbers[first : first + plan.task_length - 1], reason)
+            done += 1
+        return done
+
+    def _fail_or_repeat(self, plan: Plan, tensors: tuple[int, ...], error: Exception) -> None:
+        """Fail an operation of a sequence, or run it again if it ran out of memory."""
+        if isinstance(error, MemoryError):
+            error.__traceback__ = None  # its frames refer to the inputs
+            self.backend.memory_cleanup()
+            self.invoke(plan, tensors)
+        else:
+            self.executed += 1
+            self._fail(plan, tensors, error)
 
     def _reusing(
         self, plan: Plan, tensors: tuple[int, ...], inputs: list[Any], dying: Sequence[int]

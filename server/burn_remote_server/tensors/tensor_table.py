@@ -48,12 +48,12 @@ class TensorTable:
         self._session: Final = session
         self._quota: Final = quota
         self._reply_quota: Final = quota if reply_quota is None else reply_quota
-        self._allocations: Final = Allocations(quota, backend.root, backend.nbytes)
-        self._shared: Final = self._allocations.shared  # both are checked for every drop
-        self._lent: Final = self._allocations.lent
+        self.allocations: Final = Allocations(quota, backend.root, backend.nbytes)
+        self._shared: Final = self.allocations.shared  # both are checked for every drop
+        self._lent: Final = self.allocations.lent
         # record(result, inputs): records a result that may share memory with inputs; its bytes are
         # already counted. Returns the array to store, which may be a copy.
-        self.record: Final = self._allocations.add
+        self.record: Final = self.allocations.add
         self._fetches: Final = Fetches(quota, max_fetches, self._reply_quota)
         self._failures: Final = Failures(self._reply_quota)
         # Ready arrays have their own dictionary, so the usual case is one lookup that returns an
@@ -112,7 +112,7 @@ class TensorTable:
         """
         self.forget(tensor)
         self._quota.take(self._backend.nbytes(array), 1)
-        self.arrays[tensor] = self._allocations.add(array)
+        self.arrays[tensor] = self.allocations.add(array)
 
     def alias(self, tensor: int, source: int) -> None:
         """Store the array of a tensor under a second id, waiting for it if it is being fetched.
@@ -122,7 +122,7 @@ class TensorTable:
         """
         array = self.array(source)
         self._quota.take(self._backend.nbytes(array), 1)
-        recorded = self._allocations.add(array, [array])
+        recorded = self.allocations.add(array, [array])
         self.forget(tensor)
         self.arrays[tensor] = recorded
 
@@ -148,7 +148,7 @@ class TensorTable:
 
     def expose(self, tensor: int, exposed: object) -> None:
         """Count a tensor's memory until ``exposed``, which references it, is freed."""
-        self._allocations.lend(self.arrays[tensor], exposed)
+        self.allocations.lend(self.arrays[tensor], exposed)
 
     def hold_reply(self, tensor: int, elements: memoryview) -> None:
         """Count elements that wait to be sent, until nothing references them.
@@ -158,8 +158,8 @@ class TensorTable:
         owner = elements.obj
         if self._backend.reads_in_place and tensor in self.arrays:
             array = self.arrays[tensor]
-            if self._allocations.shares(array, owner):
-                self._allocations.lend(array, owner)
+            if self.allocations.shares(array, owner):
+                self.allocations.lend(array, owner)
                 return
         hold_while_alive(self._reply_quota, owner, elements.nbytes)
 
@@ -276,7 +276,7 @@ class TensorTable:
                 if array is None:
                     self._forget_slot(tensor)
                 elif shared or lent:
-                    self._allocations.forget(array)
+                    self.allocations.forget(array)
                 else:
                     size += nbytes(array)
                     count += 1
@@ -293,7 +293,7 @@ class TensorTable:
         array = self.arrays.pop(tensor, None)
         if array is not None:
             if self._shared or self._lent:
-                self._allocations.forget(array)
+                self.allocations.forget(array)
             else:
                 self._quota.give_back(self._backend.nbytes(array), 1)
         else:

@@ -34,6 +34,22 @@ def test_returned_bytes_can_be_taken_again() -> None:
     quota.take(100, 1)
 
 
+def test_only_what_is_reserved_from_the_pool_is_taken_without_the_pool() -> None:
+    pool = Pool(4096 * 100)  # shares of 100 bytes
+    quota = Quota(4096 * 100, 3, pool=pool)
+    assert not quota.take_reserved(1, 1)
+
+    quota.take(10, 1)
+    taken = pool.taken
+
+    assert taken == 110
+    assert quota.take_reserved(100, 1)
+    assert not quota.take_reserved(1, 1)
+    assert quota.take_reserved(0, 1)
+    assert not quota.take_reserved(0, 1)  # the fourth tensor
+    assert (quota.bytes, quota.tensors, pool.taken) == (110, 3, taken)
+
+
 def test_a_tensor_over_the_limit_for_each_tensor_is_refused_by_name() -> None:
     quota = Quota(100, 2, max_tensor_bytes=50)
     assert quota.refusal([50, 50]) is None

@@ -416,7 +416,7 @@ def test_ctrl_c_after_the_lock_was_taken_does_not_leave_it_taken(
     table, quota = table_of(10_000)
     put(table, quota, 1, np.zeros(SIZE))
     holder = Holder(table.arrays[1])
-    accounts = table._allocations
+    accounts = table.allocations
     accounts.lend(table.arrays[1], holder)
     interrupted = InterruptedLock()
     monkeypatch.setattr(accounts, "_lock", interrupted)

@@ -10,12 +10,20 @@ messages.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.dialects.burn_0_22_recognition import FrameLayout, KnownFrame, Part
 from burn_remote_protocol.messages import Read
 from burn_remote_server.execution.costs import READ_COST, TASK_COST
 from burn_remote_server.execution.interpreter import Interpreter
+from burn_remote_server.programs.operation_sequences import (
+    OperationSequence,
+    SequenceStep,
+    drop_step,
+    operation_step,
+    takes,
+)
 from burn_remote_server.programs.plans import Plan
 
 __all__ = ["FrameProgram", "FramePrograms", "Make", "Step"]
@@ -48,11 +56,14 @@ class Step(NamedTuple):
 class FrameProgram(NamedTuple):
     """The steps of a frame, each with its place, and an estimate of their cost.
 
+    ``parts`` has the same steps: each is a sequence and the number of its steps, or no sequence
+    and the number of steps that run one by one.
     ``opens_windows``: an operation may be fused with operations after it, so the messages must run
     one by one. ``joins_windows``: an operation may be fused with operations of earlier frames.
     """
 
     steps: tuple[tuple[int, Step], ...]
+    parts: tuple[tuple[OperationSequence | None, int], ...]
     cost: int
     opens_windows: bool
     joins_windows: bool
@@ -84,7 +95,7 @@ class FramePrograms:
         return found
 
     def _made(self, frame: KnownFrame) -> FrameProgram | None:
-        steps = []
+        steps: list[tuple[int, Step]] = []
         cost = 0
         opens_windows = joins_windows = False
         for place, part in enumerate(frame.layout.parts):
@@ -103,9 +114,29 @@ class FramePrograms:
                 joins_windows = joins_windows or plan.joins_windows
                 cost += plan.cost
                 steps.append((place, _operation(plan, part)))
-        return FrameProgram(tuple(steps), cost, opens_windows, joins_windows)
+        return FrameProgram(tuple(steps), _parts(steps), cost, opens_windows, joins_windows)
 
 
 def _operation(plan: Plan, part: Part) -> Step:
     is_simple = plan.seen is not None and not plan.is_large
     return Step(plan, is_simple, None, part.start, part.stop)
+
+
+def _parts(steps: list[tuple[int, Step]]) -> tuple[tuple[OperationSequence | None, int], ...]:
+    parts: list[tuple[OperationSequence | None, int]] = []
+    for is_sequence, group in groupby(map(_sequence_step, steps), lambda step: step is not None):
+        found = [*group]
+        # For a single step, a sequence takes longer.
+        sequence = [step for step in found if step is not None] if len(found) > 1 else []
+        parts.append(
+            (OperationSequence.of(sequence) if is_sequence and sequence else None, len(found))
+        )
+    return tuple(parts)
+
+
+def _sequence_step(numbered: tuple[int, Step]) -> SequenceStep | None:
+    """Return a step for a sequence; ``None`` if it must run alone."""
+    place, step = numbered
+    if step.plan is not None:
+        return operation_step(place, step.plan, step.start) if takes(step.plan) else None
+    return drop_step(place, step.start, step.stop) if step.make is None else None

@@ -22,12 +22,18 @@ from burn_remote_server.dialects.burn_0_21.task_runner import TaskRunner
 from burn_remote_server.dialects.burn_0_22.local_groups import SessionCollectives
 from burn_remote_server.dialects.burn_0_22.local_transfers import LocalClient
 from burn_remote_server.dialects.burn_0_22.outbox import LOCAL, Burn22Outbox
-from burn_remote_server.dialects.burn_0_22.repeated_frames import FrameProgram, FramePrograms, Make
+from burn_remote_server.dialects.burn_0_22.repeated_frames import (
+    FrameProgram,
+    FramePrograms,
+    Make,
+    Step,
+)
 from burn_remote_server.execution.costs import TASK_COST
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.registered_graphs import RegisteredGraphs
 from burn_remote_server.programs.graph_runner import Stopped
+from burn_remote_server.programs.operation_sequences import OperationSequence
 
 __all__ = ["Burn22Runner"]
 
@@ -66,15 +72,18 @@ class Burn22Runner(TaskRunner):
 
     def run(self, tasks: Sequence[Any]) -> None:
         """Execute tasks in order; execute a ``KnownFrame`` by its program, if it has one."""
-        if len(tasks) == 1 and type(tasks[0]) is KnownFrame and self.failure is None:
-            # The usual case of a program that waits for replies, in less time.
-            (frame,) = tasks
+        done = 0
+        for frame in tasks:
+            if type(frame) is not KnownFrame or self.failure is not None:
+                break
             program = self._programs.program(frame)
-            if program is not None and not program.opens_windows:
-                self._engine.tasks = frame
-                self._run_program(frame, program)
-                return
-        super().run(self._divided(tasks))
+            if program is None or program.opens_windows:
+                break
+            self._engine.tasks = frame
+            self._run_program(frame, program)
+            done += 1
+        if done < len(tasks):
+            super().run(self._divided(tasks[done:]))
 
     def handle(self, task: Any) -> None:
         """Execute a task other than an operation."""
@@ -148,10 +157,31 @@ class Burn22Runner(TaskRunner):
             engine.tasks, engine.place = outer
 
     def _run_program(self, frame: KnownFrame, program: FrameProgram) -> None:
+        steps = program.steps
+        at = 0
+        for sequence, count in program.parts:
+            done = 0
+            if sequence is not None and self.failure is None:
+                done = self._run_sequence(frame, sequence)
+            if done < count:
+                self._run_steps(frame, steps[at + done : at + count])
+            at += count
+
+    def _run_sequence(self, frame: KnownFrame, sequence: OperationSequence) -> int:
+        """Run the first steps of a sequence; return their number."""
+        engine = self._engine
+        try:
+            return self._interpreter.invoke_sequence(sequence, frame.numbers, engine)
+        except Exception as error:
+            self._give_up(frame[engine.place], error)
+            places = [step[0] for step in sequence.steps]
+            return places.index(engine.place) + 1
+
+    def _run_steps(self, frame: KnownFrame, steps: Sequence[tuple[int, Step]]) -> None:
         engine, interpreter = self._engine, self._interpreter
         invoke, invoke_simple = interpreter.invoke, interpreter.invoke_simple
         numbers = frame.numbers
-        for engine.place, (plan, is_simple, make, start, stop) in program.steps:
+        for engine.place, (plan, is_simple, make, start, stop) in steps:
             if engine.is_stopped:
                 return
             tensors = numbers[start:stop]

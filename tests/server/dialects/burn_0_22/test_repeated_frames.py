@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import msgpack
@@ -11,11 +12,12 @@ import pytest
 
 from burn_remote_protocol.dialects.burn_0_22 import decode_messages
 from burn_remote_protocol.dialects.burn_0_22_recognition import KnownFrame, MessageRecognizer
-from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.dtypes import F32, I32
 from burn_remote_protocol.errors import OperationFailed, ProtocolViolation
 from burn_remote_protocol.messages import Fetch, ReplyValue, Upload
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData
+from burn_remote_server.access.quota import Pool, Quota
 from burn_remote_server.backends import open_backends
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.dialects.burn_0_21.task_runner import Unreadable
@@ -58,10 +60,15 @@ class Answers:
 class Running:
     """A runner and the recognizer of its repeated frames."""
 
-    def __init__(self, backend: Backend | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend | None = None,
+        settings: Settings | None = None,
+        pool: Pool | None = None,
+    ) -> None:
         self.answers = Answers()
         backend = backend or open_backends("numpy", 1)[0]
-        self.interpreter = new_interpreter(backend, Settings(), self.answers)
+        self.interpreter = new_interpreter(backend, settings or Settings(), self.answers, pool)
         self.engine = Engine(self.interpreter, Transfers(), self.answers, transfer_domain="burn")
         self.runner = Burn22Runner(
             self.engine,
@@ -72,6 +79,21 @@ class Running:
         )
         self.recognizer = MessageRecognizer()
         self.undivided = 0
+
+    @property
+    def state(self) -> list[Any]:
+        """Everything that a client or another session can notice."""
+        tensors, quota = self.interpreter.tensors, self.interpreter.quota
+        return [
+            self.answers.values,
+            self.answers.failed_tensors,
+            {number: array.tolist() for number, array in tensors.arrays.items()},
+            {number: str(slot) for number, slot in tensors.slots.items()},
+            (quota.tensors, quota.bytes, quota.held),
+            sorted(each[1:] for each in tensors.allocations.shared.values()),
+            self.interpreter.executed,
+            str(self.runner.failure),
+        ]
 
     def upload(self, tensor: int, *values: float) -> None:
         data = np.asarray(values, np.float32).tobytes()
@@ -115,6 +137,22 @@ def registered(operation: Any) -> Any:
 def added(first: int, second: int, out: int, status: str = "ReadOnly", size: int = 2) -> Any:
     uses = [tensor(first, size=size), tensor(second, status, size), tensor(out, "NotInit", size)]
     return registered({"NumericFloat": ["F32", {"Add": uses}]})
+
+
+def reshaped(number: int, out: int, size: int = 2) -> Any:
+    """Return an operation whose result shares the memory of its input."""
+    wide = [[out], [[1, size]], "NotInit", "F32"]
+    return registered({"BaseFloat": {"Reshape": [tensor(number, size=size), wide]}})
+
+
+def wide_dropped(number: int, size: int = 2) -> Any:
+    return registered({"Drop": [[number], [[1, size]], "ReadWrite", "F32"]})
+
+
+def selected(source: int, indices: int, out: int) -> Any:
+    """Return an operation that fails if an index is too large."""
+    uses = [tensor(source), 0, [[indices], [[1]], "ReadOnly", "I32"], tensor(out, "NotInit", 1)]
+    return registered({"BaseFloat": {"Select": uses}})
 
 
 def dropped(number: int, size: int = 2) -> Any:
@@ -167,6 +205,167 @@ def test_a_repeated_program_gives_the_replies_of_its_messages(running: Running) 
     assert running.interpreter.quota.tensors == one_by_one.interpreter.quota.tensors
     assert running.interpreter.quota.bytes == one_by_one.interpreter.quota.bytes
     assert running.interpreter.executed == one_by_one.interpreter.executed
+
+
+def drawn_step(random: Random) -> list[tuple[Any, ...]]:
+    """Return the messages of a step as a function and its arguments; ids from 100 on are new."""
+    step: list[tuple[Any, ...]] = []
+    made = [1]
+    wide = []
+    for out in range(100, 100 + random.randrange(4, 20)):
+        match random.randrange(10):
+            case 0:
+                step.append((reshaped, random.choice(made), out))
+                wide.append(out)
+                continue
+            case 1:
+                step.append((selected, random.choice(made), random.choice([3, 4]), out))
+                step.append((dropped, out, 1))
+                continue
+            case 2 if len(made) > 1:
+                step.append((dropped, made.pop(random.randrange(1, len(made)))))
+                continue
+            case 3:
+                step.append((read, out, random.choice(made)))
+                continue
+            case 4:  # an unknown tensor, one of another shape, or an id in use
+                step.append((added, 1, random.choice([99, 2]), random.choice([out, 1])))
+                step.append((dropped, out))
+                continue
+        status = random.choice(["ReadOnly", "ReadWrite"])
+        second = made.pop() if status == "ReadWrite" and len(made) > 1 else 1
+        step.append(
+            (added, random.choice(made), second, out, "ReadOnly" if second == 1 else status)
+        )
+        made.append(out)
+    step += [(wide_dropped, out) for out in wide] + [(dropped, out) for out in made[1:]]
+    step.append((read, 98, 1))
+    return step
+
+
+def shifted(step: list[tuple[Any, ...]], by: int) -> list[Any]:
+    """Return the messages of a repetition, with new ids in place of those from 98 on."""
+    return [
+        message(*[each + by if type(each) is int and each >= 98 else each for each in arguments])
+        for message, *arguments in step
+    ]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_repeated_program_gives_the_results_and_failures_of_its_messages(seed: int) -> None:
+    random = Random(seed)
+    step = drawn_step(random)
+    messages = [each for k in range(24) for each in shifted(step, 100 + 50 * k)]
+    program = [msgpack.packb(messages[place : place + 4]) for place in range(0, len(messages), 4)]
+    # With small shares of a small pool, some frames run one by one.
+    small = Settings(max_session_bytes=random.choice([40, 90, 2**30]))
+    both = [Running(settings=small, pool=Pool(4096 * random.choice([3, 40, 2**20]))) for _ in "ab"]
+    for running, undivided in zip(both, [True, False], strict=True):
+        running.upload(1, 1.5, 2.5)
+        running.upload(2, 1, 2, 3)
+        for number, index in ((3, 1), (4, 9)):
+            data = TensorData(np.asarray([index], np.int32).tobytes(), (1,), I32)
+            running.runner.run([Upload(number, data)])
+        running.run(program, undivided=undivided)
+
+    sequences, one_by_one = both
+    assert sequences.undivided
+    assert sequences.state == one_by_one.state
+    for running in both:
+        running.engine.close()
+        assert running.interpreter.quota.total_bytes == 0
+
+
+def test_a_kernel_that_runs_out_of_memory_within_a_sequence_is_tried_again(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = running.frame(added(1, 1, 2), added(1, 2, 3), read(0, 3), dropped(2), dropped(3))
+    for _ in range(2):
+        running.runner.run([frame])
+    (plan,) = {id(plan): plan for plan in running.interpreter._plans.values()}.values()
+    left = [MemoryError()]
+    add = plan.run
+
+    def rarely(*inputs: Any) -> Any:
+        if left:
+            raise left.pop()
+        return add(*inputs)
+
+    monkeypatch.setattr(plan, "run", rarely)
+    running.answers.values.clear()
+    before = running.state[4]
+    running.runner.run([frame])
+
+    assert running.answers.values == {0: [4.5, 7.5]}
+    assert running.answers.failed_tensors == []
+    assert not left
+    assert running.state[4] == before
+
+
+def test_a_sequence_takes_no_more_memory_from_other_sessions_than_its_messages() -> None:
+    pool = Pool(4096 * 1000)  # a session reserves shares of 1000 bytes
+    running = Running(pool=pool)
+    running.upload(1, *range(100))
+    steps = [added(1, 1, out, size=100) for out in (2, 3, 4)]
+    drops = [dropped(out, 100) for out in (2, 3, 4)]
+    frame = running.frame(steps[0], drops[0], steps[1], drops[1], steps[2], drops[2])
+    running.runner.run([frame])
+    taken: list[int] = []
+
+    def reclaim(size: int) -> bool:
+        taken.append(size)
+        return False
+
+    pool.reclaim = reclaim
+    other = Quota(pool.max_bytes, 10, pool=pool)
+    other.take(pool.max_bytes - pool.taken - 1000, 1)
+    for _ in range(3):
+        running.runner.run([frame])
+
+    assert running.answers.failed_tensors == []
+    assert taken == []
+
+
+def test_an_end_of_the_session_within_a_sequence_skips_the_rest_of_it(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = running.frame(added(1, 1, 2), added(1, 2, 3), added(1, 3, 4), read(0, 4))
+    drops = running.frame(dropped(2), dropped(3), dropped(4))
+    for _ in range(2):
+        running.runner.run([frame])
+        running.runner.run([drops])
+    (plan,) = {id(plan): plan for plan in running.interpreter._plans.values()}.values()
+    add = plan.run
+
+    def ending(*inputs: Any) -> Any:
+        running.engine.stop()
+        return add(*inputs)
+
+    monkeypatch.setattr(plan, "run", ending)
+    running.answers.values.clear()
+    executed = running.interpreter.executed
+    running.runner.run([frame])
+
+    assert {*running.interpreter.tensors.arrays} == {1, 2}
+    assert running.state[4] == (2, 16, 0)
+    assert running.interpreter.executed == executed + 1
+    assert running.answers.values == {}
+
+
+def test_a_session_that_too_many_failures_end_within_a_sequence_answers_its_requests() -> None:
+    running = Running(settings=Settings(max_session_tensors=2))
+    running.upload(1, 1.5, 2.5)
+    data = TensorData(np.asarray([9], np.int32).tobytes(), (1,), I32)
+    running.runner.run([Upload(4, data)])
+    frame = running.frame(selected(1, 4, 5), selected(1, 4, 6), selected(1, 4, 7), read(0, 5))
+    drops = running.frame(*[dropped(number, 1) for number in (5, 6, 7)])
+    running.runner.run([running.frame(selected(1, 4, 5), dropped(5, 1))])
+    running.runner.run([frame])
+
+    assert "2 are allowed" in running.answers.values[0]
+    assert running.runner.failure is not None
+    running.runner.run([drops])
+    assert len(running.interpreter.tensors) == 0
 
 
 def test_operations_that_fusers_take_are_fused_across_frames() -> None:
