@@ -7,19 +7,20 @@ ids of their tensors. It has no functions or compiled kernels; these are bound a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgpack
 
 from burn_remote_protocol.dialects.bounded_unpacking import unpack_frozen
+from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.operations.encoding import decode_operation, encode_operation
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.tensors import Shape
-from burn_remote_server.backends.interface import BackendSession
-from burn_remote_server.fusion.fuser import OptimizationState, StreamOperation
+from burn_remote_server.backends.interface import Backend, BackendSession
+from burn_remote_server.fusion.fuser import Optimization, OptimizationState, StreamOperation
 
-__all__ = ["operations_of", "state_of"]
+__all__ = ["operations_of", "restored", "state_of"]
 
 
 def state_of(name: str, shape: Shape, operations: Sequence[StreamOperation]) -> OptimizationState:
@@ -38,6 +39,25 @@ def state_of(name: str, shape: Shape, operations: Sequence[StreamOperation]) -> 
             for each in operations
         ],
     }
+
+
+def restored(
+    state: OptimizationState,
+    kinds: Mapping[str, Callable[..., Optimization]],
+    device: Backend,
+    compiler: Any,
+) -> Optimization:
+    """Build the optimization of a state; ``kinds`` are those of a runtime, by name.
+
+    Raises ``UsageError`` for a name that is not among them, and what ``operations_of`` raises.
+    """
+    kind = kinds.get(state["name"])
+    if kind is None:
+        raise UsageError(
+            f"unknown optimization {state['name']!r}; this runtime has {', '.join(kinds)}"
+        )
+    operations = operations_of(state, device.open_session())
+    return kind(tuple(state["shape"]), operations, compiler)
 
 
 def operations_of(state: OptimizationState, session: BackendSession) -> list[StreamOperation]:

@@ -8,7 +8,6 @@ from typing import Any, Final
 import numpy as np
 
 from burn_remote_protocol.dtypes import DType
-from burn_remote_protocol.errors import UsageError
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.array.kernels.casting import conversion
 from burn_remote_server.backends.interface import Backend
@@ -26,7 +25,7 @@ from burn_remote_server.fusion.cpu.loop_fuser import LoopFuser, LoopOptimization
 from burn_remote_server.fusion.cpu.reduce_fuser import ReduceFuser, ReduceOptimization
 from burn_remote_server.fusion.fuser import OperationFuser, Optimization, OptimizationState
 from burn_remote_server.fusion.fusing_backend import FusionRuntime
-from burn_remote_server.fusion.optimization_state import operations_of
+from burn_remote_server.fusion.optimization_state import restored
 
 __all__ = ["NumpyFusionRuntime"]
 
@@ -64,12 +63,7 @@ class NumpyFusionRuntime(FusionRuntime):
         return (*self.fusers(device), LoopFuser(self.compiler), ExponentialFuser(self.compiler))
 
     def from_state(self, device: Backend, state: OptimizationState) -> Optimization:
-        kind = _OPTIMIZATIONS.get(state["name"])
-        if kind is None:
-            known = ", ".join(_OPTIMIZATIONS)
-            raise UsageError(f"unknown optimization {state['name']!r}; this runtime has {known}")
-        operations = operations_of(state, device.open_session())
-        return kind(tuple(state["shape"]), operations, self.compiler)
+        return restored(state, _OPTIMIZATIONS, device, self.compiler)
 
     def cast_float(self, array: Any, dtype: DType) -> Any:
         return conversion(np, array.dtype, array_dtype(dtype))(array)

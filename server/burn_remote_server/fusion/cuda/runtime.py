@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Final
 import cupy
 
 from burn_remote_protocol.dtypes import DType
-from burn_remote_protocol.errors import UsageError
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.array.kernels.casting import conversion
 from burn_remote_server.backends.interface import Backend
@@ -22,7 +21,7 @@ from burn_remote_server.fusion.cuda.optimization import CudaOptimization
 from burn_remote_server.fusion.cuda.row_fuser import CudaRowFuser, CudaRowOptimization
 from burn_remote_server.fusion.fuser import OperationFuser, Optimization, OptimizationState
 from burn_remote_server.fusion.fusing_backend import FusionRuntime
-from burn_remote_server.fusion.optimization_state import operations_of
+from burn_remote_server.fusion.optimization_state import restored
 
 __all__ = ["CupyFusionRuntime"]
 
@@ -50,12 +49,7 @@ class CupyFusionRuntime(FusionRuntime):
         return CudaElementwiseFuser(compiler), CudaRowFuser(compiler), CudaColumnFuser(compiler)
 
     def from_state(self, device: Backend, state: OptimizationState) -> Optimization:
-        found = _OPTIMIZATIONS.get(state["name"])
-        if found is None:
-            known = ", ".join(_OPTIMIZATIONS)
-            raise UsageError(f"unknown optimization {state['name']!r}; this runtime has {known}")
-        operations = operations_of(state, device.open_session())
-        return found(tuple(state["shape"]), operations, self.compiler)
+        return restored(state, _OPTIMIZATIONS, device, self.compiler)
 
     def cast_float(self, array: Any, dtype: DType) -> Any:
         return conversion(cupy, array.dtype, array_dtype(dtype))(array)
