@@ -25,7 +25,7 @@ from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.telemetry.counters import Counters
-from burn_remote_server.transfers.throughput_watchdog import watch_throughput
+from burn_remote_server.transfers.throughput_watchdog import receive_watched
 
 __all__ = ["MESSAGE_OVERHEAD_BYTES", "BurnPeers", "Decoding", "is_expected"]
 
@@ -136,7 +136,7 @@ class BurnPeers:
             link = await self._dial(address, "/data", max_message_bytes, peer_link.party)
         try:
             await link.send(encode_data_request(transfer))
-            frame = await self._receive(link, max_message_bytes)
+            frame = await receive_watched(link, self._stall_seconds, max_message_bytes)
             if self._decoding is not None and len(frame) > LONG_MESSAGE_BYTES:
                 data = await self._decoding.run(decode_data_in_steps(frame))
             else:
@@ -147,32 +147,6 @@ class BurnPeers:
         self._counters.peer_received_bytes += len(frame)
         peer_link.link = link
         return data
-
-    async def _receive(self, link: AsyncLink, max_message_bytes: int) -> bytes:
-        """Receive one message; fail if the peer is silent, too slow, or sends too much.
-
-        A fetch takes at most ``2 * max_message_bytes / MIN_BYTES_PER_SECOND`` plus three stall
-        times.
-        """
-        first = link.received_bytes
-        receiving = asyncio.ensure_future(link.receive())
-        # Received bytes include pings and fragment headers, which the message limit does not.
-        allowed = first + 2 * max_message_bytes
-        try:
-            await watch_throughput(
-                receiving,
-                link.peer,
-                self._stall_seconds,
-                has_begun=lambda: link.received_bytes > first,
-                arrived=lambda: link.received_bytes,
-                allowed=lambda: allowed,
-            )
-            return receiving.result()
-        finally:
-            receiving.cancel()
-            await asyncio.wait([receiving])
-            if not receiving.cancelled():
-                receiving.exception()  # mark as retrieved; asyncio logs unretrieved exceptions
 
     def _retire(self, key: tuple[int, str], peer_link: _PeerLink) -> None:
         """Schedule the close of a connection that is no longer in use."""

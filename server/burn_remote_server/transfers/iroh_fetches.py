@@ -17,13 +17,8 @@ from burn_remote_protocol.dialects.burn_0_22_iroh import (
 )
 from burn_remote_protocol.errors import BurnRemoteError, TransferFailed
 from burn_remote_protocol.links.addresses import Address, named_address
-from burn_remote_protocol.links.interface import (
-    AsyncLink,
-    Memory,
-)
-from burn_remote_protocol.links.transport_interface import (
-    KeyedListener,
-)
+from burn_remote_protocol.links.interface import Memory
+from burn_remote_protocol.links.transport_interface import KeyedListener
 from burn_remote_protocol.links.transport_registry import connect_async
 from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData
@@ -31,7 +26,7 @@ from burn_remote_server.access.peer_rules import PeerRules
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.transfers.burn_peer_fetches import MESSAGE_OVERHEAD_BYTES
-from burn_remote_server.transfers.throughput_watchdog import watch_throughput
+from burn_remote_server.transfers.throughput_watchdog import receive_watched
 
 __all__ = ["IrohFetches"]
 
@@ -115,27 +110,8 @@ class IrohFetches:
             if self._memory is not None:
                 link.count_received(self._memory, self._stall_seconds)
             await link.send(encode_tensor_request(transfer))
-            frame = await self._receive(link, max_message_bytes)
+            frame = await receive_watched(link, self._stall_seconds, max_message_bytes)
         finally:
             await link.close()
         self._counters.peer_received_bytes += len(frame)
         return decode_tensor_response(frame)
-
-    async def _receive(self, link: AsyncLink, max_message_bytes: int) -> bytes:
-        """Receive the response; fail if the source is silent or too slow."""
-        receiving = asyncio.ensure_future(link.receive())
-        try:
-            await watch_throughput(
-                receiving,
-                link.peer,
-                self._stall_seconds,
-                has_begun=lambda: link.received_bytes > 0,
-                arrived=lambda: link.received_bytes,
-                allowed=lambda: 2 * max_message_bytes,
-            )
-            return receiving.result()
-        finally:
-            receiving.cancel()
-            await asyncio.wait([receiving])
-            if not receiving.cancelled():
-                receiving.exception()  # mark as retrieved; asyncio logs unretrieved exceptions

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.errors import TransferFailed
+from burn_remote_protocol.links.interface import AsyncLink
 
-__all__ = ["FairShare", "ThroughputSample", "watch_reader", "watch_throughput"]
+__all__ = ["FairShare", "ThroughputSample", "receive_watched", "watch_reader", "watch_throughput"]
 
 # Minimum throughput of a connection after a response has begun, averaged over each stall time
 # (``stall_seconds``). It is low enough for slow networks, and ends fetches from peers that send
@@ -73,6 +74,33 @@ async def watch_throughput(
             raise TransferFailed(
                 f"too little arrived {within}: {came:,} bytes, expected at least {floor:,.0f}"
             )
+
+
+async def receive_watched(link: AsyncLink, stall_seconds: float, max_message_bytes: int) -> bytes:
+    """Receive one message; fail if the peer is silent, too slow, or sends too much.
+
+    This takes at most ``2 * max_message_bytes / MIN_BYTES_PER_SECOND`` plus three stall times.
+    Raises ``TransferFailed``, and what ``receive`` raises.
+    """
+    first = link.received_bytes
+    receiving = asyncio.ensure_future(link.receive())
+    # Received bytes include pings and fragment headers, which the message limit does not.
+    allowed = first + 2 * max_message_bytes
+    try:
+        await watch_throughput(
+            receiving,
+            link.peer,
+            stall_seconds,
+            has_begun=lambda: link.received_bytes > first,
+            arrived=lambda: link.received_bytes,
+            allowed=lambda: allowed,
+        )
+        return receiving.result()
+    finally:
+        receiving.cancel()
+        await asyncio.wait([receiving])
+        if not receiving.cancelled():
+            receiving.exception()  # mark as retrieved; asyncio logs unretrieved exceptions
 
 
 async def watch_reader(
