@@ -29,12 +29,8 @@ import uvloop
 from websockets.sync.client import connect as library_connect
 
 from burn_remote_protocol.errors import ConnectionLost
-from burn_remote_protocol.links.interface import (
-    AsyncLink,
-)
-from burn_remote_protocol.links.transport_interface import (
-    Request,
-)
+from burn_remote_protocol.links.interface import AsyncLink
+from burn_remote_protocol.links.transport_interface import Request
 from burn_remote_protocol.links.transport_registry import connect, listen
 
 MEGABYTE = 10**6

@@ -9,16 +9,10 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
 
-from burn_remote_protocol.links.interface import (
-    MAX_MESSAGE_BYTES,
-    NORMAL_CLOSURE,
-    AsyncLink,
-)
+from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, NORMAL_CLOSURE, AsyncLink
 from burn_remote_protocol.links.iroh.listening import IrohListener, listen
 from burn_remote_protocol.links.iroh.stream_link import StreamLink
-from burn_remote_protocol.links.transport_interface import (
-    Request,
-)
+from burn_remote_protocol.links.transport_interface import Request
 from support.link_servers import LOOPS
 from support.waiting import PATIENCE_SECONDS
 

@@ -22,11 +22,7 @@ from burn_remote_protocol.links.interface import (
     AsyncLink,
     BlockingLink,
 )
-from burn_remote_protocol.links.transport_interface import (
-    Handle,
-    Listener,
-    Request,
-)
+from burn_remote_protocol.links.transport_interface import Handle, Listener, Request
 from support.waiting import PATIENCE_SECONDS
 
 __all__ = [

@@ -13,10 +13,7 @@ from typing import Final, Unpack, cast
 
 from burn_remote_protocol.errors import ConnectionFailed
 from burn_remote_protocol.links.addresses import SCHEMES, Address, parse_address
-from burn_remote_protocol.links.interface import (
-    AsyncLink,
-    BlockingLink,
-)
+from burn_remote_protocol.links.interface import AsyncLink, BlockingLink
 from burn_remote_protocol.links.iroh.transport import IrohTransport
 from burn_remote_protocol.links.transport_interface import (
     AsyncOptions,

@@ -19,9 +19,7 @@ from burn_remote_protocol.errors import (
     UsageError,
 )
 from burn_remote_protocol.ids import exposing_session
-from burn_remote_protocol.links.transport_interface import (
-    KeyedListener,
-)
+from burn_remote_protocol.links.transport_interface import KeyedListener
 from burn_remote_protocol.messages import MAX_HOPS, Fetch
 from burn_remote_server.access.admission import NOBODY, Access, Grant
 from burn_remote_server.access.data_files import DataFiles

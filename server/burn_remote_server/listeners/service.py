@@ -11,9 +11,7 @@ from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from burn_remote_protocol.links.interface import (
-    AsyncLink,
-)
+from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.links.transport_interface import (
     KeyedListener,
     Listener,

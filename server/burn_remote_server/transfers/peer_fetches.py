@@ -30,13 +30,8 @@ from burn_remote_protocol.links.checksummed_links import (
     CheckedAsyncLink,
     UncheckedFrame,
 )
-from burn_remote_protocol.links.interface import (
-    AsyncLink,
-    Memory,
-)
-from burn_remote_protocol.links.transport_interface import (
-    KeyedListener,
-)
+from burn_remote_protocol.links.interface import AsyncLink, Memory
+from burn_remote_protocol.links.transport_interface import KeyedListener
 from burn_remote_protocol.links.transport_registry import connect_async
 from burn_remote_protocol.messages import Fetch, Hello, Refused
 from burn_remote_protocol.peer_proofs import FetchSigner, peer_key

@@ -19,13 +19,8 @@ from burn_remote_protocol.links.checksummed_links import (
     bulk_link,
     frame_sender,
 )
-from burn_remote_protocol.links.interface import (
-    AsyncLink,
-    FrameSender,
-)
-from burn_remote_protocol.links.transport_interface import (
-    Request,
-)
+from burn_remote_protocol.links.interface import AsyncLink, FrameSender
+from burn_remote_protocol.links.transport_interface import Request
 from burn_remote_protocol.links.transport_registry import connect, listen
 from burn_remote_protocol.links.websocket.frame_sender import LoopSender
 from support.waiting import wait_until

@@ -10,12 +10,8 @@ import pytest
 from burn_remote_protocol.errors import ConnectionFailed
 from burn_remote_protocol.links import transport_registry
 from burn_remote_protocol.links.addresses import SCHEMES
-from burn_remote_protocol.links.interface import (
-    AsyncLink,
-)
-from burn_remote_protocol.links.transport_interface import (
-    Request,
-)
+from burn_remote_protocol.links.interface import AsyncLink
+from burn_remote_protocol.links.transport_interface import Request
 from burn_remote_protocol.links.transport_registry import connect, connect_async, listen, register
 from burn_remote_protocol.links.websocket.transport import WebSocketTransport
 from support.link_servers import link_server

@@ -14,17 +14,9 @@ import pytest
 
 from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_frame
 from burn_remote_protocol.dtypes import F32
-from burn_remote_protocol.errors import (
-    ConnectionFailed,
-    ConnectionLost,
-    SessionLost,
-)
-from burn_remote_protocol.links.interface import (
-    AsyncLink,
-)
-from burn_remote_protocol.links.transport_interface import (
-    Request,
-)
+from burn_remote_protocol.errors import ConnectionFailed, ConnectionLost, SessionLost
+from burn_remote_protocol.links.interface import AsyncLink
+from burn_remote_protocol.links.transport_interface import Request
 from burn_remote_protocol.links.transport_registry import connect_async
 from burn_remote_protocol.messages import (
     Closing,

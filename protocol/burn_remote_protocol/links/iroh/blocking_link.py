@@ -28,10 +28,7 @@ from burn_remote_protocol.links.interface import (
 )
 from burn_remote_protocol.links.iroh.async_link import connect as connect_async
 from burn_remote_protocol.links.iroh.framing import frame_header
-from burn_remote_protocol.links.iroh.stream_link import (
-    WRITE_QUEUE_BYTES,
-    StreamLink,
-)
+from burn_remote_protocol.links.iroh.stream_link import WRITE_QUEUE_BYTES, StreamLink
 from burn_remote_protocol.links.transport_interface import CONNECT_TIMEOUT_SECONDS
 
 __all__ = ["BlockingIrohLink", "LoopThread", "connect"]

@@ -38,12 +38,7 @@ from burn_remote_protocol.links.iroh.opening import (
     reply,
 )
 from burn_remote_protocol.links.iroh.stream_link import StreamLink
-from burn_remote_protocol.links.transport_interface import (
-    ConnectionGate,
-    Handle,
-    Request,
-    Respond,
-)
+from burn_remote_protocol.links.transport_interface import ConnectionGate, Handle, Request, Respond
 
 __all__ = ["IrohListener", "listen"]
 

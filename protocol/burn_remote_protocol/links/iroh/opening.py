@@ -14,10 +14,7 @@ import msgpack
 
 from burn_remote_protocol.errors import ProtocolViolation
 from burn_remote_protocol.links.iroh.framing import HEADER_BYTES, frame_header
-from burn_remote_protocol.links.transport_interface import (
-    Request,
-    Response,
-)
+from burn_remote_protocol.links.transport_interface import Request, Response
 
 __all__ = [
     "ACCEPTED",

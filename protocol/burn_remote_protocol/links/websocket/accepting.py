@@ -18,9 +18,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from burn_remote_protocol.links.transport_interface import (
-    ConnectionGate,
-)
+from burn_remote_protocol.links.transport_interface import ConnectionGate
 
 __all__ = ["Accepted", "Acceptor"]
 

@@ -63,10 +63,7 @@ from burn_remote_protocol.links.receive_limits import (
 )
 from burn_remote_protocol.links.websocket.async_sending import SendingConnection
 from burn_remote_protocol.links.websocket.frame_parser import FrameParser
-from burn_remote_protocol.links.websocket.frames import (
-    OPCODE_BITS,
-    PING,
-)
+from burn_remote_protocol.links.websocket.frames import OPCODE_BITS, PING
 from burn_remote_protocol.links.websocket.receive_turns import BYTES_AT_ONCE, receive_turns
 
 __all__ = ["DirectClientConnection", "DirectConnection"]

@@ -22,10 +22,7 @@ from burn_remote_protocol.links.interface import (
     Memory,
     short_reason,
 )
-from burn_remote_protocol.links.transport_interface import (
-    CONNECT_TIMEOUT_SECONDS,
-    KeyedListener,
-)
+from burn_remote_protocol.links.transport_interface import CONNECT_TIMEOUT_SECONDS, KeyedListener
 from burn_remote_protocol.links.websocket.async_connection import (
     DirectClientConnection,
     DirectConnection,

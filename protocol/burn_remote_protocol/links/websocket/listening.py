@@ -17,9 +17,7 @@ from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response as HttpResponse
 from websockets.server import ServerProtocol
 
-from burn_remote_protocol.links.interface import (
-    MAX_MESSAGE_BYTES,
-)
+from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES
 from burn_remote_protocol.links.transport_interface import (
     ConnectionGate,
     Handle,

@@ -7,10 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Unpack
 
 from burn_remote_protocol.links.addresses import Address
-from burn_remote_protocol.links.interface import (
-    AsyncLink,
-    BlockingLink,
-)
+from burn_remote_protocol.links.interface import AsyncLink, BlockingLink
 from burn_remote_protocol.links.transport_interface import (
     AsyncOptions,
     BlockingOptions,

@@ -10,19 +10,14 @@ from typing import Any
 import pytest
 
 from burn_remote_protocol.errors import ConnectionFailed, ConnectionLost, UsageError
-from burn_remote_protocol.links.interface import (
-    AsyncLink,
-)
+from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.links.iroh import endpoints
 from burn_remote_protocol.links.iroh import listening as listening_module
 from burn_remote_protocol.links.iroh.framing import frame_header
 from burn_remote_protocol.links.iroh.library import IrohError, iroh
 from burn_remote_protocol.links.iroh.listening import IrohListener
 from burn_remote_protocol.links.iroh.opening import burn_header, request
-from burn_remote_protocol.links.transport_interface import (
-    Request,
-    Response,
-)
+from burn_remote_protocol.links.transport_interface import Request, Response
 from burn_remote_protocol.links.transport_registry import connect_async, listen
 from support.iroh_links import address_of, listening
 from support.waiting import PATIENCE_SECONDS

@@ -22,9 +22,7 @@ from burn_remote_protocol.links.iroh.opening import (
     reply,
     request,
 )
-from burn_remote_protocol.links.transport_interface import (
-    Response,
-)
+from burn_remote_protocol.links.transport_interface import Response
 
 
 def payload(frame: bytes) -> bytes:

@@ -10,11 +10,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 
-from burn_remote_protocol.errors import (
-    GarbledBytes,
-    LimitExceeded,
-    ProtocolViolation,
-)
+from burn_remote_protocol.errors import GarbledBytes, LimitExceeded, ProtocolViolation
 from burn_remote_protocol.links.websocket.async_connection import (
     FRAMES_AT_ONCE,
     RECEIVE_QUEUE_LENGTH,

@@ -8,13 +8,8 @@ from collections import Counter
 import pytest
 
 from burn_remote_protocol.errors import ConnectionFailed
-from burn_remote_protocol.links.interface import (
-    AsyncLink,
-)
-from burn_remote_protocol.links.transport_interface import (
-    Request,
-    Response,
-)
+from burn_remote_protocol.links.interface import AsyncLink
+from burn_remote_protocol.links.transport_interface import Request, Response
 from burn_remote_protocol.links.transport_registry import connect_async
 from burn_remote_protocol.links.websocket.listening import listen
 from support.waiting import PATIENCE_SECONDS

@@ -9,12 +9,8 @@ import sys
 import pytest
 
 from burn_remote_protocol.links.addresses import parse_address
-from burn_remote_protocol.links.interface import (
-    AsyncLink,
-)
-from burn_remote_protocol.links.transport_interface import (
-    Request,
-)
+from burn_remote_protocol.links.interface import AsyncLink
+from burn_remote_protocol.links.transport_interface import Request
 from burn_remote_protocol.links.transport_registry import TRANSPORTS
 from burn_remote_protocol.links.websocket.async_link import WebSocketLink
 from burn_remote_protocol.links.websocket.blocking_link import BlockingWebSocket
