@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from burn_remote_protocol.errors import (
     HandshakeRefused,
     OperationFailed,
-    QuotaExceeded,
     TransferFailed,
     UsageError,
 )
-from burn_remote_protocol.ids import exposing_session
 from burn_remote_protocol.links.transport_interface import KeyedListener
-from burn_remote_protocol.messages import MAX_HOPS, Fetch
+from burn_remote_protocol.messages import Fetch
 from burn_remote_server.access.admission import NOBODY, Access, Grant
 from burn_remote_server.access.data_files import DataFiles
 from burn_remote_server.access.peer_rules import PeerRules
@@ -38,6 +34,7 @@ from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.sessions import Session, Sessions
 from burn_remote_server.fusion.counts import KernelCounts
 from burn_remote_server.fusion.fusing_backend import FusionBackend
+from burn_remote_server.hosting.waiting_peers import WaitingPeers
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import CounterRegistry, Counters
 from burn_remote_server.telemetry.logs import get_logger
@@ -53,9 +50,7 @@ from burn_remote_server.tensors.kept_tensors import KeptTensors, OwnKeptTensors
 from burn_remote_server.tensors.slots import InFlight
 from burn_remote_server.transfers.burn_peer_fetches import is_expected
 from burn_remote_server.transfers.download_scheduler import DownloadScheduler
-from burn_remote_server.transfers.downloads import ignore_progress
-from burn_remote_server.transfers.event_loop_queues import BatchedCalls, Deadlines
-from burn_remote_server.transfers.local_fetches import LocalFetches, source_ended
+from burn_remote_server.transfers.local_fetches import LocalFetches
 from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
 from burn_remote_server.transfers.peer_fetches import Peers
 
@@ -76,20 +71,6 @@ LOST_OPERATION_FACTOR: Final = 2
 # The bytes allowed for a device's sessions, divided by this number, are the most freed memory that
 # is kept for reuse.
 KEPT_DIVISOR: Final = 8
-
-# A progress report gets one more hop for each period of this many fetch timeouts since it arrived.
-# A source sends a report in each timeout; with 1.0, a slightly late report would get another hop.
-STALE_TIMEOUTS: Final = 1.25
-
-# A progress report with more hops than the last one is passed on after the fetch timeout divided by
-# this number. So reports that arrive in that time are passed on together, and in a cycle of servers
-# the hops reach ``MAX_HOPS`` within a timeout.
-REPORT_AGAIN_DIVISOR: Final = 20
-REPORTED_AT_ONCE: Final = 64
-
-# When a session ends, at most this many of the peers' fetches from it fail in one iteration of the
-# event loop, about 3 ms.
-FAILED_AT_ONCE: Final = 64
 
 
 def new_interpreter(
@@ -141,17 +122,6 @@ def hand_over(exposed: Exposed, task: Fetch, slot: InFlight, backend: Backend) -
         slot.fail(error)
     except MemoryError:
         slot.fail(TransferFailed(f"the target does not have enough memory for {exposed.spec}"))
-
-
-@dataclass(slots=True, eq=False)
-class _PeerFetch:
-    """A peer's fetch of a tensor that is not exposed yet."""
-
-    exposed: asyncio.Future[Exposed]
-    still_waiting: Callable[[int], None]
-    source: int | None = None  # the session that exposes it, if the transfer id names it
-    reported_hops: int | None = None  # the hops of the last progress report to the peer
-    since: float = field(default_factory=time.monotonic)
 
 
 class Device:
@@ -241,11 +211,6 @@ class Device:
         return session
 
 
-def _fail_source_ended(fetch: _PeerFetch) -> None:
-    if not fetch.exposed.done():
-        fetch.exposed.set_exception(source_ended())
-
-
 def _described(session: weakref.ref[Session]) -> str:
     found = session()
     return "its session has ended" if found is None else found.describe_work()
@@ -304,23 +269,19 @@ class Host:
         # The listener over Iroh, while the server has one.
         self.iroh: KeyedListener | None = None
         self._loop: Final = asyncio.get_running_loop()
-        self._stale_seconds: Final = STALE_TIMEOUTS * settings.fetch_timeout_seconds
         seconds = settings.fetch_timeout_seconds
+        self.waiting_peers: Final = WaitingPeers(
+            self.sessions, self.transfers, self.outgoing_transfers, seconds
+        )
         # The parties of sessions that may fetch, by their outboxes.
         self._parties: Final[dict[object, str]] = {}
         self._local_fetches: Final = LocalFetches(
             self.transfers,
             seconds,
-            self._not_exposed,
-            may_come=lambda since: self._hops(since) is not None,
+            self.waiting_peers.not_exposed,
+            may_come=self.waiting_peers.may_come,
             is_open=self.sessions.__contains__,
         )
-        # The fetches of peers whose transfer ids name a session, by that session.
-        self._by_source: Final[dict[int, dict[_PeerFetch, None]]] = {}
-        self._source_failures: Final = BatchedCalls(self._loop, FAILED_AT_ONCE)
-        self._waiting: Final = Deadlines(seconds, self._give_up)
-        self._reports_again = False  # a call of ``_report_again`` is scheduled
-        self._report_calls: Final = BatchedCalls(self._loop, REPORTED_AT_ONCE)
         for backend in backends:
             # Memory that is kept for reuse counts in no quota.
             allowed = settings.total_bytes(backend.memory_bytes())
@@ -359,69 +320,6 @@ class Host:
         if self.transfers.expire():
             self._loop.call_soon(self._expire_transfers)
 
-    def _not_exposed(self) -> TransferFailed:
-        return TransferFailed(
-            "no tensor was exposed under this transfer id within "
-            f"{self.settings.fetch_timeout_seconds:g} seconds: its source may itself "
-            "wait for a tensor (sync it before the move, or raise fetch_timeout_seconds on the "
-            "servers), or the tensor was fetched before, or it has expired"
-        )
-
-    def _hops(self, since: float) -> int | None:
-        """Return the hops for a progress report to a fetch that began at ``since``.
-
-        The client sent the task to expose the tensor before the fetch, and this server received
-        that task at most one timeout after the fetch. If a session has not executed the task yet,
-        it has been busy without a pause since then. If no such session makes progress, the tensor
-        will not be exposed any more, and this returns ``None``.
-        """
-        latest, now = since + self.settings.fetch_timeout_seconds, time.monotonic()
-        fewest = MAX_HOPS + 1
-        for session in self.sessions:
-            hops = session.hops_since(latest, now, self._stale_seconds)
-            if hops == 0:
-                return 0
-            if hops is not None:
-                fewest = min(fewest, hops)
-        return fewest if fewest <= MAX_HOPS else None
-
-    def _give_up(self, fetch: _PeerFetch) -> None:
-        if fetch.exposed.done():
-            return
-        hops = self._hops(fetch.since)
-        if hops is None:
-            fetch.exposed.set_exception(self._not_exposed())
-        else:
-            self._waiting.add(fetch)
-            fetch.reported_hops = hops
-            fetch.still_waiting(hops)
-
-    def _note_progress(self, slot: InFlight, hops: int) -> None:
-        """Record a progress report; if it has more hops than the last one, pass it on soon.
-
-        In a cycle of servers that wait for each other, the hops grow with each server. If each
-        server passed a report on only after a timeout, the hops would reach the limit after
-        ``MAX_HOPS`` timeouts.
-        """
-        is_worse = slot.last_report is not None and hops > slot.last_report.hops
-        slot.note_progress(hops)
-        if is_worse and not self._reports_again:
-            self._reports_again = True
-            seconds = self.settings.fetch_timeout_seconds / REPORT_AGAIN_DIVISOR
-            self._loop.call_later(seconds, self._report_again)
-
-    def _report_again(self) -> None:
-        """Send another progress report to the fetches whose last one had fewer hops."""
-        self._reports_again = False
-        waiting = [fetch for fetch in self._waiting.items() if fetch.reported_hops is not None]
-        self._report_calls.call(self._report_more_hops, waiting)
-
-    def _report_more_hops(self, fetch: _PeerFetch) -> None:
-        hops = None if fetch.exposed.done() else self._hops(fetch.since)
-        if hops is not None and fetch.reported_hops is not None and hops > fetch.reported_hops:
-            fetch.reported_hops = hops
-            fetch.still_waiting(hops)
-
     def reload(self) -> None:
         """Reload tokens and certificates; if that fails, log the reason and keep the old ones."""
         for what, source in (("tokens", self.access), ("certificate", self.tls)):
@@ -456,8 +354,7 @@ class Host:
         self.counter_registry.close(session.counters)
         self.counters.sessions_closed += 1
         self._local_fetches.end_source(session.identifier)
-        fetches = self._by_source.pop(session.identifier, {})
-        self._source_failures.call(_fail_source_ended, fetches)
+        self.waiting_peers.end_source(session.identifier)
 
     def total(self) -> Counters:
         """Return the counters of all sessions, open and ended."""
@@ -558,7 +455,7 @@ class Host:
     async def _fetch_from_peer(
         self, owner: object, backend: Backend, task: Fetch, slot: InFlight
     ) -> None:
-        note_progress = partial(self._note_progress, slot)
+        note_progress = partial(self.waiting_peers.note_progress, slot)
         try:
             party = self._parties.get(owner, "")
             slot.complete(await self.peers.fetch(owner, backend, task, note_progress, party))
@@ -566,77 +463,3 @@ class Host:
             slot.fail(error)
         except MemoryError:
             slot.fail(TransferFailed("the target does not have enough memory for the tensor"))
-
-    async def exposed(
-        self,
-        key: tuple[str, bytes | int],
-        still_waiting: Callable[[int], None] = ignore_progress,
-        peer_host: str = "",
-    ) -> Exposed:
-        """Wait until a tensor is exposed, for a server at ``peer_host``.
-
-        After each ``fetch_timeout_seconds``, this calls ``still_waiting(hops)`` if a session may
-        still expose the tensor, and else raises ``TransferFailed``.
-
-        If the caller is cancelled, the tensor remains exposed, so that its peer can fetch it over
-        another connection.
-        """
-        future: asyncio.Future[Exposed] = self._loop.create_future()
-
-        def arrive(exposed: Exposed) -> None:
-            self._loop.call_soon_threadsafe(deliver, exposed)
-
-        def deliver(exposed: Exposed) -> None:
-            if future.done():
-                self._expose_again(key, exposed)
-            else:
-                future.set_result(exposed)
-
-        ticket = self.transfers.fetch(key, arrive, f"peer {peer_host}")
-        fetch = _PeerFetch(future, still_waiting, exposing_session(key[1]))
-        self._waiting.add(fetch)
-        try:
-            if self.transfers.is_waiting(key, ticket):
-                self._watch_source(fetch, key[1])
-            return await future
-        except asyncio.CancelledError:
-            # The result may have arrived before this task could continue.
-            if not future.cancelled() and future.exception() is None:
-                self._expose_again(key, future.result())
-            raise
-        finally:
-            self._waiting.discard(fetch)
-            self.transfers.forget(key, ticket)
-            self._forget_source(fetch)
-
-    def _watch_source(self, fetch: _PeerFetch, transfer: bytes | int) -> None:
-        """Let a fetch fail when the session that exposes its tensor ends.
-
-        Raises ``TransferFailed`` if that session has already ended.
-        """
-        if fetch.source is None:
-            return
-        if fetch.source in self.sessions:
-            self._by_source.setdefault(fetch.source, {})[fetch] = None
-        # A tensor that is being sent to a peer may have to be exposed again.
-        elif not any(sending.holds(transfer) for sending in self.outgoing_transfers):
-            raise source_ended()
-
-    def _forget_source(self, fetch: _PeerFetch) -> None:
-        if fetch.source is not None:
-            fetches = self._by_source.get(fetch.source, {})
-            fetches.pop(fetch, None)
-            if not fetches:
-                self._by_source.pop(fetch.source, None)
-
-    def _expose_again(self, key: tuple[str, bytes | int], exposed: Exposed) -> None:
-        """Expose a tensor again, because its fetch ended before it received the tensor."""
-        with contextlib.suppress(QuotaExceeded):
-            self.transfers.expose(
-                key,
-                exposed,
-                owner=self,
-                count=1,
-                expires_seconds=self.settings.fetch_timeout_seconds,
-                is_secret=False,
-            )

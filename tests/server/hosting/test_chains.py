@@ -23,6 +23,7 @@ from burn_remote_server.dialects.native.peer_handler import serve_peer
 from burn_remote_server.execution.native_outbox import NativeOutbox
 from burn_remote_server.execution.sessions import Session
 from burn_remote_server.hosting.host import Host
+from burn_remote_server.hosting.waiting_peers import WaitingPeers
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.tensors.slots import InFlight, ProgressReport
 from support.link_servers import direct_options, link_over
@@ -167,12 +168,12 @@ async def test_servers_that_wait_for_each_other_fail_after_a_bounded_number_of_r
 
     timeouts: dict[object, int] = {}
 
-    def give_up(host: Host, fetch: Any) -> None:
+    def give_up(waiting: WaitingPeers, fetch: Any) -> None:
         timeouts[fetch] = timeouts.get(fetch, 0) + 1
-        expire(host, fetch)
+        expire(waiting, fetch)
 
-    expire = Host._give_up
-    monkeypatch.setattr(Host, "_give_up", give_up)
+    expire = WaitingPeers._give_up
+    monkeypatch.setattr(WaitingPeers, "_give_up", give_up)
     monkeypatch.setattr(peer_handler, "NativeOutbox", Recording)
     async with servers(3, TIMEOUT_SECONDS) as (a, b, c):
         await a.pass_on(b.address, 2)  # exposes 3

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Awaitable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,7 @@ from burn_remote_protocol.errors import (
     QuotaExceeded,
     TransferFailed,
 )
-from burn_remote_protocol.ids import new_transfer_id
-from burn_remote_protocol.messages import MAX_HOPS, Fetch, FetchRequest, Upload
+from burn_remote_protocol.messages import Fetch, Upload
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access import name_lookups
 from burn_remote_server.access.admission import NOBODY, Grant
@@ -34,12 +32,10 @@ from burn_remote_server.fusion.fusing_backend import Fusion
 from burn_remote_server.hosting import host as module
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Host, hand_over
 from burn_remote_server.settings.server_settings import Settings
-from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.tensors.exposed_tensors import Exposed
 from burn_remote_server.tensors.slots import InFlight
-from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
 from support.engines import RecordingOutbox, floats, undecoded
-from support.native_clients import turns, until
+from support.native_clients import until
 from support.waiting import PATIENCE_SECONDS
 
 KEY = ("native", b"t" * 32)
@@ -97,11 +93,6 @@ async def hosting(*backends: Backend, **settings: Any) -> AsyncIterator[Host]:
             host.draining.set()
 
 
-def named(session: int) -> tuple[str, bytes]:
-    """Return the key of a transfer id that names a session."""
-    return NATIVE_TRANSFERS, new_transfer_id(session)
-
-
 def expose(
     host: Host,
     array: Any = ARRAY,
@@ -124,58 +115,6 @@ async def test_the_memory_pools_are_those_of_replies_and_of_devices_on_the_host(
         async with hosting(*backends) as host:
             assert {*host.memory_pools} == {host.reply_pool, host.devices[0].pool}
             assert len(host.memory_pools) == 2
-
-
-@dataclass
-class Waiting:
-    """A session that waits for a tensor of another server."""
-
-    hops: int | None
-    counters: Counters = field(default_factory=Counters)
-    moment: float = 0.0
-    stale_seconds: float = 0.0
-
-    def hops_since(self, moment: float, now: float, stale_seconds: float) -> int | None:
-        self.moment, self.stale_seconds = moment, stale_seconds
-        return self.hops
-
-
-@pytest.mark.parametrize(
-    ("sessions", "expected"), [((3, None, 2, 5), 2), ((3, 0), 0), ((MAX_HOPS,), MAX_HOPS)]
-)
-async def test_a_waiting_peer_gets_the_report_with_the_fewest_hops(
-    sessions: tuple[int | None, ...], expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reports: list[int] = []
-    async with hosting(fetch_timeout_seconds=0.01) as host:
-        waiting = [Waiting(hops) for hops in sessions]
-        monkeypatch.setattr(host, "sessions", waiting)
-        fetching = asyncio.create_task(host.exposed(KEY, reports.append))
-        await until(lambda: len(reports) > 1)
-        fetching.cancel()
-        assert {*reports} == {expected}
-
-
-async def test_a_session_counts_that_was_busy_from_one_timeout_after_the_fetch_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with hosting(fetch_timeout_seconds=10) as host:
-        waiting = Waiting(1)
-        monkeypatch.setattr(host, "sessions", [waiting])
-        assert host._hops(100.0) == 1
-    assert waiting.moment == 110.0
-    # A source sends a report in each timeout, so one that is just as old is not stale.
-    assert waiting.stale_seconds > 10
-
-
-@pytest.mark.parametrize("hops", [None, MAX_HOPS + 1])
-async def test_a_peer_stops_waiting_if_no_session_makes_progress(
-    hops: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with hosting(fetch_timeout_seconds=0.01) as host:
-        monkeypatch.setattr(host, "sessions", [Waiting(hops)])
-        with pytest.raises(TransferFailed, match="no tensor was exposed"):
-            await within_patience(host.exposed(KEY))
 
 
 async def test_the_counters_have_the_compiled_kernels_of_all_devices() -> None:
@@ -396,89 +335,6 @@ def test_a_device_without_memory_fails_the_fetch() -> None:
     exposed = Exposed(ARRAY, SPEC, NumpyBackend())
     with pytest.raises(TransferFailed, match="not have enough memory"):
         handed_over(exposed, SPEC, Poor())
-
-
-# -- fetches of peers -----------------------------------------------------------------------------
-
-
-async def test_a_peer_gets_a_tensor_that_was_exposed_before_or_after_it_asked() -> None:
-    async with hosting() as host:
-        expose(host)
-        assert (await within_patience(host.exposed(KEY))).array is ARRAY
-        waiting = asyncio.create_task(host.exposed(KEY))
-        await turns(2)
-        expose(host)
-        assert (await within_patience(waiting)).array is ARRAY
-        assert len(host.transfers) == 0
-
-
-async def test_a_peer_waits_a_bounded_time_and_learns_why() -> None:
-    async with hosting(fetch_timeout_seconds=0.01) as host:
-        with pytest.raises(TransferFailed, match=r"within 0\.01 seconds.*sync it before"):
-            await within_patience(host.exposed(KEY))
-        expose(host)
-        assert len(host.transfers) == 1  # the fetch that timed out did not take the tensor
-
-
-async def test_a_peer_learns_at_once_that_the_session_of_its_tensor_has_ended() -> None:
-    async with hosting(fetch_timeout_seconds=3600) as host:
-        session = host.devices[0].open_session(7, RecordingOutbox(), NATIVE_TRANSFERS)
-        waiting = [asyncio.create_task(host.exposed(named(7))) for _ in range(200)]
-        key = named(7)
-        exposed = asyncio.create_task(host.exposed(key))
-        await turns(2)
-        expose(host, key=key)
-        assert (await within_patience(exposed)).array is ARRAY
-        with pytest.raises(TransferFailed, match="has ended on its server"):
-            await within_patience(host.exposed(named(8)))
-        assert not any(one.done() for one in waiting)
-        host.end_session(session)
-        for one in waiting:
-            with pytest.raises(TransferFailed, match="has ended on its server"):
-                await within_patience(one)
-        assert not host._by_source
-        assert not host.transfers._waiting
-
-
-async def test_a_peer_waits_for_the_tensor_of_an_ended_session_that_is_being_sent() -> None:
-    # The connection that carries it broke, and the source has not noticed.
-    async with hosting(fetch_timeout_seconds=3600) as host:
-        key = named(7)
-        sending = OutgoingTransfers(host.transfers, NATIVE_TRANSFERS, 60.0)
-        host.outgoing_transfers.add(sending)
-        sending.begin(FetchRequest(1, key[1]), Exposed(ARRAY, SPEC, host.devices[0].backend))
-        waiting = asyncio.create_task(host.exposed(key))
-        await turns(2)
-        assert not waiting.done()
-        sending.expose_again()
-        assert (await within_patience(waiting)).array is ARRAY
-
-
-@pytest.mark.parametrize("is_exposed_first", [True, False])
-async def test_a_tensor_whose_fetch_a_peer_cancels_can_be_fetched_again(
-    is_exposed_first: bool,
-) -> None:
-    """Cancel a fetch after each number of turns, until it has got its tensor."""
-    async with hosting() as host:
-        count, is_over = 0, False
-        while not is_over:
-            if is_exposed_first:
-                expose(host)
-            fetching = asyncio.create_task(host.exposed(KEY))
-            if not is_exposed_first:
-                await turns(2)
-                expose(host)
-            await turns(count)
-            is_over = fetching.done()
-            fetching.cancel()
-            await asyncio.wait([fetching])
-            assert fetching.cancelled() != is_over
-            if not is_over:
-                await turns(2)
-                assert (await within_patience(host.exposed(KEY))).array is ARRAY
-            assert len(host.transfers) == 0
-            count += 1
-        assert count > 1
 
 
 # -- reloading ------------------------------------------------------------------------------------

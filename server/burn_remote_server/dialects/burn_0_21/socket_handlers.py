@@ -484,7 +484,7 @@ async def _close_when_draining(host: Host, sending: asyncio.Lock) -> None:
 
 
 async def _serve_data_request(link: AsyncLink, host: Host, key: Key) -> None:
-    exposed = await host.exposed(key, peer_host=link.peer_host)
+    exposed = await host.waiting_peers.exposed(key, peer_host=link.peer_host)
     if exposed.failure is not None:
         raise exposed.failure.with_traceback(None)
     spec = exposed.spec

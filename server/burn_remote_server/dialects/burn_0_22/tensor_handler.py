@@ -45,7 +45,7 @@ async def serve_tensor(link: AsyncLink, device: Device, _token: str | None, _add
 
 async def _send(link: AsyncLink, host: Host, transfer: int) -> None:
     """Wait for the tensor and send it. Raises ``OperationFailed`` if there will be none."""
-    exposed = await host.exposed((BURN, transfer), peer_host=link.peer_host)
+    exposed = await host.waiting_peers.exposed((BURN, transfer), peer_host=link.peer_host)
     if exposed.failure is not None:
         raise exposed.failure.with_traceback(None)
     spec = exposed.spec

@@ -205,7 +205,7 @@ async def _serve_fetch(
         exposed = sending.declined(request)
         if exposed is None:
             key = NATIVE_TRANSFERS, request.transfer
-            exposed = await host.exposed(key, still_waiting, peer_host)
+            exposed = await host.waiting_peers.exposed(key, still_waiting, peer_host)
             sending.begin(request, exposed)
         if exposed.failure is not None:
             raise exposed.failure.with_traceback(None)

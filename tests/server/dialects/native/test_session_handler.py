@@ -655,7 +655,7 @@ async def test_work_that_was_sent_before_the_end_is_finished_for_others() -> Non
     async with hosting(inline_cost_limit=0) as host:
         client = AsyncNativeClient(host.devices[0])
         await client.open()
-        fetching = asyncio.create_task(host.exposed(("native", TRANSFER)))
+        fetching = asyncio.create_task(host.waiting_peers.exposed(("native", TRANSFER)))
         with held(only_session(host)):
             await client.submit(Upload(1, DATA), Expose(1, SPEC, 1, TRANSFER, 60))
             await client.say(Closing(ClosedDevice("bye")))
@@ -671,7 +671,7 @@ async def test_a_session_whose_link_breaks_after_closing_ends_with_its_work() ->
         client = AsyncNativeClient(host.devices[0])
         await client.open()
         session = only_session(host)
-        fetching = asyncio.create_task(host.exposed(("native", TRANSFER)))
+        fetching = asyncio.create_task(host.waiting_peers.exposed(("native", TRANSFER)))
         with held(session) as first:
             await client.submit(Upload(1, DATA), Read(1, 1, SPEC))
             await until(lambda: session.queued == 2)

@@ -1,0 +1,193 @@
+"""Fetches of peers that wait for a tensor, and the progress reports to them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.errors import TransferFailed
+from burn_remote_protocol.ids import new_transfer_id
+from burn_remote_protocol.messages import MAX_HOPS, FetchRequest
+from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.interface import Backend
+from burn_remote_server.backends.numpy.backend import NumpyBackend
+from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Host
+from burn_remote_server.hosting.waiting_peers import WaitingPeers
+from burn_remote_server.settings.server_settings import Settings
+from burn_remote_server.telemetry.counters import Counters
+from burn_remote_server.tensors.exposed_tensors import Exposed, Transfers
+from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
+from support.engines import RecordingOutbox
+from support.native_clients import turns, until
+from support.waiting import PATIENCE_SECONDS
+
+KEY = ("native", b"t" * 32)
+SPEC = TensorSpec((4,), F32)
+ARRAY = np.arange(4, dtype=np.float32)
+
+
+@contextlib.asynccontextmanager
+async def hosting(*backends: Backend, **settings: Any) -> AsyncIterator[Host]:
+    async with asyncio.timeout(2 * PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
+        host = Host(Settings(**settings), [*backends] or [NumpyBackend()], tasks)
+        try:
+            yield host
+        finally:
+            host.draining.set()
+
+
+def named(session: int) -> tuple[str, bytes]:
+    """Return the key of a transfer id that names a session."""
+    return NATIVE_TRANSFERS, new_transfer_id(session)
+
+
+def expose(
+    host: Host,
+    array: Any = ARRAY,
+    spec: TensorSpec = SPEC,
+    *,
+    device: int = 0,
+    key: tuple[str, bytes | int] = KEY,
+) -> None:
+    exposed = Exposed(array, spec, host.devices[device].backend)
+    host.transfers.expose(key, exposed, owner=host, count=1, expires_seconds=60)
+
+
+async def within_patience(waited: Awaitable[Any]) -> Any:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        return await waited
+
+
+@dataclass
+class Waiting:
+    """A session that waits for a tensor of another server."""
+
+    hops: int | None
+    counters: Counters = field(default_factory=Counters)
+    moment: float = 0.0
+    stale_seconds: float = 0.0
+
+    def hops_since(self, moment: float, now: float, stale_seconds: float) -> int | None:
+        self.moment, self.stale_seconds = moment, stale_seconds
+        return self.hops
+
+
+def waiting_peers(sessions: Sequence[Waiting], timeout_seconds: float) -> WaitingPeers:
+    """Return the waiting fetches of a process with these sessions."""
+    stand_ins: Any = sessions
+    return WaitingPeers(stand_ins, Transfers(), set(), timeout_seconds)
+
+
+@pytest.mark.parametrize(
+    ("sessions", "expected"), [((3, None, 2, 5), 2), ((3, 0), 0), ((MAX_HOPS,), MAX_HOPS)]
+)
+async def test_a_waiting_peer_gets_the_report_with_the_fewest_hops(
+    sessions: tuple[int | None, ...], expected: int
+) -> None:
+    reports: list[int] = []
+    waiting = waiting_peers([Waiting(hops) for hops in sessions], 0.01)
+    fetching = asyncio.create_task(waiting.exposed(KEY, reports.append))
+    await until(lambda: len(reports) > 1)
+    fetching.cancel()
+    assert {*reports} == {expected}
+
+
+async def test_a_session_counts_that_was_busy_from_one_timeout_after_the_fetch_on() -> None:
+    session = Waiting(1)
+    assert waiting_peers([session], 10).hops(100.0) == 1
+    assert session.moment == 110.0
+    # A source sends a report in each timeout, so one that is just as old is not stale.
+    assert session.stale_seconds > 10
+
+
+@pytest.mark.parametrize("hops", [None, MAX_HOPS + 1])
+async def test_a_peer_stops_waiting_if_no_session_makes_progress(hops: int | None) -> None:
+    with pytest.raises(TransferFailed, match="no tensor was exposed"):
+        await within_patience(waiting_peers([Waiting(hops)], 0.01).exposed(KEY))
+
+
+async def test_a_peer_gets_a_tensor_that_was_exposed_before_or_after_it_asked() -> None:
+    async with hosting() as host:
+        expose(host)
+        assert (await within_patience(host.waiting_peers.exposed(KEY))).array is ARRAY
+        waiting = asyncio.create_task(host.waiting_peers.exposed(KEY))
+        await turns(2)
+        expose(host)
+        assert (await within_patience(waiting)).array is ARRAY
+        assert len(host.transfers) == 0
+
+
+async def test_a_peer_waits_a_bounded_time_and_learns_why() -> None:
+    async with hosting(fetch_timeout_seconds=0.01) as host:
+        with pytest.raises(TransferFailed, match=r"within 0\.01 seconds.*sync it before"):
+            await within_patience(host.waiting_peers.exposed(KEY))
+        expose(host)
+        assert len(host.transfers) == 1  # the fetch that timed out did not take the tensor
+
+
+async def test_a_peer_learns_at_once_that_the_session_of_its_tensor_has_ended() -> None:
+    async with hosting(fetch_timeout_seconds=3600) as host:
+        session = host.devices[0].open_session(7, RecordingOutbox(), NATIVE_TRANSFERS)
+        waiting = [asyncio.create_task(host.waiting_peers.exposed(named(7))) for _ in range(200)]
+        key = named(7)
+        exposed = asyncio.create_task(host.waiting_peers.exposed(key))
+        await turns(2)
+        expose(host, key=key)
+        assert (await within_patience(exposed)).array is ARRAY
+        with pytest.raises(TransferFailed, match="has ended on its server"):
+            await within_patience(host.waiting_peers.exposed(named(8)))
+        assert not any(one.done() for one in waiting)
+        host.end_session(session)
+        for one in waiting:
+            with pytest.raises(TransferFailed, match="has ended on its server"):
+                await within_patience(one)
+        assert not host.waiting_peers._by_source
+        assert not host.transfers._waiting
+
+
+async def test_a_peer_waits_for_the_tensor_of_an_ended_session_that_is_being_sent() -> None:
+    # The connection that carries it broke, and the source has not noticed.
+    async with hosting(fetch_timeout_seconds=3600) as host:
+        key = named(7)
+        sending = OutgoingTransfers(host.transfers, NATIVE_TRANSFERS, 60.0)
+        host.outgoing_transfers.add(sending)
+        sending.begin(FetchRequest(1, key[1]), Exposed(ARRAY, SPEC, host.devices[0].backend))
+        waiting = asyncio.create_task(host.waiting_peers.exposed(key))
+        await turns(2)
+        assert not waiting.done()
+        sending.expose_again()
+        assert (await within_patience(waiting)).array is ARRAY
+
+
+@pytest.mark.parametrize("is_exposed_first", [True, False])
+async def test_a_tensor_whose_fetch_a_peer_cancels_can_be_fetched_again(
+    is_exposed_first: bool,
+) -> None:
+    """Cancel a fetch after each number of turns, until it has got its tensor."""
+    async with hosting() as host:
+        count, is_over = 0, False
+        while not is_over:
+            if is_exposed_first:
+                expose(host)
+            fetching = asyncio.create_task(host.waiting_peers.exposed(KEY))
+            if not is_exposed_first:
+                await turns(2)
+                expose(host)
+            await turns(count)
+            is_over = fetching.done()
+            fetching.cancel()
+            await asyncio.wait([fetching])
+            assert fetching.cancelled() != is_over
+            if not is_over:
+                await turns(2)
+                assert (await within_patience(host.waiting_peers.exposed(KEY))).array is ARRAY
+            assert len(host.transfers) == 0
+            count += 1
+        assert count > 1
