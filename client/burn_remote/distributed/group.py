@@ -9,30 +9,33 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from burn_remote.arguments.containers import leaves, mapped, named_leaves
+from burn_remote.arguments.containers import leaves, named_leaves
 from burn_remote.arguments.numbers import real_number
-from burn_remote.autodiff.grad_mode import is_recording
-from burn_remote.autodiff.nodes import TrackedHandle, plain
 from burn_remote.diagnostics.foreign_names import group_attribute_advice
-from burn_remote.diagnostics.invalid_calls import explained, no_tensor
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.distributed.collective_engine import Bucket, Engine, Reduction
+from burn_remote.distributed.member_values import (
+    MemberValues,
+    check_place,
+    check_tensor,
+    member_values,
+    rebuilt,
+    untracked,
+    with_axis,
+)
 from burn_remote.distributed.moves_engine import MovesEngine
 from burn_remote.distributed.reduce_operations import ReduceOperation, checked_operation
 from burn_remote.distributed.server_engines import RingEngine
 from burn_remote.functions.device_class import AnyDevice, Device, checked_device
 from burn_remote.functions.tensor import Tensor
-from burn_remote.functions.tensor_value import is_tensor
 from burn_remote.runner.interface import distinction
 from burn_remote.runner.issuing import recording
 from burn_remote_protocol.collectives import ISSUE_SECONDS, EngineKind
-from burn_remote_protocol.dtypes import Category
 from burn_remote_protocol.errors import (
     ArgumentMismatch,
     ClosedDevice,
     CollectiveFailed,
     DeviceMismatch,
-    DTypeMismatch,
-    ShapeMismatch,
     Unsupported,
     UsageError,
 )
@@ -40,7 +43,7 @@ from burn_remote_protocol.errors import (
 if TYPE_CHECKING:
     from typing import NoReturn
 
-__all__ = ["Group", "end_open_reductions", "gradient_exchange", "untracked"]
+__all__ = ["Group", "end_open_reductions", "gradient_exchange"]
 
 SUM: Final = ReduceOperation.SUM
 
@@ -177,7 +180,7 @@ class Group:
         ``op`` is ``"sum"``, ``"mean"``, ``"min"``, ``"max"`` or ``"product"``. Values have the same
         shapes and dtypes. Integers wrap around.
         """
-        given = self._given("all_reduce", values)
+        given = self._values("all_reduce", values)
         operation = checked_operation(op, given.check_alike())
         made = self._reduced(given, lambda: self._engine.all_reduce(operation))
         return given.like(made)
@@ -190,7 +193,7 @@ class Group:
 
         ``root`` is a member or its position. See ``all_reduce``.
         """
-        given = self._given("reduce", values)
+        given = self._values("reduce", values)
         operation = checked_operation(op, given.check_alike())
         place = self.rank(root)
         made = self._reduced(given, lambda: self._engine.reduce(operation, place))
@@ -203,7 +206,7 @@ class Group:
         The parts are those of ``numpy.array_split``: the first ones may be longer by one. See
         ``all_reduce``. Raises ``ShapeMismatch`` for 0-d tensors.
         """
-        given = self._given("reduce_scatter", values)
+        given = self._values("reduce_scatter", values)
         operation = checked_operation(op, given.check_alike())
         given.check_have_axis()
         made = self._reduced(given, lambda: self._engine.reduce_scatter(operation))
@@ -215,10 +218,10 @@ class Group:
 
         The values may differ in their size along axis 0. 0-d tensors become one axis.
         """
-        given = self._given("all_gather", values)
+        given = self._values("all_gather", values)
         given.check_alike(except_axis=True)
         given.check_movable()
-        buckets = [[_with_axis(x) for x in bucket] for bucket in given.buckets]
+        buckets = [[with_axis(x) for x in bucket] for bucket in given.buckets]
         return given.like(buckets if self.size == 1 else self._engine.all_gather(buckets))
 
     @explained
@@ -229,7 +232,7 @@ class Group:
         parts are those of ``numpy.array_split``. The values may differ in their size along axis 0.
         Raises ``ShapeMismatch`` for 0-d tensors.
         """
-        given = self._given("all_to_all", values)
+        given = self._values("all_to_all", values)
         given.check_alike(except_axis=True)
         given.check_movable()
         given.check_have_axis()
@@ -246,15 +249,15 @@ class Group:
         self._check_usable("broadcast")
         tensors = leaves(value)
         for name, x in named_leaves(value):
-            _check_tensor("broadcast", f"the value{_at(name)}", x)
+            check_tensor("broadcast", "the value", name, x)
         if not tensors:
             return [value for _ in self.devices]
         place = self._rank_of(tensors[0]) if root is None else self.rank(root)
         for name, x in named_leaves(value):
-            self._check_place("broadcast", name, x, place)
+            check_place("broadcast", name, x, place, self.devices, self.name)
         bucket = [untracked("broadcast", x) for x in tensors]
         made = [bucket] if self.size == 1 else self._engine.broadcast(bucket, place)
-        return [_rebuilt(value, one) for one in made]
+        return [rebuilt(value, one) for one in made]
 
     @explained
     def barrier(self) -> None:
@@ -314,7 +317,7 @@ class Group:
 
     # -- parts --------------------------------------------------------------------------------
 
-    def _reduced(self, given: _Given, begin: Callable[[], Reduction]) -> list[Bucket]:
+    def _reduced(self, given: MemberValues, begin: Callable[[], Reduction]) -> list[Bucket]:
         if self.size == 1:
             return given.buckets
         end_open_reductions(self)
@@ -357,38 +360,9 @@ class Group:
                     "a group of open devices"
                 )
 
-    def _given(self, name: str, values: Any) -> _Given:
-        """Return the tensors of each member. Raises an error that names what does not fit."""
+    def _values(self, name: str, values: Any) -> MemberValues:
         self._check_usable(name)
-        wanted = f"{name} takes a list with one value for each of the {self.size} members"
-        if is_tensor(values):
-            raise ArgumentMismatch(f"{wanted}, not one tensor, {values!r}")
-        if not isinstance(values, list | tuple):
-            raise ArgumentMismatch(f"{wanted}, not {values!r:.100}")
-        if len(values) != self.size:
-            raise ArgumentMismatch(
-                f"{wanted}, not {len(values)}; they are in the order of group.devices: "
-                f"{', '.join(map(str, self.devices))}"
-            )
-        for member, value in enumerate(values):
-            for place, x in named_leaves(value):
-                _check_tensor(name, f"the value of member {member}{_at(place)}", x)
-                self._check_place(name, place, x, member)
-        for value in values[1:]:
-            mapped(lambda *_: None, values[0], value)  # raises for other containers
-        buckets = [[untracked(name, x) for x in leaves(value)] for value in values]
-        return _Given(name, values, buckets)
-
-    def _check_place(self, name: str, place: str, x: Tensor, member: int) -> None:
-        device = self.devices[member]
-        if x.handle.client.session is device.session:
-            return
-        raise DeviceMismatch(
-            f"{name}: the tensor{_at(place)} of member {member}, {x.handle.spec}, is on "
-            f"{x.device}, but member {member} of the group {self.name!r} is {device}"
-            f"{distinction(x.device, device)}; give the tensors in the order of group.devices, or "
-            f"write x.to(group.devices[{member}])"
-        )
+        return member_values(name, values, self.devices, self.name)
 
     def _rank_of(self, x: Tensor) -> int:
         session = x.handle.client.session
@@ -441,61 +415,6 @@ class LoneReduction:
         self._bucket = []
 
 
-class _Given:
-    """The values of all members, and their tensors."""
-
-    def __init__(self, name: str, values: Sequence[Any], buckets: list[Bucket]) -> None:
-        self.buckets = buckets
-        self._name = name
-        self._values = values
-
-    def check_alike(self, *, except_axis: bool = False) -> list[Any]:
-        """Check that members have equal shapes and dtypes; return the dtypes.
-
-        ``except_axis``: sizes along axis 0 may differ.
-        """
-        names = [name for name, _ in named_leaves(self._values[0])]
-        for member, bucket in enumerate(self.buckets[1:], 1):
-            for place, first, x in zip(names, self.buckets[0], bucket, strict=True):
-                what = f"{self._name}: the tensor{_at(place)} of member {member} is {x.handle.spec}"
-                other = f"but that of member 0 is {first.handle.spec}"
-                if x.dtype != first.dtype:
-                    raise DTypeMismatch(f"{what}, {other}; convert it with x.astype(dtype)")
-                skipped = 1 if except_axis else 0
-                if x.ndim != first.ndim or x.shape[skipped:] != first.shape[skipped:]:
-                    allowed = "; they may differ along axis 0 only" if except_axis else ""
-                    raise ShapeMismatch(f"{what}, {other}{allowed}")
-        return [x.dtype for x in self.buckets[0]]
-
-    def check_have_axis(self) -> None:
-        """Raise ``ShapeMismatch`` for 0-d tensors, which have no parts."""
-        for place, x in named_leaves(self._values[0]):
-            if not x.ndim:
-                raise ShapeMismatch(
-                    f"{self._name}: the tensor{_at(place)} is {x.handle.spec}, which has no axis "
-                    "to cut into parts; all_reduce and all_gather take 0-d tensors"
-                )
-
-    def check_movable(self) -> None:
-        """Raise ``DTypeMismatch`` for quantized tensors, which cannot be cut or joined."""
-        for place, x in named_leaves(self._values[0]):
-            if x.dtype.category is Category.QUANTIZED:
-                raise DTypeMismatch(
-                    f"{self._name}: the tensor{_at(place)} is {x.handle.spec}, which cannot be cut "
-                    "or joined; broadcast takes it, and x.dequantize() converts it"
-                )
-
-    def like(self, buckets: Sequence[Bucket]) -> list[Any]:
-        """Return buckets as values, with the containers of the given ones.
-
-        A member whose bucket is empty, such as one that is not the root, has its given value.
-        """
-        return [
-            _rebuilt(value, bucket) if bucket else value
-            for value, bucket in zip(self._values, buckets, strict=True)
-        ]
-
-
 def _opened(
     devices: Sequence[Device], *, wanted: str | None, bound_seconds: float, issue_seconds: float
 ) -> Engine:
@@ -541,32 +460,3 @@ def _checked_members(devices: Any) -> tuple[Device, ...]:
         if device.runners.closed:
             raise ClosedDevice(f"member {place} of a group, {device}, is closed")
     return members
-
-
-def _check_tensor(name: str, what: str, x: Any) -> None:
-    if not is_tensor(x):
-        raise ArgumentMismatch(no_tensor(f"{name}: {what}", x))
-
-
-def untracked(name: str, x: Tensor) -> Tensor:
-    """Return ``x.detach()``. Raises ``UsageError`` if ``x`` is tracked and this thread records."""
-    if isinstance(x.handle, TrackedHandle) and is_recording():
-        raise UsageError(
-            f"{name}: {x.handle.spec} is tracked, and gradients do not pass through collectives; "
-            "pass x.detach(), or call this inside burn_remote.no_grad()"
-        )
-    return Tensor(plain(x.handle))
-
-
-def _with_axis(x: Tensor) -> Tensor:
-    return x if x.ndim else x.reshape((1,))
-
-
-def _rebuilt(value: Any, bucket: Bucket) -> Any:
-    """Return containers with the tensors of a bucket in place of their leaves."""
-    following = iter(bucket)
-    return mapped(lambda _: next(following), value)
-
-
-def _at(place: str) -> str:
-    return f" at {place}" if place else ""

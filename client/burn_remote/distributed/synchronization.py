@@ -16,7 +16,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from burn_remote.distributed.collective_engine import Reduction
-from burn_remote.distributed.group import Group, untracked
+from burn_remote.distributed.group import Group
+from burn_remote.distributed.member_values import untracked
 from burn_remote.distributed.reduce_operations import ReduceOperation, checked_operation
 from burn_remote.functions.creation import zeros
 from burn_remote.functions.device_class import Device, checked_device
