@@ -332,6 +332,19 @@ def test_a_number_of_the_cpu_mixes_with_tensors_of_the_device(device: Any) -> No
     assert (torch.ones(2, device=device) * torch.tensor(3.0)).tolist() == [3.0, 3.0]
 
 
+@pytest.mark.parametrize(
+    ("count", "connected"),
+    [(0, "no device is"), (1, "only burn:0 is"), (3, "only burn:0 to burn:2 are")],
+)
+def test_the_error_for_an_index_without_a_device_says_which_ones_there_are(
+    device: Any, count: int, connected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = importlib.import_module("burn_remote.torch.device_registry")
+    monkeypatch.setattr(registry, "_devices", [registry.wire_device(device)] * count)
+    with pytest.raises(br.UsageError, match=f"burn:7 is not connected, {connected}; call"):
+        registry.wire_device("burn:7")
+
+
 def test_an_index_without_a_device_is_refused(device: Any) -> None:
     with pytest.raises(br.UsageError, match="burn:77 is not connected"):
         torch.zeros(1, device="burn:77")

@@ -79,9 +79,15 @@ def wire_device(device: Any) -> br.Device:
     """Return the device behind a ``torch.device``. Raises ``UsageError`` if there is none."""
     index = index_of(device)
     if not 0 <= index < len(_devices):
-        known = f"burn:0 to burn:{len(_devices) - 1}" if _devices else "none"
+        match len(_devices):
+            case 0:
+                connected = "no device is"
+            case 1:
+                connected = "only burn:0 is"
+            case count:
+                connected = f"only burn:0 to burn:{count - 1} are"
         raise UsageError(
-            f"burn:{index} is not connected (connected: {known}); "
+            f"burn:{index} is not connected, {connected}; "
             'call burn_remote.torch.connect("ws://host:3000") first'
         )
     return _devices[index]
