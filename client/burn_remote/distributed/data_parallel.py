@@ -280,7 +280,7 @@ class DataParallel:
                 own.append(waiting)
             reduced = None if exchange is None else exchange.results()
             (loss,) = losses.results()[0]
-        except BaseException:
+        except BaseException:  # also Ctrl-C: all members have to issue the same collectives
             if exchange is not None:
                 exchange.abandon()
             losses.abandon()

@@ -126,7 +126,7 @@ class RingEngine:
                 spec = GroupSpec(secret, rank, addresses, bound_seconds, issue_seconds, self._kind)
                 self._specs.append(spec)
                 self._numbers.append(device.runners.join_group(spec))
-        except BaseException:
+        except BaseException:  # also Ctrl-C: the members that have joined leave the group
             self.close()
             raise
 

@@ -135,7 +135,7 @@ class CompiledFunction(Generic[P, R]):
                         return recorded.issue(client, tensors, handles, registers)  # type: ignore[no-any-return]
             key = tuple(kind)
             return self._call_anew(client, (args, kwargs), key, tensors, numbers, statics)  # type: ignore[no-any-return]
-        except Exception as error:
+        except Exception as error:  # also those of the function itself
             shorten(error)
             raise
 

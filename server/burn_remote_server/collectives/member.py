@@ -368,7 +368,7 @@ class Member:
         except MemoryError:
             reason = "its server does not have enough memory for the elements"
             self.report(GroupBroken(0, self.spec.rank, reason))
-        except Exception as error:
+        except Exception as error:  # a defect: the other members must learn that this one ends
             logger.exception("collective failed unexpectedly", rank=self.spec.rank)
             self.report(
                 GroupBroken(0, self.spec.rank, f"its server failed: {error!r}"[:MAX_REASON])

@@ -217,7 +217,7 @@ class GraphRunner:
         if failure is None or not failure.operation:  # the failure of a missing or unfitting input
             try:
                 return self._results(call, place, values, cause or failure)
-            except Exception as error:
+            except Exception as error:  # any exception of a kernel becomes the step's failure
                 pass_on_of_signal_handler(error)
                 explained = self._backend.explained(error)
                 tensor = next(iter(call.outputs), None)

@@ -262,7 +262,7 @@ class GraphPlan:
                     raise kernels[k].error.with_traceback(None)
                 else:
                     self._store(r, target, kernels[k], i)
-        except Exception as error:
+        except Exception as error:  # of any kernel: it becomes the failure of its step
             pass_on_of_signal_handler(error)
             index = start + len(instructions) - length_hint(program) - 1
             place = self._places[index]

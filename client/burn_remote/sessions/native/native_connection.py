@@ -401,7 +401,7 @@ class Connection:
     def _resume_in_thread(self, cause: str) -> None:
         try:
             self._resume_within_lease(cause)
-        except Exception as error:
+        except Exception as error:  # a defect: whoever waits for the session needs its end
             _logger.exception("resuming a session failed unexpectedly")
             self.end(SessionLost(f"{cause}; resuming failed with {type(error).__name__}: {error}"))
 

@@ -306,7 +306,7 @@ class IrohListener:
             await self._handle(link, request)
         except ConnectionLost:
             pass  # the client has left
-        except Exception:
+        except Exception:  # a defect ends this link, and no other
             _logger.exception("serving a link failed")
         finally:
             await link.close()

@@ -282,7 +282,7 @@ class DirectConnection(SendingConnection):
         try:
             if take is not None and take(frame):
                 return True
-        except Exception as error:
+        except Exception as error:  # raised where messages are received, not in the event loop
             if not receiver.done():
                 receiver.set_exception(error)
             return True
@@ -423,7 +423,7 @@ class DirectConnection(SendingConnection):
             return  # the task that receives is busy with earlier messages
         try:
             handler()
-        except Exception as error:
+        except Exception as error:  # raised where messages are received, not in the event loop
             if not self._receiver.done():
                 self._receiver.set_exception(error)
         if not self._messages:
