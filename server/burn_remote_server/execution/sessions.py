@@ -265,10 +265,10 @@ class Session:
     def run_in_thread(self, call: Callable[[], None], held_bytes: int) -> None:
         """Run a call at once; only a call that the session's thread is running may use this.
 
-        ``held_bytes`` is the memory of what the call executes.
+        ``held_bytes`` is the memory of what the call executes, or 0 for a single short frame.
         """
         memory = self._memory
-        if memory is None:
+        if memory is None or not held_bytes:
             self._run(call)
             return
         memory.add(held_bytes)

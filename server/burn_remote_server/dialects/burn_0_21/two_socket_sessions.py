@@ -83,6 +83,8 @@ class BurnSession:
         ``send`` returns whether it has sent the reply.
         """
         frames = self.outbox.frames
+        if not frames:
+            return False
         with self.sending:
             while frames and not self.is_sending and len(frames[0]) == 1:
                 (reply,) = frames[0]

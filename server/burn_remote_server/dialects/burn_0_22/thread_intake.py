@@ -19,7 +19,7 @@ from burn_remote_server.dialects.burn_0_21.two_socket_sessions import (
     BurnSession,
     decoded_bytes,
 )
-from burn_remote_server.dialects.burn_0_22.frame_batch import FrameBatch
+from burn_remote_server.dialects.burn_0_22.frame_batch import SHORT_FRAME_BYTES, FrameBatch
 from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES
 
@@ -46,17 +46,26 @@ def receive_in_thread(
 ) -> None:
     """Receive and execute frames until the event loop must continue; called by the thread."""
     work, counters = session.session, session.session.counters
+    tasks: Sequence[Any]
     unread: Sequence[bytes] = ()
     try:
         while not (unread or work.must_yield or is_draining()):
             frames = receiver.receive(WAIT_SECONDS)
             if not frames:
                 break
-            tasks, size, unread = _decoded(frames, recognizer)
+            known = None
+            if len(frames) == 1 and len(frames[0]) <= SHORT_FRAME_BYTES:
+                # The usual case of a program that waits for replies, in less time.
+                known = recognizer.recognize(frames[0])
+            if known is not None:
+                tasks, size, held = [known], len(frames[0]), 0
+            else:
+                tasks, size, unread = _decoded(frames, recognizer)
+                held = decoded_bytes(tasks, size)
             counters.client_received_bytes += size
             counters.batches += 1
             counters.thread_batches += 1
-            work.run_in_thread(partial(session.execute, tasks), decoded_bytes(tasks, size))
+            work.run_in_thread(partial(session.execute, tasks), held)
             if session.send_in_thread(receiver.send) or work.error is not None:
                 work.wake_event_loop()
                 if len(session.outbox.frames) >= MAX_WAITING_REPLIES:

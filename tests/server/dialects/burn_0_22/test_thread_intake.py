@@ -109,6 +109,17 @@ def test_all_frames_are_executed_and_answered_until_none_arrives() -> None:
     assert all(size > 0 for size in session.held)
 
 
+def test_frames_that_repeat_are_executed_as_wholes_when_they_arrive_alone() -> None:
+    frames = [[frame(sync(request), sync(request + 1))] for request in range(0, 12, 2)]
+    receiver, session = Receiver(*frames), Working()
+    assert received(receiver, session) == [Sync(request) for request in range(12)]
+    assert len(receiver.sent) == 12
+    assert session.counters.client_received_bytes == 6 * len(frames[0][0])
+    assert (session.counters.batches, session.counters.thread_batches) == (6, 6)
+    assert session.held[0] > 0
+    assert session.held[-1] == 0  # of a known frame alone, too little to count
+
+
 def test_replies_that_the_link_does_not_take_are_left_to_the_event_loop() -> None:
     receiver, session = Receiver([frame(sync(1)), frame(sync(2))], takes=1), Working()
     received(receiver, session)
