@@ -82,6 +82,20 @@ def test_a_session_over_its_tensors_is_refused_by_name() -> None:
         del kept
 
 
+def test_a_session_with_more_failed_tensors_than_it_may_have_stays_usable() -> None:
+    with limited("--max-session-tensors", "5") as device:
+        kept = [br.ones((2,), device=device) for _ in range(5)]
+        failed = [kept[0] + number for number in range(12)]
+        for tensor in failed:
+            with pytest.raises(br.QuotaExceeded, match=r"raise max_session_tensors"):
+                tensor.numpy()
+        assert br.read(kept)[4].tolist() == [1, 1]
+        del failed, tensor, kept[1:]
+        with pytest.raises(br.QuotaExceeded):  # of operations whose results nobody read
+            device.sync()  # sends the drops
+        assert (kept[0] + 1).tolist() == [2, 2]
+
+
 def test_an_operation_over_its_cost_is_refused_before_it_starts() -> None:
     with limited("--max-operation-cost", "2000000") as device:
         x = br.ones((101, 100), device=device)

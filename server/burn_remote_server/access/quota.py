@@ -265,17 +265,12 @@ class Quota:
                 )
         return None
 
-    def take_slot(self, slots: int) -> None:
-        """Check the number of failed and awaited tensors.
-
-        Raises ``SessionLost``, which ends the session, because a failure that cannot be stored
-        would be lost.
-        """
+    def check_slot(self, slots: int) -> None:
+        """Check the number of failed and awaited tensors. Raises ``QuotaExceeded``."""
         if slots >= self.max_tensors:
-            raise SessionLost(
-                f"the server ended the session: {slots + 1:,} of its tensors have failed or are "
-                f"still being fetched, {self.max_tensors:,} are allowed; drop tensors, or raise "
-                "max_session_tensors on the server"
+            raise QuotaExceeded(
+                f"failed and awaited tensors: {slots + 1:,} would be held, {self.max_tensors:,} "
+                "are allowed; drop tensors, or raise max_session_tensors on the server"
             )
 
     def end(self) -> None:

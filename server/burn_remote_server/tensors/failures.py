@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from sys import getsizeof
 from typing import Final
 
@@ -44,12 +45,14 @@ class Failures:
         weakref.finalize(failure, self._failures.remove, size).atexit = False
         return failure
 
-    def add_entry(self) -> bool:
+    def add_entry(self, check: Callable[[], None]) -> bool:
         """Count an entry of the table; return ``False`` if it does not fit.
 
-        From then on, ``unknown`` returns the error for tensors without an entry.
+        From then on, ``unknown`` returns the error for tensors without an entry. ``check`` raises
+        ``QuotaExceeded`` if the table has too many entries.
         """
         try:
+            check()
             self._entries.add(ENTRY_BYTES)
         except QuotaExceeded as error:
             self._shared(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from burn_remote_protocol.errors import (
@@ -129,21 +130,17 @@ class TensorTable:
     def store_failure(self, tensors: Sequence[int], failure: OperationFailed) -> None:
         """Store a new failure in the place of tensors.
 
-        If the failure does not fit into the quota, reading the tensors raises ``QuotaExceeded``.
-        Raises ``SessionLost``, which ends the session, for too many tensors.
+        If the failure does not fit into the quota, or the session has too many tensors, reading the
+        tensors raises ``QuotaExceeded``.
         """
         if tensors:
             self.pass_failure(tensors, self._failures.kept(failure))
 
     def pass_failure(self, tensors: Sequence[int], failure: OperationFailed) -> None:
-        """Store the failure of another tensor in the place of tensors.
-
-        Raises ``SessionLost`` like ``store_failure``.
-        """
+        """Store the failure of another tensor in the place of tensors."""
         for tensor in tensors:
             self.forget(tensor)
-            self._quota.take_slot(len(self.slots))
-            if self._failures.add_entry():
+            if self._failures.add_entry(partial(self._quota.check_slot, len(self.slots))):
                 self.slots[tensor] = failure
 
     def expose(self, tensor: int, exposed: object) -> None:
@@ -199,8 +196,8 @@ class TensorTable:
         Raises ``QuotaExceeded``.
         """
         self.forget(tensor)
+        self._quota.check_slot(len(self.slots))
         self._fetches.begin(slot)
-        self._quota.take_slot(len(self.slots))
         self.slots[tensor] = slot
 
     def _take(self, size: int) -> None:

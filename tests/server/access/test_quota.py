@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from burn_remote_protocol.errors import QuotaExceeded, SessionLost
+from burn_remote_protocol.errors import QuotaExceeded
 from burn_remote_server.access.quota import FREE_TENSORS, TENSOR_BYTES, Pool, Quota
 
 
@@ -90,10 +90,10 @@ def test_tensors_in_other_memory_count_their_objects_in_the_quota_of_the_host() 
     assert host.held == 0
 
 
-def test_too_many_failures_end_the_session() -> None:
-    Quota(100, 2).take_slot(1)
-    with pytest.raises(SessionLost, match=r"3 of its tensors .* raise max_session_tensors"):
-        Quota(100, 2).take_slot(2)
+def test_too_many_failed_and_awaited_tensors_are_refused() -> None:
+    Quota(100, 2).check_slot(1)
+    with pytest.raises(QuotaExceeded, match=r"3 would be held, .* raise max_session_tensors"):
+        Quota(100, 2).check_slot(2)
 
 
 def test_all_sessions_together_hold_no_more_than_the_pool() -> None:

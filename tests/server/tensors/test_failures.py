@@ -44,7 +44,8 @@ def test_entries_count_and_tensors_without_one_have_an_error_that_names_the_quot
     failures = Failures(quota)
     assert isinstance(failures.unknown(7), UnknownTensor)
     entries = 2 * FREE_OVERHEAD_BYTES // ENTRY_BYTES
-    assert [failures.add_entry() for _ in range(entries + 3)] == [True] * entries + [False] * 3
+    added = [failures.add_entry(lambda: None) for _ in range(entries + 3)]
+    assert added == [True] * entries + [False] * 3
     assert isinstance(failures.unknown(7), QuotaExceeded)
     for _ in range(entries):
         failures.remove_entry()

@@ -14,7 +14,6 @@ from burn_remote_protocol.errors import (
     OutOfMemory,
     ProtocolViolation,
     QuotaExceeded,
-    SessionLost,
     TransferFailed,
     UnknownTensor,
 )
@@ -90,12 +89,15 @@ def test_an_array_beyond_the_quota_is_refused_and_counts_nothing() -> None:
     assert len(table.tensors) == 0
 
 
-def test_a_session_that_stores_too_many_failures_is_ended() -> None:
+def test_a_failure_beyond_the_number_of_tensors_is_read_as_a_refusal() -> None:
     table = Table(max_tensors=2)
     table.tensors.store_failure((1, 2), OperationFailed("failed"))
-    with pytest.raises(SessionLost, match=r"3 of its tensors .* raise max_session_tensors"):
-        table.tensors.pass_failure((3,), OperationFailed("failed"))
+    table.tensors.pass_failure((3,), OperationFailed("failed"))
     assert len(table.tensors) == 2
+    with pytest.raises(OperationFailed, match="failed"):
+        table.tensors.array(2)
+    with pytest.raises(QuotaExceeded, match=r"3 would be held, .* raise max_session_tensors"):
+        table.tensors.array(3)
 
 
 def test_a_failure_is_raised_as_it_was_stored() -> None:
