@@ -7,6 +7,7 @@ to rounding. Vectors are compared by products in which their signs and phases ca
 from __future__ import annotations
 
 import itertools
+import math
 import string
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -211,6 +212,18 @@ def all_axes(dtypes: Sequence[Any]) -> Callable[[Draw], Arguments]:
     return drawn
 
 
+def repeated_axes(dtypes: Sequence[Any]) -> Callable[[Draw], Arguments]:
+    def drawn(draw: Draw) -> Arguments:
+        name = draw.tame(dtypes, least_rank=1)
+        if draw.array(name).size > 2000:
+            raise NothingFits
+        count = draw.integer(1, 3)
+        axes = tuple(draw.axis_of(name, nonempty=True) for _ in range(count))
+        return (name,), (tuple(draw.integer(2, 6) for _ in range(count)), axes)
+
+    return drawn
+
+
 FOURIER: Final = (
     *(
         Row(name, signal(dtypes), getattr(br.fft, name), in_double(getattr(np.fft, name)), 32)
@@ -228,6 +241,19 @@ FOURIER: Final = (
             32,
         )
         for name, dtypes in (("fftn", WIDE + COMPLEX), ("ifftn", WIDE + COMPLEX), ("rfftn", WIDE))
+    ),
+    *(
+        Row(
+            f"{name}_repeated",
+            repeated_axes(dtypes),
+            lambda x, s, axes, name=name: getattr(br.fft, name)(x, s, axes, "ortho"),
+            in_double(lambda x, s, axes, name=name: getattr(np.fft, name)(x, s, axes, "ortho")),
+            32,
+        )
+        for name, dtypes in (
+            *(("fftn", WIDE + COMPLEX), ("ifftn", WIDE + COMPLEX)),
+            *(("rfftn", WIDE), ("irfftn", COMPLEX)),
+        )
     ),
     Row("fftshift", one(EVERY, exact=False, least_rank=1), br.fft.fftshift, np.fft.fftshift),
     Row("ifftshift", one(EVERY, exact=False, least_rank=1), br.fft.ifftshift, np.fft.ifftshift),
@@ -508,6 +534,14 @@ OTHERS: Final = (
         lambda x, axis: np.median(as_wide(x), axis), 4),
     Row("quantile", fractions, lambda x, q, axis: br.quantile(x.astype(wide_dtype(x)), q, axis),
         lambda x, q, axis: np.quantile(as_wide(x), q, axis).astype(as_wide(x).dtype), 4),
+    *(
+        Row(name, with_axis(FLOATS, nonempty=True, tame=True),
+            lambda x, axis, name=name: getattr(br, name)(
+                br.where(x > 4, math.inf, br.where(x < -4, math.nan, x)) / 8, axis),
+            in_double(lambda x, axis, name=name: getattr(np, name)(
+                np.where(x > 4, math.inf, np.where(x < -4, math.nan, x)) / 8, axis)), 16)
+        for name in ("nansum", "nanmean", "nanvar", "nanstd", "nanprod")
+    ),
     along("nanmax", FLOATS, lambda x, axis: np.fmax.reduce(x, axis), nonempty=True),
     along("nanmin", FLOATS, lambda x, axis: np.fmin.reduce(x, axis), nonempty=True),
     Row("vecdot", vectors, lambda x, y, axis: br.vecdot(x, y, axis=axis) / 1000,

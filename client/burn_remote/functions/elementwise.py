@@ -19,7 +19,14 @@ from burn_remote.functions.arithmetic import add, copysign, divide, multiply, su
 from burn_remote.functions.casting import as_float, astype, at_least_float32, distinct
 from burn_remote.functions.closed_form_gradients import gradient_from_argument, gradient_from_result
 from burn_remote.functions.complex_numbers import complex, conj, imag, real
-from burn_remote.functions.logic import equal, greater, less, logical_and, logical_or
+from burn_remote.functions.logic import (
+    equal,
+    greater,
+    less,
+    logical_and,
+    logical_or,
+    not_equal,
+)
 from burn_remote.functions.operands import Pair
 from burn_remote.functions.selection import mask_fill, where
 from burn_remote_protocol.dtypes import BOOL, F32, F64, FLEX32, Category
@@ -131,12 +138,25 @@ def sign(x: Tensor, /) -> Tensor:
     """Return -1, 0 or 1 for negative, zero and positive numbers; NaN for NaN.
 
     The sign of -0 is 0, but -0 on Burn 0.21 servers. That of a complex number is ``x / abs(x)``,
-    and 0 for 0.
+    and 0 for 0. As in NumPy, it is 1, -1, 1j or -1j if one part is infinite, and NaN if both are.
     """
-    if x.dtype.is_complex:
-        size = mask_fill(COMPLEX_ABS.unary(x), equal(x, 0), 1)
-        return mask_fill(divide(x, astype(size, x.dtype)), equal(x, 0), 0)  # not -0
-    return _real_sign(x)
+    return _complex_sign(x) if x.dtype.is_complex else _real_sign(x)
+
+
+def _complex_sign(x: Tensor) -> Tensor:
+    first, second = [_signs_of_infinities(part(x.detach())) for part in (real, imag)]
+    # The absolute value of a finite number may overflow; that of its quarter does not.
+    x = where(isinf(COMPLEX_ABS.unary(x)), multiply(x, 0.25), x)
+    size = mask_fill(COMPLEX_ABS.unary(x), equal(x, 0), 1)
+    quotient = mask_fill(divide(x, astype(size, x.dtype)), equal(x, 0), 0)  # not -0
+    infinities = [not_equal(sign, 0) for sign in (first, second)]
+    direction = mask_fill(complex(first, second), logical_and(*infinities), math.nan)
+    return where(logical_or(*infinities), direction, quotient)
+
+
+def _signs_of_infinities(x: Tensor) -> Tensor:
+    """Return 1 and -1 for infinities, and 0 for other numbers."""
+    return subtract(astype(equal(x, math.inf), x.dtype), astype(equal(x, -math.inf), x.dtype))
 
 
 @preferring(numeric.SIGN, lambda x, /: SIGN.unary(x))

@@ -3,7 +3,8 @@
 ``X[k] = sum over t of x[t] * exp(-2πi k t / n)`` for the n samples along an axis; the inverse has
 the opposite sign. ``norm`` says what is divided by the number of samples: ``"backward"`` (the
 inverse), ``"forward"`` (the transform), or ``"ortho"`` (both, by its square root). ``n`` and ``s``
-truncate the axes or pad them with zeros; -1 in ``s`` stands for all samples.
+truncate the axes or pad them with zeros; -1 in ``s`` stands for all samples. An axis that is given
+twice is transformed twice.
 
 float32 is computed in float32, and gives complex64. Integers, bools and 16-bit floats are converted
 to float32 first, and real numbers to complex ones where a transform takes those. All raise
@@ -60,6 +61,8 @@ FFT: Final = Operator(fourier_rows.FFT)
 INVERSE_FFT: Final = Operator(fourier_rows.INVERSE_FFT)
 REAL_FFT: Final = Operator(fourier_rows.REAL_FFT)
 INVERSE_REAL_FFT: Final = Operator(fourier_rows.INVERSE_REAL_FFT)
+# The transforms of the axes before the last one.
+OF_OTHER_AXES: Final = {REAL_FFT: FFT, INVERSE_REAL_FFT: INVERSE_FFT}
 
 _NORMS: Final = {"backward": "Backward", "ortho": "Ortho", "forward": "Forward", None: "Backward"}
 _OPPOSITE: Final = {"backward": "forward", "ortho": "ortho", "forward": "backward", None: "forward"}
@@ -264,6 +267,8 @@ def _extent(x: Tensor, s: Sizes, axes: Axes) -> tuple[tuple[int, ...], tuple[int
         if len(s) > x.ndim:
             raise ShapeMismatch(f"s has {len(s)} sizes, but {x.handle.spec} has {x.ndim} axes")
         places = tuple(range(x.ndim - len(s), x.ndim))
+    elif isinstance(axes, Sequence):
+        places = tuple([normal_axis(axis, x.ndim) for axis in axes])
     else:
         places = normal_axes(axes, x.ndim)
     if s is None:
@@ -282,4 +287,16 @@ def _transformed(
     sizes: tuple[int, ...],
     norm: str | None,
 ) -> Tensor:
-    return operator.apply((x,), (places, sizes, _check_norm(norm)))
+    norm = _check_norm(norm)
+    if len({*places}) == len(places):
+        return operator.apply((x,), (places, sizes, norm))
+    # One after another, in the order of NumPy, which matters for the sizes.
+    steps = [
+        (OF_OTHER_AXES.get(operator, operator), *step) for step in zip(places, sizes, strict=True)
+    ]
+    steps[-1] = (operator, *steps[-1][1:])
+    if operator is not INVERSE_REAL_FFT:
+        steps.reverse()
+    for step, place, size in steps:
+        x = step.apply((x,), ((place,), (size,), norm))
+    return x

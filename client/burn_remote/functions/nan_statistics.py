@@ -20,7 +20,7 @@ from burn_remote.functions.complex_numbers import imag, real
 from burn_remote.functions.elementwise import isnan, sqrt
 from burn_remote.functions.logic import equal, less_equal, logical_not
 from burn_remote.functions.selection import mask_fill
-from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.dtypes import C128, F32, F64
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
@@ -100,7 +100,8 @@ def nanvar(
     if not _may_have_nan(x):
         return statistics.var(x, axis=axis, correction=correction, keepdims=keepdims)
     wide = at_least_float32(x)
-    distance = without_nan(subtract(wide, _mean(wide, axis, True)), 0)
+    # An infinite number has no distance from its mean, so the variance is NaN.
+    distance = mask_fill(subtract(wide, _mean(wide, axis, True)), isnan(wide), 0)
     squares = statistics.sum(_squared(distance), axis=axis, keepdims=keepdims)
     count = astype(subtract(_count(wide, axis, keepdims), correction), squares.dtype)
     variance = divide(squares, mask_fill(count, less_equal(count, 0), math.nan))
@@ -141,7 +142,9 @@ def without_nan(x: Tensor, number: float) -> Tensor:
 
 def _count(x: Tensor, axis: Axes, keepdims: bool) -> Tensor:
     """Return the number of elements that are not NaN, in the dtype of a real ``x``."""
-    dtype = F32 if x.dtype.is_complex else x.dtype
+    dtype = x.dtype
+    if dtype.is_complex:
+        dtype = F64 if dtype == C128 else F32
     return astype(statistics.count_nonzero(logical_not(isnan(x)), axis, keepdims=keepdims), dtype)
 
 

@@ -194,3 +194,15 @@ def test_the_logarithm_of_complex_zero_is_infinite(device: br.Device, name: str)
 
     found = getattr(br, name)(br.tensor(numbers, device=device)).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_the_signs_of_infinite_complex_numbers_match_numpy(dtype: Any) -> None:
+    parts = [0.0, -2.0, math.inf, -math.inf, math.nan]
+    a = np.array([complex(first, second) for first in parts for second in parts], dtype)
+    with np.errstate(all="ignore"):
+        expected = np.sign(a)
+    same(br.sign(br.tensor(a, device="local")), expected)
+    largest = np.finfo(dtype).max
+    large = br.tensor(np.array([complex(largest, -largest)], dtype), device="local")
+    np.testing.assert_allclose(br.sign(large).numpy(), (1 - 1j) / math.sqrt(2), rtol=1e-6)

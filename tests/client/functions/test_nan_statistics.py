@@ -51,6 +51,18 @@ def test_the_variance_of_complex_numbers_is_real(name: str, axis: Any) -> None:
     np.testing.assert_allclose(found, expected)
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_infinite_numbers_are_not_left_out(name: str, dtype: str) -> None:
+    if dtype == "complex64" and name in ("nanmax", "nanmin"):
+        pytest.skip("complex numbers have no order")
+    array = np.asarray([[1, np.inf, 2, np.nan], [-np.inf, 1, np.nan, 3], [1, 2, 4, 3]], dtype)
+    found = getattr(br, name)(br.tensor(array, device="local"), axis=1).numpy()
+    with np.errstate(invalid="ignore"):
+        expected = reference(name, array, 1, False)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 def test_float16_is_accumulated_in_float32() -> None:
     array = np.full(4000, 10.0, np.float16)
     array[1] = np.nan
