@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import re
 import struct
@@ -601,3 +602,9 @@ SEEDS: Final[dict[str, Callable[[], Iterator[bytes]]]] = {
     "burn_0_22_frame": _burn_0_22_frames,
     "burn_0_22_session": _burn_0_22_sessions,
 }
+
+if importlib.util.find_spec("iroh") is not None:  # it has no wheel for some platforms
+    from fuzz.iroh_streams import iroh_seeds, iroh_stream
+
+    TARGETS["iroh_stream"] = iroh_stream
+    SEEDS["iroh_stream"] = iroh_seeds
