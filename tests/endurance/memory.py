@@ -23,7 +23,13 @@ import burn_remote as br
 from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks, request_id
 from burn_remote_protocol.dialects.burn_0_22 import SessionInit
 from burn_remote_protocol.dialects.burn_0_22 import encode_init as encode_init_0_22
-from burn_remote_protocol.dialects.native import CHUNK_BYTES, chunk_head, encode_batch, encode_frame
+from burn_remote_protocol.dialects.native import (
+    CHUNK_BYTES,
+    VERSIONS,
+    chunk_head,
+    encode_batch,
+    encode_frame,
+)
 from burn_remote_protocol.dialects.native_tasks import encode_task
 from burn_remote_protocol.messages import (
     BeginUpload,
@@ -33,6 +39,7 @@ from burn_remote_protocol.messages import (
     Execute,
     Expose,
     Fetch,
+    FetchRequest,
     Hello,
     Publish,
     Read,
@@ -476,6 +483,31 @@ def lists_of_signatures(address: str, limit: int) -> Iterator[Wire]:
         yield wire
 
 
+def signatures(address: str, limit: int) -> Iterator[Wire]:
+    """Number 4,096 signatures, and execute 4,096 others, in each of 8 sessions."""
+    for session in range(8):
+        wire = _native(address)
+        for first in range(0, 4096, 256):
+            specs = [f32(session + 1, number + 1) for number in range(first, first + 256)]
+            sums = [signature("Numeric.Add", spec, spec) for spec in specs]
+            products = [signature("Numeric.Mul", spec, spec) for spec in specs]
+            wire.say(*(Define(number, made) for number, made in enumerate(sums, first)))
+            wire.say(*(Execute(Operation(made, (1, 2, 3))) for made in products))
+        yield wire
+
+
+def fetches_of_peers(address: str, limit: int) -> Iterator[Wire]:
+    """Fetch 2,048 tensors that nobody exposes over each of 60 connections for peers."""
+    for _ in range(60):
+        wire = Wire(address, "transfer")
+        wire.send(encode_frame(Hello(VERSIONS)))
+        wire.hear()
+        for request in range(2048):
+            if not wire.send(encode_frame(FetchRequest(request, secrets.token_bytes(32)))):
+                break
+        yield wire
+
+
 def queued_graphs(address: str, limit: int) -> Iterator[Wire]:
     """Call a registered graph of Burn 0.22 with 3,000 operations again and again."""
     count = 3000
@@ -539,6 +571,8 @@ ATTACKS: Final[dict[str, Attack]] = {
         lists_of_signatures,
         published_views,
         queued_graphs,
+        signatures,
+        fetches_of_peers,
     )
 }
 

@@ -50,8 +50,10 @@ from burn_remote_server.tensors.tensor_table import TensorTable
 __all__ = ["Interpreter"]
 
 # Number of plans kept for Burn's dialect, which does not number signatures. Each takes about 2 KiB.
-# For a program with more signatures, some plans are prepared again.
+# For a program with more signatures, some plans are prepared again. They take at most a session's
+# quota divided by ``PLAN_CACHE_DIVISOR``, so that the rest is left for its tensors.
 PLAN_CACHE_LENGTH: Final = 4096
+PLAN_CACHE_DIVISOR: Final = 16
 
 # Operations with at least this estimated cost are timed, or with at least a tenth of
 # ``max_operation_seconds``: no operation takes more than ten times its estimate
@@ -66,6 +68,11 @@ RESERVED_WORKSPACE_BYTES: Final = 2**20
 # A signature counts in the quota if its ``signature_bytes`` exceed this: the memory of 16 tensors
 # without dimensions. 4,096 signatures of this size take 18 MiB.
 UNCOUNTED_SIGNATURE_BYTES: Final = 16 * 280
+
+# Memory of a plan that a signature keeps, measured for sums of two tensors. Plans are counted 64 at
+# a time, because a count for each would add 1 µs to every definition.
+KEPT_PLAN_BYTES: Final = 2048
+PLANS_AT_ONCE: Final = 64
 
 # References to a plan besides those of graphs: a local variable and the argument of getrefcount.
 _NO_GRAPH: Final = 2
@@ -122,6 +129,9 @@ class Interpreter:
         # keeps that object alive.
         self._plans: dict[int, Plan] = {}
         self._plan_account: Final = OverheadAccount(self.reply_quota)
+        most = self.reply_quota.max_bytes // PLAN_CACHE_DIVISOR // KEPT_PLAN_BYTES
+        self._cached_plans: Final = max(1, min(PLAN_CACHE_LENGTH, most))
+        self._counted_plans = 0  # the account has counted so many of ``numbered`` and ``_plans``
         self.executed = 0
         self.checks = 0  # number of calls of ``check_stopped``, which show progress
 
@@ -130,6 +140,11 @@ class Interpreter:
     def define(self, number: int, signature: Signature) -> None:
         """Assign a number to a signature, replacing an earlier one with that number."""
         replaced = self.numbered.get(number)
+        if replaced is None:
+            try:
+                self._count_kept_plan()
+            except QuotaExceeded as error:
+                raise ended_for_memory("a signature", error) from error
         self.numbered[number] = self._prepare(signature)
         if replaced is not None and getrefcount(replaced) > _NO_GRAPH:
             # Graphs still use the plan. Only plans that have a number are limited in number, so
@@ -164,7 +179,8 @@ class Interpreter:
     def definition_bytes(self) -> int:
         """Return the memory of the signatures and graphs, in bytes (an estimate)."""
         plans = len(self.numbered) + len(self._plans)
-        return PLAN_BYTES * plans + self._plan_account.bytes
+        others = self._plan_account.bytes - KEPT_PLAN_BYTES * self._counted_plans
+        return PLAN_BYTES * plans + others
 
     def _prepare(self, signature: Signature) -> Plan:
         plan = Plan(signature, self.session)
@@ -224,6 +240,22 @@ class Interpreter:
             raise ended_for_memory("a large signature", error) from error
         weakref.finalize(plan, self._plan_account.remove, size).atexit = False
 
+    def _count_kept_plan(self) -> None:
+        """Count one more plan in ``numbered`` or ``_plans``. Raises ``QuotaExceeded``."""
+        if len(self.numbered) + len(self._plans) >= self._counted_plans:
+            self._plan_account.add(PLANS_AT_ONCE * KEPT_PLAN_BYTES)
+            self._counted_plans += PLANS_AT_ONCE
+
+    def _keeps_another_plan(self) -> bool:
+        """Count one more plan in ``_plans``; return whether there is room for it."""
+        if len(self._plans) >= self._cached_plans:
+            return False
+        try:
+            self._count_kept_plan()
+        except QuotaExceeded:
+            return False
+        return True
+
     # -- operations ---------------------------------------------------------------------------
 
     def execute(self, operation: Operation) -> None:
@@ -241,7 +273,7 @@ class Interpreter:
         plan = self._plans.get(id(signature))
         if plan is None:
             plan = self._prepare(signature)
-            if len(self._plans) >= PLAN_CACHE_LENGTH:
+            if not self._keeps_another_plan() and self._plans:
                 self._plans.pop(next(iter(self._plans)))
             self._plans[id(signature)] = plan
         return plan
@@ -569,6 +601,8 @@ class Interpreter:
         self.tensors.clear()
         self.numbered.clear()
         self._plans.clear()
+        self._plan_account.remove(KEPT_PLAN_BYTES * self._counted_plans)
+        self._counted_plans = 0
         if self.fusion is not None:
             self.fusion.clear()
         self.quota.end()

@@ -21,7 +21,7 @@ from burn_remote_protocol.errors import (
     ShapeMismatch,
     UnknownTensor,
 )
-from burn_remote_protocol.messages import Drop, Expose, Read, Sync
+from burn_remote_protocol.messages import Define, Drop, Expose, Read, Sync
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import Slice, TensorSpec, TensorStatus
@@ -124,6 +124,26 @@ def test_failed_outputs_that_are_kept_count_in_the_quota() -> None:
     session.outbox.failures.clear()
     session.run(Drop(tuple(outputs)))
     assert session.quota.total_bytes == 8
+
+
+def test_signatures_count_in_the_quota_until_the_session_ends() -> None:
+    session = EngineSession(max_bytes=2**20)
+    with pytest.raises(SessionLost, match="a signature did not fit into the memory limits"):
+        for number in range(4096):
+            session.run(Define(number, signature("Base.Zeros", out=vector(number + 1))))
+    assert len(session.interpreter.numbered) < 1000
+    assert 2**19 < session.quota.total_bytes <= 2**20
+    session.engine.close()
+    assert session.quota.total_bytes == 0
+
+
+def test_operations_whose_signatures_do_not_fit_in_the_quota_run() -> None:
+    session = EngineSession(max_bytes=2**20)
+    for size in range(1, 1000):
+        execute(session, signature("Base.Ones", out=vector(size)), (1,))
+        session.run(Drop((1,)))
+    execute(session, signature("Base.Ones", out=vector(2**17)), (1,))  # half of the quota
+    assert session.values(1, size=2**17) == [1.0] * 2**17
 
 
 def test_operations_run_in_order_and_count() -> None:
