@@ -50,6 +50,7 @@ from burn_remote_server.tensors.kept_tensors import KeptTensors, OwnKeptTensors
 from burn_remote_server.tensors.slots import InFlight
 from burn_remote_server.transfers.burn_peer_fetches import is_expected
 from burn_remote_server.transfers.download_scheduler import DownloadScheduler
+from burn_remote_server.transfers.event_loop_queues import BatchedCalls
 from burn_remote_server.transfers.local_fetches import LocalFetches
 from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
 from burn_remote_server.transfers.peer_fetches import Peers
@@ -71,6 +72,9 @@ LOST_OPERATION_FACTOR: Final = 2
 # The bytes allowed for a device's sessions, divided by this number, are the most freed memory that
 # is kept for reuse.
 KEPT_DIVISOR: Final = 8
+
+# The tasks of connections that have ended are cancelled in turns, about 20 µs each.
+CANCELLED_AT_ONCE: Final = 64
 
 
 def new_interpreter(
@@ -271,8 +275,14 @@ class Host:
         self._loop: Final = asyncio.get_running_loop()
         seconds = settings.fetch_timeout_seconds
         self.waiting_peers: Final = WaitingPeers(
-            self.sessions, self.transfers, self.outgoing_transfers, seconds
+            self.sessions,
+            self.transfers,
+            self.outgoing_transfers,
+            seconds,
+            min(pool.max_bytes for pool in self.memory_pools),
         )
+        # Cancels the tasks of connections that have ended.
+        self.cancellations: Final = BatchedCalls(self._loop, CANCELLED_AT_ONCE)
         # The parties of sessions that may fetch, by their outboxes.
         self._parties: Final[dict[object, str]] = {}
         self._local_fetches: Final = LocalFetches(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,7 +20,7 @@ from burn_remote_protocol.errors import QuotaExceeded, TransferFailed
 from burn_remote_protocol.ids import exposing_session
 from burn_remote_protocol.messages import MAX_HOPS
 from burn_remote_server.execution.sessions import Sessions
-from burn_remote_server.tensors.exposed_tensors import Exposed, Transfers
+from burn_remote_server.tensors.exposed_tensors import MAX_WAITING, Exposed, Transfers
 from burn_remote_server.tensors.slots import InFlight
 from burn_remote_server.transfers.downloads import ignore_progress
 from burn_remote_server.transfers.event_loop_queues import BatchedCalls, Deadlines
@@ -41,6 +42,46 @@ REPORTED_AT_ONCE: Final = 64
 # When a session ends, at most this many of the peers' fetches from it fail in one iteration of the
 # event loop, about 3 ms.
 FAILED_AT_ONCE: Final = 64
+
+# Memory of a fetch that waits (measured: 2.7 KB, and 1 KB for its timeout and the frame of a
+# progress report). No quota counts it, because it belongs to no session. So all of them may take
+# the memory of the sessions divided by ``WAITING_DIVISOR``.
+WAITING_FETCH_BYTES: Final = 4096
+WAITING_DIVISOR: Final = 8
+# A session of another server sends at most 64 fetches at a time.
+LEAST_WAITING: Final = 1024
+
+
+class _Places:
+    """Places for fetches that wait for their tensor.
+
+    A host may take another one only while it has fewer than are free, so one host has at most half
+    of them.
+    """
+
+    def __init__(self, allowed: int) -> None:
+        self.allowed: Final = allowed
+        self.taken: Final[Counter[str]] = Counter()  # by host
+        self._total = 0
+
+    def take(self, host: str) -> None:
+        """Take a place. Raises ``TransferFailed``."""
+        taken = self.taken[host]
+        if taken >= self.allowed - self._total:
+            raise TransferFailed(
+                f"{taken:,} fetches of your server, and {self._total:,} of all servers, already "
+                f"wait for their tensor; {self.allowed:,} may wait, half of them for one server; "
+                "try again later"
+            )
+        self._total += 1
+        self.taken[host] += 1
+
+    def give_back(self, host: str) -> None:
+        """Give a place back."""
+        self._total -= 1
+        self.taken[host] -= 1
+        if not self.taken[host]:
+            del self.taken[host]
 
 
 @dataclass(slots=True, eq=False)
@@ -68,8 +109,13 @@ class WaitingPeers:
         transfers: Transfers,
         outgoing: Set[OutgoingTransfers],
         timeout_seconds: float,
+        memory_bytes: int,
     ) -> None:
-        """``outgoing`` are the transfers to peers; ``timeout_seconds`` is the fetch timeout."""
+        """Create the registry of a process.
+
+        ``outgoing`` are the transfers to peers, ``timeout_seconds`` is the fetch timeout, and
+        ``memory_bytes`` the host memory of all sessions.
+        """
         self._sessions: Final = sessions
         self._transfers: Final = transfers
         self._outgoing: Final = outgoing
@@ -80,6 +126,8 @@ class WaitingPeers:
         self._by_source: Final[dict[int, dict[_PeerFetch, None]]] = {}
         self._source_failures: Final = BatchedCalls(self._loop, FAILED_AT_ONCE)
         self._waiting: Final = Deadlines(timeout_seconds, self._give_up)
+        most = memory_bytes // WAITING_DIVISOR // WAITING_FETCH_BYTES
+        self.places: Final = _Places(max(LEAST_WAITING, min(MAX_WAITING, most)))
         self._reports_again = False  # a call of ``_report_again`` is scheduled
         self._report_calls: Final = BatchedCalls(self._loop, REPORTED_AT_ONCE)
 
@@ -111,8 +159,11 @@ class WaitingPeers:
         ticket = self._transfers.fetch(key, arrive, f"peer {peer_host}")
         fetch = _PeerFetch(future, still_waiting, exposing_session(key[1]))
         self._waiting.add(fetch)
+        waits = False
         try:
             if self._transfers.is_waiting(key, ticket):
+                self.places.take(peer_host)
+                waits = True
                 self._watch_source(fetch, key[1])
             return await future
         except asyncio.CancelledError:
@@ -121,9 +172,12 @@ class WaitingPeers:
                 self._expose_again(key, future.result())
             raise
         finally:
+            if waits:
+                self.places.give_back(peer_host)
             self._waiting.discard(fetch)
             self._transfers.forget(key, ticket)
             self._forget_source(fetch)
+            future.cancel()  # a tensor that arrives now is exposed again
 
     def end_source(self, session: int) -> None:
         """Fail the fetches of tensors that a session would have exposed; it has ended."""

@@ -23,7 +23,16 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.interface import Backend, Loan
 from burn_remote_server.tensors.allocations import memory_bytes
 
-__all__ = ["BURN", "ExposeLimits", "Exposed", "Key", "Transfers", "burn_domain", "transfer_key"]
+__all__ = [
+    "BURN",
+    "MAX_WAITING",
+    "ExposeLimits",
+    "Exposed",
+    "Key",
+    "Transfers",
+    "burn_domain",
+    "transfer_key",
+]
 
 # Most fetches that wait for their tensor to be exposed. This bounds the memory that a peer can
 # occupy by guessing ids, and suffices for bursts of moves between sessions of different speeds.

@@ -18,11 +18,12 @@ from burn_remote_protocol.messages import MAX_HOPS, FetchRequest
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
+from burn_remote_server.hosting import waiting_peers as module
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Host
 from burn_remote_server.hosting.waiting_peers import WaitingPeers
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import Counters
-from burn_remote_server.tensors.exposed_tensors import Exposed, Transfers
+from burn_remote_server.tensors.exposed_tensors import MAX_WAITING, Exposed, Transfers
 from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
 from support.engines import RecordingOutbox
 from support.native_clients import turns, until
@@ -82,7 +83,7 @@ class Waiting:
 def waiting_peers(sessions: Sequence[Waiting], timeout_seconds: float) -> WaitingPeers:
     """Return the waiting fetches of a process with these sessions."""
     stand_ins: Any = sessions
-    return WaitingPeers(stand_ins, Transfers(), set(), timeout_seconds)
+    return WaitingPeers(stand_ins, Transfers(), set(), timeout_seconds, 2**30)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +131,42 @@ async def test_a_peer_waits_a_bounded_time_and_learns_why() -> None:
             await within_patience(host.waiting_peers.exposed(KEY))
         expose(host)
         assert len(host.transfers) == 1  # the fetch that timed out did not take the tensor
+
+
+async def test_one_host_has_at_most_half_of_the_places_for_fetches_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "LEAST_WAITING", 4)
+    async with hosting(max_total_bytes=module.WAITING_DIVISOR) as host:
+
+        def fetch(number: int, peer_host: str) -> asyncio.Task[Exposed]:
+            key = NATIVE_TRANSFERS, number.to_bytes(32, "big")
+            return asyncio.create_task(host.waiting_peers.exposed(key, peer_host=peer_host))
+
+        waiting = [fetch(number, "192.0.2.1") for number in range(3)]
+        await turns(2)
+        assert [one.done() for one in waiting] == [False, False, True]
+        with pytest.raises(TransferFailed, match=r"2 fetches of your server.* 4 may wait"):
+            await waiting.pop()
+        other = fetch(3, "192.0.2.2")
+        await turns(2)
+        assert not other.done()
+        expose(host, key=(NATIVE_TRANSFERS, bytes(32)))
+        assert (await within_patience(waiting[0])).array is ARRAY
+        again = fetch(4, "192.0.2.1")
+        await turns(2)
+        assert not again.done()  # in the place of the one that has its tensor
+        for one in (*waiting, other, again):
+            one.cancel()
+        await turns(2)
+        assert not host.waiting_peers.places.taken
+
+
+async def test_a_server_with_little_memory_has_fewer_places_for_fetches_that_wait() -> None:
+    async with hosting(max_total_bytes=2**26) as host:
+        assert host.waiting_peers.places.allowed == 2**26 // 8 // 4096
+    async with hosting(max_total_bytes=2**50) as host:
+        assert host.waiting_peers.places.allowed == MAX_WAITING
 
 
 async def test_a_peer_learns_at_once_that_the_session_of_its_tensor_has_ended() -> None:

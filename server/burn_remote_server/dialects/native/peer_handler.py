@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from burn_remote_protocol.dialects.native import CHUNK_BYTES, decode_frame, encode_frame
 from burn_remote_protocol.errors import (
@@ -46,12 +47,11 @@ from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
 __all__ = ["serve_peer"]
 
 # Most fetches of one connection that run or wait for their tensors; a session of the other server
-# sends up to 64 at a time. At this number, the connection is not read. Each fetch is a task, and
-# all tasks are cancelled in one iteration of the event loop when the connection ends, about 20 µs
-# each.
+# sends up to 64 at a time. At this number, the connection is not read.
 MAX_PEER_FETCHES: Final = 2048
-# Requests handled in one iteration of the event loop, each about 50 µs.
-REQUESTS_AT_ONCE: Final = 16
+# Requests of one connection that are handled in one iteration of the event loop, each about 50 µs.
+# An attacker may open hundreds of connections.
+REQUESTS_AT_ONCE: Final = 4
 
 
 async def serve_peer(plain: AsyncLink, host: Host) -> None:
@@ -96,15 +96,17 @@ async def serve_peer(plain: AsyncLink, host: Host) -> None:
         borrower=hello.settings.get(MEMORY_SETTING) if host.settings.cuda_ipc else None,
     )
     host.outgoing_transfers.add(sending)
+    fetches = _RunningFetches(host)
     try:
         await link.send(encode_frame(_peer_welcome(host, version)))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(writer.run())
+            tasks.create_task(fetches.watch())
             tasks.create_task(_close_when_draining(host, sending))
             if isinstance(link, CheckedAsyncLink):
                 tasks.create_task(_beat(host, writer))
             await _receive_requests(
-                link, plain.peer_host, host, tasks, signer, sending, outbox, writer
+                link, plain.peer_host, host, fetches, signer, sending, outbox, writer
             )
     except* _LinkWanted as group:
         (wanted,) = group.exceptions
@@ -116,15 +118,56 @@ async def serve_peer(plain: AsyncLink, host: Host) -> None:
         reason = next(error for error in group.exceptions if isinstance(error, BurnRemoteError))
         await send_closing(link, reason)
     finally:
-        host.outgoing_transfers.discard(sending)
-        sending.expose_again()
+        try:
+            await fetches.end()
+        finally:
+            host.outgoing_transfers.discard(sending)
+            sending.expose_again()
+
+
+class _RunningFetches:
+    """The tasks of one connection, one for each fetch.
+
+    They are not in the connection's task group, which would cancel all of them in one iteration of
+    the event loop: 300 ms for 60 connections that ended at the same moment.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host: Final = host
+        self._tasks: Final[set[asyncio.Task[None]]] = set()
+        self._failed: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
+
+    def start(self, fetch: Coroutine[Any, Any, None], ended: Callable[[], None]) -> None:
+        """Run a fetch; call ``ended`` when it has ended."""
+        task = asyncio.ensure_future(fetch)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        task.add_done_callback(lambda _: ended())
+
+    async def watch(self) -> None:
+        """Wait for the first exception of a fetch, and raise it."""
+        await self._failed
+
+    async def end(self) -> None:
+        """Cancel all fetches, a bounded number in each iteration, and wait for them."""
+        if not self._failed.cancel() and not self._failed.cancelled():
+            self._failed.exception()  # mark as retrieved; asyncio logs unretrieved exceptions
+        self._host.cancellations.call(asyncio.Task.cancel, [*self._tasks])
+        if self._tasks:
+            await asyncio.wait([*self._tasks])
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._failed.done():
+            self._failed.set_exception(error)
 
 
 async def _receive_requests(
     link: AnyAsyncLink,
     peer_host: str,
     host: Host,
-    tasks: asyncio.TaskGroup,
+    fetches: _RunningFetches,
     signer: FetchSigner | None,
     sending: OutgoingTransfers,
     outbox: NativeOutbox,
@@ -150,8 +193,8 @@ async def _receive_requests(
             outbox.abandon(message.request)
             continue
         await allowed.acquire()
-        task = tasks.create_task(_serve_fetch(message, peer_host, host, sending, outbox, writer))
-        task.add_done_callback(lambda _: allowed.release())
+        fetch = _serve_fetch(message, peer_host, host, sending, outbox, writer)
+        fetches.start(fetch, allowed.release)
         while len(outbox) >= MAX_WAITING_REPLIES:
             await writer.progress()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,11 +35,12 @@ from burn_remote_server.access.peer_authentication import prove_to_source
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.dialects.native import peer_handler
 from burn_remote_server.dialects.native.peer_handler import serve_peer
+from burn_remote_server.hosting import host as host_module
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.tensors.exposed_tensors import Exposed
 from support.memory_links import async_memory_pair
-from support.native_clients import turns
+from support.native_clients import turns, until
 from support.scripted import ScriptedLink
 
 ID = b"t" * 32
@@ -179,6 +181,27 @@ async def test_a_peer_with_the_most_fetches_under_way_is_not_read_until_one_ends
         assert not link.frames
         link.end()
         await serving
+        host.draining.set()
+
+
+async def test_the_fetches_of_a_lost_connection_end_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host_module, "CANCELLED_AT_ONCE", 3)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        host = Host(Settings(), [NumpyBackend()], tasks)
+        requests = [FetchRequest(number, bytes([number]) * 32, 0) for number in range(30)]
+        link = ScriptedLink(map(encode_frame, [Hello(VERSIONS), *requests]))
+        serving = asyncio.create_task(serve_peer(link, host))
+        await until(lambda: len(host.waiting_peers._waiting.items()) == 30)
+        link.end()
+        left = [30]
+        while not serving.done():
+            await turns(1)
+            left.append(len(host.waiting_peers._waiting.items()))
+        await serving
+        assert left[-1] == 0
+        assert max(before - after for before, after in pairwise(left)) <= 3
         host.draining.set()
 
 
