@@ -25,6 +25,8 @@ MAX_BLOCKS: Final = 64
 # An array may take over a message with at most this many bytes that are not its elements. Decoders
 # copy elements of other tensors that are so short, so nothing refers to these bytes.
 MAX_OTHER_BYTES: Final = 4096
+# Elements at such addresses may have any dtype. The C library aligns its blocks so as well.
+ALIGNMENT: Final = 16
 # Long enough for a stream of tensors, short enough that an idle server soon frees the memory.
 KEPT_SECONDS: Final = 2.0
 
@@ -56,6 +58,9 @@ class Recycling:
         self._limit_bytes: Final = limit_bytes
         self._kept: list[tuple[float, _Memory]] = []  # the oldest first
         self._lock: Final = threading.Lock()
+        # The place of the next message in its block at which its elements would be aligned, if
+        # they began at the same place in the message as those of the last one.
+        self._shift = 0
 
     @property
     def kept_bytes(self) -> int:
@@ -75,9 +80,10 @@ class Recycling:
         """Return memory for a message. Raises ``MemoryError``."""
         if size < MIN_BYTES:
             return np.empty(size, np.uint8).data
-        loan = self._lent(size) if size <= self._limit_bytes else self._made(size).view(_Loan)
+        whole = size + ALIGNMENT  # more than any shift, so that all such messages fit into a block
+        loan = self._lent(whole) if whole <= self._limit_bytes else self._made(whole).view(_Loan)
         loan.holds_message = True
-        return np.ndarray(size, np.uint8, buffer=loan).data
+        return np.ndarray(size, np.uint8, buffer=loan, offset=self._shift).data
 
     def taken_over(self, elements: memoryview, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """Return an array in the memory of the message that has these elements, without a copy.
@@ -92,12 +98,15 @@ class Recycling:
         size = elements.nbytes
         if message.nbytes - size > MAX_OTHER_BYTES:
             return None
-        start = _address(np.frombuffer(elements, np.uint8)) - _address(loan)
+        address = _address(np.frombuffer(elements, np.uint8))
+        self._shift = (_address(message) - address) % ALIGNMENT
+        start = address - _address(loan)
         loan.holds_message = False
-        block = np.ndarray(start + size, np.uint8, buffer=loan)
-        if start:  # arithmetic on unaligned elements is slower
+        if address % ALIGNMENT:  # arithmetic on unaligned elements is slower
+            block = np.ndarray(start + size, np.uint8, buffer=loan)
             np.copyto(block[:size], block[start:])
-        return np.ndarray(shape, dtype, buffer=loan)
+            start = 0
+        return np.ndarray(shape, dtype, buffer=loan, offset=start)
 
     def _lent(self, size: int) -> _Loan:
         loan = self._found(size).view(_Loan)

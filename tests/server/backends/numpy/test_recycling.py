@@ -12,6 +12,7 @@ from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.backends.numpy.recycling import (
+    ALIGNMENT,
     MAX_BLOCKS,
     MAX_OTHER_BYTES,
     MIN_BYTES,
@@ -167,7 +168,8 @@ def test_a_tensor_takes_over_the_memory_of_its_message(
     place = np.frombuffer(message, np.uint8).ctypes.data
     message[head:] = np.arange(count, dtype=np.float32).tobytes()
     array = backend.to_device(TensorData(message[head:], (count // 2, 2), F32))
-    assert address(array) == place
+    assert address(array) == (place if head % ALIGNMENT else place + head)
+    assert address(array) % ALIGNMENT == 0
     assert backend.owns_memory(array)
     assert np.array_equal(array.reshape(-1), np.arange(count, dtype=np.float32))
     del message
@@ -175,12 +177,31 @@ def test_a_tensor_takes_over_the_memory_of_its_message(
     assert address(other) != place  # the array still has it
 
 
+def test_elements_at_the_same_place_in_each_message_stay_where_they_arrived(
+    backend: NumpyBackend,
+) -> None:
+    moved = []
+    for number, head in enumerate([37, 37, 38, 38, 38, 0, 0]):
+        message = backend.arriving_memory(head + 4 * COUNT)
+        elements = message[head:]
+        elements[:] = np.arange(number, number + COUNT, dtype=np.float32).tobytes()
+        before = address(np.frombuffer(elements, np.uint8))
+        array = backend.to_device(TensorData(elements, (COUNT,), F32))
+        assert address(array) % ALIGNMENT == 0
+        assert np.array_equal(array, np.arange(number, number + COUNT, dtype=np.float32))
+        moved.append(address(array) != before)
+        del message, elements, array
+    assert moved == [True, False, True, False, False, True, False]
+    blocks = 2  # the messages with a head of 38 bytes did not fit into the first block
+    assert backend.memory().cached == blocks * (MIN_BYTES + ALIGNMENT) + 37 + 38
+
+
 def test_memory_of_a_message_returns_to_the_pool_with_its_tensor(backend: NumpyBackend) -> None:
     message = backend.arriving_memory(4 * COUNT)
     place = np.frombuffer(message, np.uint8).ctypes.data
     array = backend.to_device(TensorData(message, (COUNT,), F32))
     del message, array
-    assert backend.memory().cached == MIN_BYTES
+    assert backend.memory().cached == MIN_BYTES + ALIGNMENT
     assert np.frombuffer(backend.arriving_memory(4 * COUNT), np.uint8).ctypes.data == place
 
 
