@@ -17,7 +17,7 @@ __all__: list[str] = []
 
 Tensor = br.Tensor
 
-# A try is accepted with a probability of at least 0.95, so 1 element in 2^52 has none that is.
+# A try is accepted with a probability of at least 0.95, so for 1 element in 2^52 all are refused.
 _TRIES: Final = 12
 
 _LEAST: Final = {br.float64: 2.2250738585072014e-308, br.float32: 1.1754943508222875e-38}

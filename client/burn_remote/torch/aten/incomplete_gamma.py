@@ -73,7 +73,7 @@ def _bell(a: Tensor, x: Tensor) -> Tensor:
     return br.where(is_above, part, 1 + part)
 
 
-def _upper(a: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+def _lower_and_upper(a: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the lower and the upper function for positive finite arguments."""
     is_large = a >= _LARGE
     is_lower = x < a + 1
@@ -93,7 +93,7 @@ def _function(a: Tensor, x: Tensor, *, is_upper: bool) -> Tensor:
     ordinary = br.logical_and(
         br.logical_and(a > 0, x > 0), ~br.logical_or(br.isinf(a), br.isinf(x))
     )
-    result = _upper(br.where(ordinary, a, 1.0), br.where(ordinary, x, 1.0))[is_upper]
+    result = _lower_and_upper(br.where(ordinary, a, 1.0), br.where(ordinary, x, 1.0))[is_upper]
     low, high = (1.0, 0.0) if is_upper else (0.0, 1.0)
     result = br.mask_fill(result, br.logical_or(br.equal(a, 0.0), br.isinf(x)), high)
     result = br.mask_fill(

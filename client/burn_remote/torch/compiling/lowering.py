@@ -219,8 +219,8 @@ class _Form(NamedTuple):
 
     ``local`` computes the nodes ``returned`` in this process, if there are any. ``compiled`` takes
     ``None`` (the device if there are no tensors), the tensors on the device, and the values of the
-    nodes ``numbers``. Places are those
-    in the list of a call's values: the inputs, the constants, and the results of ``local``.
+    nodes ``numbers``. Places are those in the list of a call's values: the inputs, the constants,
+    and the results of ``local``.
     """
 
     local: Callable[..., Any] | None
@@ -231,7 +231,7 @@ class _Form(NamedTuple):
     tensors: Sequence[int]
     uploaded: Sequence[int]
     numbers: Sequence[int]
-    # Each output: one of the numbers above, and what it says of the output.
+    # Where each output comes from, by the numbers above, and its details, such as its place there.
     outputs: Sequence[tuple[int, Any]]
 
 

@@ -167,14 +167,14 @@ class BlockingIrohLink:
         self._outgoing: Final[collections.deque[tuple[bytes, ...]]] = collections.deque()
         self._sending: Final = threading.Lock()
         self._arrived: Final[collections.deque[bytes]] = collections.deque()
-        self._arrived_bytes = 0  # appended so far; changed by the link's thread
-        self._taken_bytes = 0  # changed by the thread that receives
+        self._arrived_bytes = 0  # appended to ``_arrived`` so far, by the link's thread
+        self._taken_bytes = 0  # taken from it so far, by the thread that receives
         self._is_over = False  # all frames have been moved, and no other will arrive
         self._interrupted = False
         self._closed = False
         self._close_lock: Final = threading.Lock()
         self._beat: Callable[[], None] | None = None
-        self._beats = 0  # due
+        self._beats = 0  # calls of ``_beat`` that are due
         thread.call(self._begin(), GRACE_SECONDS)
         _open_links.add(self)
 
@@ -259,7 +259,8 @@ class BlockingIrohLink:
         while True:
             has_news = self._news.wait_for(self._has_arrived_or_beats, deadline)
             self._call_beats()
-            is_over = self._closed or self._is_over  # looked at before the frames before it
+            # Read before the queue: frames that arrived before the end must be returned first.
+            is_over = self._closed or self._is_over
             try:
                 frame = self._arrived.popleft()
             except IndexError:  # or another thread took it

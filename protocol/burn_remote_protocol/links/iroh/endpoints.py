@@ -41,7 +41,8 @@ PUBLIC_RELAYS: Final = "public"
 # What the TLS of QUIC says if the peer does not offer the protocol.
 _UNKNOWN_PROTOCOL: Final = "support any known protocol"
 
-# The status of an HTTP server without the requested route: the client then dials with Burn's.
+# The status of an HTTP server without the requested route. A client that gets it from a server
+# without the native protocol then dials again, with Burn's protocol.
 NOT_FOUND: Final = 404
 
 _CLOSE_SECONDS: Final = 2.0
@@ -121,7 +122,7 @@ async def dial(endpoint: Any, target: Address, alpn: bytes) -> Any:
     try:
         node = iroh.EndpointId.from_string(target.host)
         where = iroh.EndpointAddr(node, target.relay or None, list(target.direct))
-    except IrohError as error:  # half of all numbers of 32 bytes are no public key
+    except IrohError as error:  # half of all 32-byte numbers are not public keys
         raise ConnectionFailed(
             f"{target} names no public key ({shortened(error)}); check the node id"
         ) from error

@@ -44,11 +44,11 @@ __all__ = ["IrohListener", "listen"]
 
 _logger: Final = logging.getLogger("burn_remote_protocol.links.iroh")
 
-# Streams of one connection of Burn's at the same time: its client opens one for each device, and
-# its server one for each tensor that it fetches.
+# Streams of one connection at the same time. A client of Burn opens one for each device, a server
+# of Burn one for each tensor that it fetches.
 MAX_STREAMS: Final = 64
 
-# Handshakes at the same time. The library has its own, larger queue before it.
+# Handshakes at the same time. Further ones wait in the library's queue, which is larger.
 MAX_HANDSHAKES: Final = 256
 
 # While more handshakes than this run, a client must first show that it receives at its address. So
@@ -243,8 +243,8 @@ class IrohListener:
     ) -> None:
         """Close a connection that opens another stream.
 
-        The library lets a client open 100 streams of each kind before it can be told otherwise, and
-        holds 1.25 MB of each that nobody reads.
+        A client may open 100 streams of each kind before the library accepts another limit, and the
+        library buffers 1.25 MB of each stream that nobody reads.
         """
         with contextlib.suppress(IrohError):
             await accept()

@@ -474,7 +474,7 @@ class StreamLink:
         self._finish_reading(reason)
 
     def _finish_reading(self, reason: str) -> None:
-        """Nothing more will arrive: end the link for ``reason``, unless this end closed it."""
+        """End the link, because nothing more arrives: for ``reason``, unless this end closed it."""
         if self._end is None:
             self._end = self._own_end() or reason
         self._notify()

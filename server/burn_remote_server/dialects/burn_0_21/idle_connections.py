@@ -1,4 +1,4 @@
-"""A limit on the connections of peers that wait for a request of the peer.
+"""A limit on the connections of peers that are idle: no request of the peer is in progress.
 
 A Burn server keeps its connections to ``/data`` forever, and cannot open one again that was closed.
 So they have no time limit. Only when too many are idle, one of them is closed.
