@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 
 import msgpack
 
+from burn_remote_protocol.collectives import GroupSpec
 from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks
 from burn_remote_protocol.dialects.burn_0_21_responses import encode_data_request
 from burn_remote_protocol.dialects.burn_0_22 import SessionInit
@@ -52,6 +53,7 @@ from burn_remote_protocol.messages import (
     Fetch,
     FetchRequest,
     Hello,
+    JoinGroup,
     Read,
     Reply,
     Resume,
@@ -694,6 +696,17 @@ def _graphs_called(client: Client) -> Iterator[None]:
     client.sync()
 
 
+def _members(client: Client) -> Iterator[None]:
+    """3,000 joins of one group, whose previous member accepts connections and says nothing"""
+    yield
+    with socket.create_server(("127.0.0.1", 0), backlog=4096) as silent:
+        addresses = (client.address, f"ws://127.0.0.1:{silent.getsockname()[1]}")
+        for _ in range(6):
+            specs = [GroupSpec(secrets.token_bytes(32), 0, addresses, 86_400.0) for _ in range(500)]
+            client.send(*[JoinGroup(0, spec) for spec in specs])
+        client.sync()
+
+
 def _nothing(client: Client) -> Iterator[None]:
     """nothing"""
     yield
@@ -707,7 +720,7 @@ LOOP_ATTACKS: Final[tuple[Attack, ...]] = (
     _peer_requests, _peer_handshakes, _burn_requests, _burn_lists, _burn_operations, _burn_upload,
     _burn_0_22_upload, _burn_read, _native_reads,
     _burn_reads, _burn_nested, _many_burn_operations, _pings, _fragments, _graphs, _graphs_closed,
-    _graphs_called,
+    _graphs_called, _members,
 )  # fmt: skip
 
 

@@ -80,7 +80,7 @@ class Membership(Protocol):
         """Report to all members that this one cannot carry out a collective."""
         ...
 
-    def leave(self) -> None:
+    def leave(self, *, has_session: bool = True) -> None:
         """Leave the group once the collectives submitted before are done."""
         ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
@@ -30,6 +31,10 @@ __all__ = ["Dials", "Groups", "SessionGroups", "group_engines"]
 # Most links that are kept for members that have not joined yet (see ``Groups._left``); each has up
 # to 2 KiB.
 MAX_LEFT: Final = 1024
+
+# Most members of all sessions, each with two threads, also of those that have left and still end.
+# A party may add one only while it has fewer than are free: half of them, if it is alone.
+MAX_MEMBERS: Final = 256
 
 _ENGINES: Final[Mapping[EngineKind, Callable[[Member], CollectiveEngine]]] = {
     EngineKind.RING: RingEngine,
@@ -78,6 +83,7 @@ class Groups:
         self._is_own: Final = is_own
         self._counters: Final = counters
         self._lock: Final = threading.Lock()
+        self._members: Final[Counter[str]] = Counter()  # by party
         # Members by the id of the link that starts at them.
         self._ranks: Final[dict[bytes, Member]] = {}
         # Members that wait for the next one, by the id of the link to it.
@@ -108,8 +114,10 @@ class Groups:
     ) -> Membership:
         """Return a new member, which connects to its neighbours.
 
-        ``party`` is that of ``Host.open_fetches``.
+        ``party`` is that of ``Host.open_fetches``. Raises ``OperationFailed`` if there are too many
+        members.
         """
+        self._admit(party)
         size = len(spec.addresses)
         identifier = link_id(spec.secret, spec.addresses, spec.rank)
         counters = self._counters.open()
@@ -118,6 +126,7 @@ class Groups:
             self._counters.close(counters)
             scratch.release()
             self._forget(spec, member)
+            self._dismiss(party)
 
         join_seconds = self._dialler.join_seconds(spec)
         open_engine = _ENGINES[spec.engine]
@@ -145,6 +154,23 @@ class Groups:
             self._offer(identifier, member, spec.addresses[(spec.rank + 1) % size])
         member.start()
         return member
+
+    def _admit(self, party: str) -> None:
+        with self._lock:
+            own, total = self._members[party], self._members.total()
+            if own >= MAX_MEMBERS - total:
+                raise OperationFailed(
+                    f"{own:,} members of groups of this client, and {total:,} of all clients, are "
+                    f"in use or still end; {MAX_MEMBERS:,} are allowed, half of them for one "
+                    "client; close groups, or try again later"
+                )
+            self._members[party] += 1
+
+    def _dismiss(self, party: str) -> None:
+        with self._lock:
+            self._members[party] -= 1
+            if not self._members[party]:
+                del self._members[party]
 
     def _offer(self, identifier: bytes, member: Member, following: str) -> None:
         """Let the next member link itself to a new member."""
@@ -255,16 +281,23 @@ class SessionGroups:
         self._specs: Final[dict[int, GroupSpec]] = {}
         self._scratch: Final[dict[int, Scratch]] = {}
         self._sequences: Final[dict[int, int]] = {}
+        # Why this session could not become a member of a group.
+        self._refusals: Final[dict[int, str]] = {}
         # Groups in which this member could not carry out a collective; it carries out no later one.
         self._rejected: Final[set[int]] = set()
 
     def join(self, task: JoinGroup) -> None:
         """Become a member of a group; leave the one that had its number."""
         self.leave(LeaveGroup(task.group))
-        scratch = self._scratch[task.group] = self._new_scratch()
-        self._members[task.group] = self._groups.join(
-            task.spec, self._backend, scratch, self.describe_session, self._party
-        )
+        scratch = self._new_scratch()
+        try:
+            member = self._groups.join(
+                task.spec, self._backend, scratch, self.describe_session, self._party
+            )
+        except OperationFailed as error:
+            self._refusals[task.group] = error.reason  # for its collectives
+            return
+        self._members[task.group], self._scratch[task.group] = member, scratch
         self._specs[task.group] = task.spec
         self._sequences[task.group] = 0
 
@@ -272,7 +305,8 @@ class SessionGroups:
         """Return the group with a number. Raises ``OperationFailed``."""
         spec = self._specs.get(group)
         if spec is None:
-            raise OperationFailed(f"this session is not a member of group {group}")
+            unknown = f"this session is not a member of group {group}"
+            raise OperationFailed(self._refusals.get(group, unknown))
         return spec
 
     def submit(
@@ -306,13 +340,17 @@ class SessionGroups:
 
     def leave(self, task: LeaveGroup) -> None:
         """Leave a group once the collectives submitted before are done."""
-        member = self._members.pop(task.group, None)
+        self._leave(task.group, has_session=True)
+
+    def _leave(self, group: int, *, has_session: bool) -> None:
+        self._refusals.pop(group, None)
+        member = self._members.pop(group, None)
         if member is not None:
-            self._rejected.discard(task.group)
-            del self._specs[task.group], self._sequences[task.group], self._scratch[task.group]
-            member.leave()
+            self._rejected.discard(group)
+            del self._specs[group], self._sequences[group], self._scratch[group]
+            member.leave(has_session=has_session)
 
     def end(self) -> None:
         """Leave all groups: the session has ended."""
         for group in [*self._members]:
-            self.leave(LeaveGroup(group))
+            self._leave(group, has_session=False)

@@ -65,6 +65,9 @@ BEATS_PER_BOUND: Final = 4
 MAX_REASON: Final = 900
 # How often a member that waits for an input looks for messages of the previous member.
 INPUT_SLICE_SECONDS: Final = 0.05
+# How long a member that leaves still waits for the links to its neighbours. They exist before the
+# first collective, so it is only for neighbours that have not joined.
+LEAVING_SECONDS: Final = 10.0
 # The most bytes of elements to keep from a previous member that has left, until the engine takes
 # them.
 MAX_KEPT_BYTES: Final = 32 * 2**20
@@ -101,6 +104,7 @@ class Member:
         """
         self._join_seconds: Final = join_seconds
         self._join_deadline: Final = time.monotonic() + join_seconds
+        self._link_deadline = float("inf")  # of a member that leaves
         self.spec: Final = spec
         self.backend: Final = backend
         self._describe_session: Final = describe_session
@@ -199,10 +203,16 @@ class Member:
         """Report to all members that this one cannot carry out a collective."""
         self.report(GroupBroken(sequence, self.spec.rank, reason[:MAX_REASON]))
 
-    def leave(self) -> None:
-        """Leave the group once the collectives submitted before are done."""
+    def leave(self, *, has_session: bool = True) -> None:
+        """Leave the group once the collectives submitted before are done.
+
+        If there are none, or the session has ended, it waits for links to its neighbours only for
+        ``LEAVING_SECONDS``: a client may name neighbours that never join, and join again and again.
+        """
         with self._lock:
             self._jobs.append(_STOP)
+            if not (self._open_jobs and has_session):
+                self._link_deadline = time.monotonic() + LEAVING_SECONDS
             self._changed.notify_all()
         self._wake()
 
@@ -279,6 +289,15 @@ class Member:
         broken = self._broken
         if broken is not None and broken.first <= self._done:
             raise GroupIsBroken
+
+    def _check_leaving(self) -> None:
+        """Raise ``GroupIsBroken`` if this member leaves and has waited for links long enough."""
+        if time.monotonic() > self._link_deadline:
+            raise GroupIsBroken
+
+    def _check_connecting(self) -> None:
+        self.check()
+        self._check_leaving()
 
     # -- the link to the next member ----------------------------------------------------------
 
@@ -380,7 +399,7 @@ class Member:
 
     def _connect(self) -> None:
         try:
-            incoming = self._dial(self.check)
+            incoming = self._dial(self._check_connecting)
         except BurnRemoteError as error:
             self.lost(self._previous, str(error))
             raise GroupIsBroken from None
@@ -391,6 +410,7 @@ class Member:
             incoming.notify(broken)
         deadline = time.monotonic() + self._join_seconds
         while not self._sender.has_link and time.monotonic() < deadline:
+            self._check_leaving()
             # The previous member may report why the next one cannot link itself. That report raises
             # here, so it is the failure's reason, and not the timeout below.
             self.serve_links(SLICE_SECONDS, lambda: self._sender.has_link)
@@ -654,7 +674,8 @@ class Member:
         """Send what is queued, tell both neighbours that this member leaves, and end the links."""
         if self.size > 1 and not self._is_excluded and self._reported_by != self._next:
             # The next member may not have linked itself yet, and must receive the failure.
-            self._sender.await_link(self._join_deadline, lambda: None)
+            with contextlib.suppress(GroupIsBroken):
+                self._sender.await_link(self._join_deadline, self._check_leaving)
         notice = self._leave_notice()
         with self._lock:
             self._has_ended = True

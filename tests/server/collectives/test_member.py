@@ -17,6 +17,7 @@ from burn_remote_protocol.errors import CollectiveFailed, ConnectionFailed, Oper
 from burn_remote_protocol.messages import BeginCollective, GroupBroken
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
+from burn_remote_server.collectives import member as module
 from burn_remote_server.collectives.collective_engine import Job
 from burn_remote_server.collectives.links import Incoming, MemoryPipe, Piece
 from burn_remote_server.collectives.member import Member
@@ -200,6 +201,33 @@ def test_a_neighbour_that_names_a_member_that_does_not_exist_has_failed(reporter
     assert error.member == (1 if reporter == "next" else 2)
     assert "a failure of member 3 of 3 members" in str(error)
     members.leave()
+
+
+@pytest.mark.parametrize("is_dialled", [False, True])
+def test_a_member_that_leaves_waits_only_shortly_for_neighbours_that_never_join(
+    monkeypatch: pytest.MonkeyPatch, is_dialled: bool
+) -> None:
+    monkeypatch.setattr(module, "LEAVING_SECONDS", 0.0)
+    dialling = threading.Event()
+
+    def dial(check: Callable[[], None]) -> Incoming:
+        dialling.set()
+        while not is_dialled:
+            check()
+            assert not ended.wait(0.01)
+        return MemoryPipe()
+
+    ended = threading.Event()
+    spec = GroupSpec(bytes(32), 0, ("ws://a:1", "ws://b:1", "ws://c:1"), 86_400.0)
+    setting = Members.setting(ended)
+    member = Member(spec, NumpyBackend(), RingEngine, dial, Counters(), setting, 86_400.0)
+    slot = InFlight(VECTOR, PATIENCE_SECONDS)
+    member.submit(Job(0, SUM, [Lent(vector(0))], [slot], [7]))
+    member.start()
+    assert dialling.wait(PATIENCE_SECONDS)
+    member.leave(has_session=False)
+    assert ended.wait(PATIENCE_SECONDS)
+    assert "left the group" in str(error_of(slot))
 
 
 def test_nobody_leaves_a_barrier_before_the_last_has_entered() -> None:
