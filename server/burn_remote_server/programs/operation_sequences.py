@@ -34,6 +34,10 @@ class OperationSequence(NamedTuple):
         plans = [step[1] for step in steps if step[1] is not None]
         return cls(tuple(steps), sum(plan.output_bytes for plan in plans), len(plans))
 
+    def done_until(self, place: int) -> int:
+        """Return the number of steps up to the message at ``place``, with its own."""
+        return sum(step[0] <= place for step in self.steps)
+
 
 def takes(plan: Plan) -> bool:
     """Whether a sequence may contain an operation.

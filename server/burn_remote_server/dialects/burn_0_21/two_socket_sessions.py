@@ -42,6 +42,8 @@ class BurnSession:
         self.session: Final = session
         self.outbox: Final = outbox
         self._runner: Final = runner or TaskRunner(session.engine, session.interpreter, outbox)
+        # Executes tasks, in the thread that executes the session's tasks.
+        self.execute: Final = self._runner.run
         self.dtypes: Final = ReplyDTypes()
         # ``wake`` is set when there are frames to send. ``progress`` is set when the queues have
         # become shorter, so reading may continue.
@@ -97,10 +99,6 @@ class BurnSession:
         """Count a reply that was taken from the outbox and written."""
         self.session.counters.client_sent_bytes += sum(map(len, frame))
         self.outbox.taken(frame)
-
-    def execute(self, tasks: Sequence[BurnTask]) -> None:
-        """Execute tasks, in the thread that executes the session's tasks."""
-        self._runner.run(tasks)
 
     def attach(self, route: str) -> None:
         """Register a socket. Raises ``ProtocolViolation`` if the route already has one."""

@@ -33,7 +33,6 @@ from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.registered_graphs import RegisteredGraphs
 from burn_remote_server.programs.graph_runner import Stopped
-from burn_remote_server.programs.operation_sequences import OperationSequence
 
 __all__ = ["Burn22Runner"]
 
@@ -157,25 +156,19 @@ class Burn22Runner(TaskRunner):
             engine.tasks, engine.place = outer
 
     def _run_program(self, frame: KnownFrame, program: FrameProgram) -> None:
-        steps = program.steps
+        engine, invoke_sequence = self._engine, self._interpreter.invoke_sequence
         at = 0
         for sequence, count in program.parts:
             done = 0
             if sequence is not None and self.failure is None:
-                done = self._run_sequence(frame, sequence)
+                try:
+                    done = invoke_sequence(sequence, frame.numbers, engine)
+                except Exception as error:
+                    self._give_up(frame[engine.place], error)
+                    done = sequence.done_until(engine.place)
             if done < count:
-                self._run_steps(frame, steps[at + done : at + count])
+                self._run_steps(frame, program.steps[at + done : at + count])
             at += count
-
-    def _run_sequence(self, frame: KnownFrame, sequence: OperationSequence) -> int:
-        """Run the first steps of a sequence; return their number."""
-        engine = self._engine
-        try:
-            return self._interpreter.invoke_sequence(sequence, frame.numbers, engine)
-        except Exception as error:
-            self._give_up(frame[engine.place], error)
-            places = [step[0] for step in sequence.steps]
-            return places.index(engine.place) + 1
 
     def _run_steps(self, frame: KnownFrame, steps: Sequence[tuple[int, Step]]) -> None:
         engine, interpreter = self._engine, self._interpreter
