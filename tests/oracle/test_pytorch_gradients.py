@@ -159,6 +159,17 @@ both(
 )
 named("poisson_nll_loss", normal(3, 4), _random.random((3, 4)) * 3)
 named("gaussian_nll_loss", normal(3, 4), normal(3, 4), _random.random((3, 4)) + 0.5)
+named("gaussian_nll_loss", [1.0, 2.0], [0.0, 0.5], [0.0, 2.0], eps=1e-3, edge="small variance")
+named("kl_div", 0.5, 0.25, reduction="batchmean", edge="0-d")
+named(
+    "cosine_embedding_loss",
+    [[0.0, 0.0], [1e-5, 2e-5], [1e-9, 0.0], [1.0, 2.0]],
+    [[1.0, 2.0], [1e-3, 2.0], [1.0, 2.0], [2.0, 1.0]],
+    [1.0, -1.0, 1.0, 1.0],
+    margin=-0.5,
+    edge="short vectors",
+    second=False,
+)
 _signs = np.sign(normal(3, 4))
 both(
     "soft_margin_loss",

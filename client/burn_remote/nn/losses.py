@@ -22,6 +22,7 @@ from burn_remote.dispatch.operators import Operator, reshaped, upload
 from burn_remote.functions.activations import log_softmax, softplus
 from burn_remote.functions.arithmetic import add, divide, multiply, negative, subtract
 from burn_remote.functions.casting import NOT, astype
+from burn_remote.functions.closed_form_gradients import gradient_from_argument
 from burn_remote.functions.elementwise import abs, exp, isinf, log, square
 from burn_remote.functions.gathering import gather, scatter, take
 from burn_remote.functions.logic import equal, less, less_equal
@@ -222,7 +223,7 @@ def kl_div(
         surprise = multiply(target, subtract(log(target), input))
         loss = mask_fill(surprise, equal(target, 0), 0)
     if reduction == "batchmean":
-        return divide(sum(loss), input.shape[0])
+        return divide(sum(loss), input.shape[0] if input.ndim else 1)
     return reduced(loss, reduction)
 
 
@@ -464,14 +465,20 @@ def gaussian_nll_loss(
     """Return the negative log-likelihood of targets with a normal distribution.
 
     ``input`` is the mean and ``var`` the variance, which broadcasts and is limited to at least
-    ``eps``. ``full`` adds the constant ``log(2 * pi) / 2``. ``reduction``: ``"mean"`` and ``"sum"``
-    give a tensor ``[]``, ``"none"`` the loss of each element.
+    ``eps``; its gradient is that of the limited variance, so that training can increase it.
+    ``full`` adds the constant ``log(2 * pi) / 2``. ``reduction``: ``"mean"`` and ``"sum"`` give a
+    tensor ``[]``, ``"none"`` the loss of each element.
     """
     warn_of_broadcast(input, target)
-    spread = clip(var, min=eps)
+    spread = _limited(var, least=eps)
     loss = add(log(spread), divide(square(subtract(input, target)), spread))
     loss = multiply(loss, 0.5)
     return reduced(add(loss, math.log(2 * math.pi) / 2) if full else loss, reduction)
+
+
+@gradient_from_argument(lambda x, grad, *, least: grad)
+def _limited(x: Tensor, *, least: float) -> Tensor:
+    return clip(x, min=least)
 
 
 def _lengths(x: Tensor, lengths: Tensor | Sequence[int]) -> Tensor:

@@ -6,18 +6,18 @@ floating-point dtype.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.activations import softplus
-from burn_remote.functions.arithmetic import add, multiply, negative, pow, subtract
-from burn_remote.functions.elementwise import abs
+from burn_remote.functions.arithmetic import add, divide, multiply, negative, pow, subtract
+from burn_remote.functions.casting import astype, at_least_float32
+from burn_remote.functions.elementwise import abs, sqrt, square
 from burn_remote.functions.linear_algebra import vector_norm
 from burn_remote.functions.logic import greater
 from burn_remote.functions.selection import clip, minimum, where
 from burn_remote.functions.statistics import sum
 from burn_remote.nn.losses import reduced, warn_of_broadcast
-from burn_remote.nn.normalization import cosine_similarity
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
@@ -30,6 +30,10 @@ __all__ = [
     "soft_margin_loss",
     "triplet_margin_loss",
 ]
+
+
+# PyTorch adds this to the squared lengths of vectors, which may be zero.
+ADDED_TO_SQUARES: Final = 1e-12
 
 
 @explained
@@ -52,11 +56,15 @@ def cosine_embedding_loss(
 ) -> Tensor:
     """Return ``1 - cos`` where the target is 1, otherwise ``max(cos - margin, 0)``.
 
-    ``cos`` is the cosine similarity of the inputs. Shapes: inputs ``[batch, n]`` and target
+    ``cos`` is the cosine of the angle between the inputs, whose squared lengths are increased by
+    1e-12. Shapes: inputs ``[batch, n]`` and target
     ``[batch]``, or inputs ``[n]`` and a 0-d target. ``reduction``: ``"mean"`` and ``"sum"`` give a
     tensor ``[]``, ``"none"`` one loss for each target.
     """
-    cosine = cosine_similarity(input1, input2, dim=-1)
+    wide = [at_least_float32(x) for x in (input1, input2)]
+    squares = [add(sum(square(x), axis=-1), ADDED_TO_SQUARES) for x in wide]
+    cosine = divide(sum(multiply(*wide), axis=-1), sqrt(multiply(*squares)))
+    cosine = astype(cosine, input1.dtype)
     loss = where(greater(target, 0), subtract(1, cosine), clip(subtract(cosine, margin), min=0))
     return reduced(loss, reduction)
 
