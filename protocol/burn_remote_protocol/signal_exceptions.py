@@ -77,6 +77,9 @@ def _codes_of_handlers() -> set[CodeType | None]:
     codes: set[CodeType | None] = set()
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)
+        if isinstance(handler, signal.Handlers):
+            # The system's own. Their class is an enumeration, which runs code of every other one.
+            continue
         while isinstance(handler, partial):
             handler = handler.func
         for called in (handler, type(handler).__call__):  # a function or method, or an object

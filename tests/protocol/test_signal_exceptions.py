@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import enum
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -122,3 +123,13 @@ def test_an_exception_that_is_raised_again_without_its_traceback_is_recognized()
         pass
 
     assert is_of_signal_handler(Again())
+
+
+def test_the_error_of_an_enumeration_is_not_of_a_signal_handler() -> None:
+    class Kind(enum.IntEnum):
+        ONLY = 0
+
+    assert signal.SIG_DFL in map(signal.getsignal, signal.valid_signals())
+    with pytest.raises(ValueError, match="is not a valid") as raised:
+        Kind(5)
+    assert not is_of_signal_handler(raised.value)
