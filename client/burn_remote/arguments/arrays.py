@@ -65,6 +65,13 @@ _DEFAULTS: Final[dict[np.dtype[Any], np.dtype[Any]]] = {
     np.dtype(np.float64): np.dtype(np.float32),
     np.dtype(np.complex128): np.dtype(np.complex64),
 }
+# Names of dtypes in settings of other libraries, such as Lightning and Hugging Face.
+_SHORT_NAMES: Final = {
+    "fp64": dtypes.F64,
+    "fp32": dtypes.F32,
+    "fp16": dtypes.F16,
+    "bf16": dtypes.BF16,
+}
 _BFLOAT16: Final = _NUMPY[dtypes.BF16]
 _LITTLE_ENDIAN: Final = sys.byteorder == "little"
 
@@ -78,6 +85,8 @@ def as_dtype(dtype: AnyDType) -> DType:
         return dtype
     if isinstance(dtype, QuantScheme):
         raise DTypeMismatch("a scheme is not a dtype; use burn_remote.quantize(x, scheme)")
+    if isinstance(dtype, str) and dtype in _SHORT_NAMES:
+        return _SHORT_NAMES[dtype]
     try:
         # numpy.dtype(None) is float64; burn-remote has no such default.
         found = None if dtype is None else _BY_NUMPY.get(np.dtype(dtype).newbyteorder("="))
@@ -117,6 +126,11 @@ def as_array(value: Any, dtype: DType | None) -> Array:
         array = np.asarray(value)
     except ValueError as error:
         pass_on_of_signal_handler(error)
+        if "inhomogeneous" in str(error):
+            raise DTypeMismatch(
+                "cannot make a tensor of rows with different lengths; pad them, or make a tensor "
+                "of each"
+            ) from error
         raise DTypeMismatch(f"cannot make a tensor of these elements: {error}") from error
     if array.dtype == np.object_:
         raise DTypeMismatch(_strange(array))

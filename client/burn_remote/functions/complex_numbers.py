@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import ZEROS, Operator, with_rank
+from burn_remote.functions.attribute_errors import NoComplexParts
 from burn_remote.functions.casting import as_float
 from burn_remote_protocol.dtypes import F32, Category
-from burn_remote_protocol.errors import DTypeMismatch
 from burn_remote_protocol.operations.families import complex_rows
 
 if TYPE_CHECKING:
@@ -78,5 +78,7 @@ def adjoint(x: Tensor) -> Tensor:
 
 def _unpacked(x: Tensor) -> Tensor:
     if x.dtype.category is Category.QUANTIZED:
-        raise DTypeMismatch(f"{x.handle.spec} has no real and imaginary parts; dequantize it first")
+        raise NoComplexParts(
+            f"{x.handle.spec} has no real and imaginary parts; dequantize it first"
+        )
     return x

@@ -32,15 +32,23 @@ from burn_remote.functions import (
     statistics,
     tracked_tensors,
 )
+from burn_remote.functions.attribute_errors import NoTranspose
 from burn_remote.functions.device_class import checked_device
 from burn_remote.functions.iteration import iterated
 from burn_remote.functions.tensor_value import TensorValue, is_tensor
-from burn_remote_protocol.errors import ShapeMismatch, UsageError
+from burn_remote_protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from burn_remote.functions.device_class import AnyDevice
 
 __all__ = ["Tensor"]
+
+
+def _check_matrices(x: TensorValue) -> None:
+    """Raise ``NoTranspose`` for a tensor of fewer than two axes."""
+    if x.ndim < 2:
+        way = "write x[:, None] for a column, x[None, :] for a row" if x.ndim else "use it as it is"
+        raise NoTranspose(f"{x.handle.spec} is not a matrix, so it has no transpose; {way}")
 
 
 @final
@@ -136,8 +144,12 @@ class Tensor(TensorValue):
     @property
     def T(self) -> Tensor:
         """The transpose of a matrix. Raises ``ShapeMismatch`` unless there are two axes."""
-        if self.ndim != 2:
-            raise ShapeMismatch(f"{self.handle.spec} is not a matrix; use mT or permute_dims")
+        if self.ndim > 2:
+            raise NoTranspose(
+                f"T is for matrices, and {self.handle.spec} has {self.ndim} axes; x.mT swaps the "
+                "last two, and x.permute_dims(axes) puts all in another order"
+            )
+        _check_matrices(self)
         return manipulation.swapaxes(self, 0, 1)
 
     real = property(complex_numbers.real)
@@ -150,7 +162,8 @@ class Tensor(TensorValue):
 
     @property
     def mT(self) -> Tensor:
-        """The tensor with its last two axes swapped."""
+        """The tensor with its last two axes swapped. Raises ``ShapeMismatch`` for fewer axes."""
+        _check_matrices(self)
         return manipulation.matrix_transpose(self)
 
     def __round__(self, digits: int | None = None) -> Tensor:

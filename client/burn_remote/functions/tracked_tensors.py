@@ -24,6 +24,7 @@ from burn_remote.functions.arithmetic import (
     remainder,
     subtract,
 )
+from burn_remote.functions.attribute_errors import NoGradient
 from burn_remote.functions.tensor_value import is_tensor
 from burn_remote.runner.interface import distinction
 from burn_remote_protocol.errors import (
@@ -188,7 +189,7 @@ def gradient(x: Tensor) -> Tensor | None:
         found = grads[place]
         return found
     line = handle.client.session.line_of(handle.id)
-    raise UsageError(
+    raise NoGradient(
         f"{handle.spec}{f', made at {line},' if line else ''} is the result of an operation on "
         "tracked tensors, and only leaves have .grad; call x.retain_grad() before the backward "
         "pass, or use burn_remote.autograd.grad(loss, x). If it is a parameter that was updated, "
