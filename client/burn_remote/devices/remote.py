@@ -21,6 +21,7 @@ from burn_remote.devices.addresses import (
 from burn_remote.devices.automatic_graphs import automatic_graphs_wanted
 from burn_remote.devices.credentials import checked_token, trusted_context
 from burn_remote.devices.shared_sessions import SharedSessions
+from burn_remote.diagnostics.foreign_names import device_advice
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.default_device import open_default_with
 from burn_remote.functions.device_class import Device
@@ -63,6 +64,10 @@ NOT_FOUND: Final = 404
 # A second attempt, because a bit flip in the request's path makes a native server answer 404 too.
 # Burn's dialect, the alternative, has no checksums.
 NATIVE_ATTEMPTS: Final = 2
+
+
+# A kind of device in other libraries that may also be the name of a machine.
+_POSSIBLE_HOSTS: Final = ("gpu",)
 
 
 class RemoteDevice(Device):
@@ -117,6 +122,8 @@ class RemoteDevice(Device):
                 "'local' is not the address of a server; burn_remote.LocalDevice() computes in "
                 "this process, and so does burn_remote.device('local')"
             )
+        if address not in _POSSIBLE_HOSTS and (advice := device_advice(address)):
+            raise UsageError(f"{address!r} names no server{advice}")
         address = normal_address(address)
         self.address: Final = address
         token, context = checked_token(token), trusted_context(tls, self.address)

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, NoReturn
 
+import numpy as np
+
 from burn_remote_protocol.dtypes import DType
 
 __all__ = [
@@ -67,6 +69,16 @@ _RECURRENT: Final = "a loop over the steps, for example inside burn_remote.compi
 
 # Namespaces of torch.nn -> our namespace.
 NAMESPACES: Final = {"functional": "burn_remote.functional", "init": "burn_remote.init"}
+
+_SHAPES: Final = "f(x).shape and f(x).dtype, which are known without waiting for the device"
+_SEVERAL: Final = (
+    "burn_remote.DataParallel, for training; burn_remote.distributed.Group, for collectives"
+)
+_FLOAT64: Final = "dtype=burn_remote.float64 in each call; arrays keep their dtype"
+_DEVICES: Final = "burn_remote.RemoteDevice(address) for each device that the program uses"
+_PROCESS: Final = (
+    "not needed; a program issues the operations itself, and the server runs them in order"
+)
 
 _ELEMENTS: Final = "numpy.set_printoptions, which formats the elements that are shown"
 
@@ -162,7 +174,7 @@ FUNCTIONS: Final = {
         "burn_remote.linalg.norm(x); or burn_remote.vector_norm(x), "
         "burn_remote.linalg.matrix_norm(x)"
     ),
-    "set_default_dtype": "dtype=burn_remote.float64 in each call; arrays keep their dtype",
+    "set_default_dtype": _FLOAT64,
     "Parameter": "x.requires_grad_()",
     "RAdam": _NO_OPTIMIZER,
     "ReduceLROnPlateau": (
@@ -232,7 +244,11 @@ FUNCTIONS: Final = {
     "jacrev": _JACOBIAN,
     "jit": "burn_remote.compile(f)",
     "key": "device.seed(number)",
-    "lax": "burn_remote itself, with the names of the array API",
+    "lax": (
+        "burn_remote itself, with the names of the array API; Python's loops, which "
+        "burn_remote.compile unrolls, and burn_remote.where take the place of scan, fori_loop and "
+        "cond"
+    ),
     "layer_norm": "burn_remote.functional.layer_norm(x, shape)",
     "linear": "burn_remote.functional.linear(x, weight)",
     "load_file": _FILES,
@@ -247,7 +263,27 @@ FUNCTIONS: Final = {
     "nn": "burn_remote.functional, with the names of torch.nn.functional",
     "numpy": "import numpy, or x.numpy() for a tensor's elements",
     "one_hot": "burn_remote.functional.one_hot(labels, num_classes)",
-    "pmap": "burn_remote.DataParallel, for training",
+    "pmap": _SEVERAL,
+    "shard_map": _SEVERAL,
+    "sharding": _SEVERAL,
+    "Mesh": _SEVERAL,
+    "NamedSharding": _SEVERAL,
+    "Cluster": _DEVICES,
+    "LocalCluster": _DEVICES,
+    "nodes": _DEVICES,
+    "local_devices": _DEVICES,
+    "device_count": _DEVICES,
+    "ShapeDtypeStruct": "burn_remote.TensorSpec(shape, dtype)",
+    "eval_shape": _SHAPES,
+    "enable_x64": _FLOAT64,
+    "config": f"{_FLOAT64}; burn_remote.set_default_device(device)",
+    "default_backend": "burn_remote.default_device()",
+    "disable_jit": "the function without burn_remote.compile",
+    "fold_in": "not needed; each call draws new numbers, and device.seed(number) repeats them",
+    "io_callback": "a call outside of the compiled function, with the tensors that it returns",
+    "pure_callback": "a call outside of the compiled function, with the tensors that it returns",
+    "categorical": "burn_remote.random.choice(count, shape, p=p)",
+    "truncated_normal": "burn_remote.init.trunc_normal(shape)",
     "pmean": "group.all_reduce(tensors, 'mean') of a burn_remote.distributed.Group",
     "power": "burn_remote.pow(x, y)",
     "promote_types": "burn_remote.result_type(x, y)",
@@ -286,8 +322,29 @@ FUNCTIONS: Final = {
     "wait": "device.sync(), or x.numpy()",
 }
 
+_HEALTH: Final = "device.sync(), which raises an error if the server is lost"
+_METRICS: Final = "the metrics of the server, http://host:port/metrics"
+
 # Attributes of devices: foreign name -> what to write instead.
 DEVICE_ATTRIBUTES: Final = {
+    "apply": _PROCESS,
+    "map": _PROCESS,
+    "run": _PROCESS,
+    "submit": _PROCESS,
+    "scatter": "burn_remote.array_split(x, count), then part.to(device) for each device",
+    "gather": "burn_remote.read([x, y]), for tensors of any devices",
+    "health": _HEALTH,
+    "is_alive": _HEALTH,
+    "ping": _HEALTH,
+    "status": _HEALTH,
+    "memory": _METRICS,
+    "memory_allocated": _METRICS,
+    "metrics": _METRICS,
+    "stats": "device.traffic, for this program; for the server, " + _METRICS,
+    "host": "str(device)",
+    "port": "str(device)",
+    "uri": "str(device)",
+    "url": "str(device)",
     "arange": "burn_remote.arange(count, device=device)",
     "array": "device.tensor(data)",
     "asarray": "device.tensor(data)",
@@ -325,6 +382,7 @@ RANDOM: Final = {
             *("triangular", "vonmises", "wald", "zipf"),
         )
     },
+    "split": "not needed; each call draws new numbers, and device.seed(number) repeats them",
     "random": "burn_remote.random.uniform(shape)",
     "random_sample": "burn_remote.random.uniform(shape)",
     "standard_exponential": "burn_remote.random.exponential(shape)",
@@ -397,6 +455,7 @@ GROUP_ATTRIBUTES: Final = {
     "psum": "group.all_reduce(tensors)",
     "psum_scatter": "group.reduce_scatter(tensors)",
     "ranks": "group.devices",
+    "scatter": "burn_remote.array_split(x, group.size), then part.to(device) for each device",
     "send": "x.to(device)",
     "world_size": "group.size",
 }
@@ -415,7 +474,8 @@ METHODS: Final = {
     "amax": "x.max(axis=…)",
     "amin": "x.min(axis=…)",
     "argwhere": "burn_remote.argwhere(x)",
-    "at": "x.set(index, value)",
+    "at": "x.set(index, value), or x.scatter(axis, indices, value, update='add') to add",
+    "devices": "x.device",
     "bfloat16": "x.astype(burn_remote.bfloat16)",
     "bincount": "burn_remote.bincount(x)",
     "block_until_ready": "x.device.sync()",
@@ -564,6 +624,7 @@ RENAMED_KEYWORDS: Final = (
     ("a_max", "max", ""),
     ("a_min", "min", ""),
     ("axes", "axis", ""),
+    ("backend", "engine", ""),
     ("axis", "axes", ""),
     ("axis", "dim", ""),
     ("ddof", "correction", ""),
@@ -598,8 +659,14 @@ RENAMED_KEYWORDS: Final = (
     ("src", "value", ""),
     ("steps", "num", ""),
     ("timeout", "connect_timeout_seconds", " (the time to connect, not to compute)"),
+    ("timeout_seconds", "connect_timeout_seconds", " (the time to connect, not to compute)"),
+    ("uri", "address", ""),
+    ("url", "address", ""),
     ("unbiased", "correction", "0 for False, correction=1 for True"),
 )
+
+_ONE_WAY: Final = "not needed; there is only one way in which a function is computed and compiled"
+_TLS: Final = "tls=, an ssl.SSLContext or the path of the authority's certificate, and wss://"
 
 # Keyword arguments without an equivalent parameter: foreign name -> what to do.
 KEYWORDS: Final = {
@@ -621,7 +688,7 @@ KEYWORDS: Final = {
     "inplace": _RESULT,
     "learning_rate": "lr=",
     "memory_format": _LAYOUT,
-    "mode": "not needed; there is only one way in which a function is computed and compiled",
+    "mode": _ONE_WAY,
     "non_blocking": "not needed; no call blocks",
     "only_inputs": "not needed; only inputs get gradients",
     "order": "no equivalent; elements are always in C order",
@@ -634,6 +701,14 @@ KEYWORDS: Final = {
     "strict": "like=weights, which also compares shapes and dtypes",
     "static_argnames": _STATIC,
     "static_argnums": _STATIC,
+    "auth": "token=, or $BURN_REMOTE_TOKEN",
+    "password": "token=, or $BURN_REMOTE_TOKEN",
+    "host": "address='ws://host:3000'",
+    "port": "address='ws://host:3000'",
+    "ssl": _TLS,
+    "verify": _TLS,
+    "backend": _ONE_WAY,
+    "inline": _ONE_WAY,
     "weights_only": "not needed; no file is unpickled",
     "where": "burn_remote.where(mask, x, 0) as the argument",
 }
@@ -654,6 +729,7 @@ GATHERED: Final = {
 
 # Functions called with separate arguments instead of a tuple -> the correct call.
 POSITIONAL: Final = {
+    "RemoteDevice.__init__": "RemoteDevice('ws://host:3000'), with token= and tls= by keyword",
     "broadcast_to": "x.broadcast_to((2, 3))",
     "checkpoint": "checkpoint(function)(x)",
     "concat": "concat([x, y])",
@@ -681,6 +757,14 @@ DEVICES: Final = {
     "mps": "'local'",
 }
 
+
+# Names of dtypes, which are no devices either.
+_DTYPES: Final = frozenset(
+    {
+        *("float64", "float32", "float16", "bfloat16", "complex128", "complex64", "bool"),
+        *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8"),
+    }
+)
 
 # How similar a name must be to be suggested, as a ratio of difflib: 0.6, its default, suggests
 # "mean" for "name".
@@ -722,12 +806,21 @@ def similar_name(name: str, known: Collection[str]) -> str | None:
 
 def device_advice(device: object) -> str:
     """Return the advice for a value passed as a device: ``"; write …"``, or ``""``."""
-    if isinstance(device, DType):
+    if _names_dtype(device):
         return "; x.astype(dtype) converts"
+    if hasattr(device, "handle"):
+        return "; x.to(y.device) moves x to the device of y"
     if not isinstance(device, str):
         return ""
     instead = DEVICES.get(device.partition(":")[0])
     return "" if instead is None else f"; write {instead}"
+
+
+def _names_dtype(value: object) -> bool:
+    """Return whether a value passed as a device is a dtype, or the name or class of one."""
+    if isinstance(value, type):
+        return issubclass(value, np.generic | int | float | complex)
+    return isinstance(value, DType | np.dtype) or (isinstance(value, str) and value in _DTYPES)
 
 
 def missing_from(

@@ -200,16 +200,19 @@ def _keyword(keyword: str, signature: inspect.Signature) -> str | None:
 
 def _positions(call: _Call, signature: inspect.Signature) -> str | None:
     """Explain too many positional arguments; return ``None`` for any other ``TypeError``."""
-    parameters = signature.parameters.values()
+    parameters = [p for p in signature.parameters.values() if p.name != "self"]
+    bound = len(signature.parameters) - len(parameters)
     places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     takes_any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    if takes_any_number or len(call.arguments) <= len(places):
+    given = len(call.arguments) - bound
+    if takes_any_number or given <= len(places):
         return None
     taken = (
-        f"it takes {', '.join(p.name for p in places)} by position, "
-        f"but {len(call.arguments)} arguments are given"
+        f"it takes {', '.join(p.name for p in places) or 'nothing'} by position, "
+        f"but {given} arguments are given"
     )
-    written = POSITIONAL.get(call.function.__name__)
+    function = call.function
+    written = POSITIONAL.get(function.__qualname__) or POSITIONAL.get(function.__name__)
     if written is not None:
         return f"{taken}; write {written}"
     named = [f"{p.name}=" for p in parameters if p.kind is p.KEYWORD_ONLY]

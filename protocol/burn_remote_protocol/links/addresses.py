@@ -247,6 +247,9 @@ def _suggestion(text: str) -> str:
     if names_scheme(scheme):
         text = rest
         scheme = _SUGGESTED.get(scheme.lower(), scheme.lower())
+    elif names_scheme(text.partition("//")[0]):  # ws//gpu-box:3000
+        scheme, _, text = text.partition("//")
+        scheme = _SUGGESTED.get(scheme.lower(), scheme.lower())
     else:
         scheme = "ws"
     return f"{scheme}://{text.strip('/') or f'host:{DEFAULT_PORT}'}"

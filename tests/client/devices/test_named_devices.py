@@ -94,7 +94,13 @@ def test_a_device_is_returned_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     ("name", "instead"),
-    [("cuda", "'ws://host:3000'"), ("cuda:0", "'ws://host:3000'"), ("cpu", "'local'")],
+    [
+        ("cuda", "'ws://host:3000'"),
+        ("cuda:0", "'ws://host:3000'"),
+        ("cpu", "'local'"),
+        ("float64", "x.astype"),
+        ("bfloat16", "x.astype"),
+    ],
 )
 def test_names_of_other_libraries_are_refused_with_ours(name: str, instead: str) -> None:
     with pytest.raises(br.UsageError, match=instead):

@@ -72,7 +72,8 @@ def test_an_unknown_keyword_raises_pythons_own_error() -> None:
 @pytest.mark.parametrize("row", RENAMED_KEYWORDS, ids=lambda row: "-".join(row[:2]))
 def test_the_equivalents_of_keywords_exist(row: tuple[str, str, str]) -> None:
     typed, here, _ = row
-    functions: list[Any] = [*FUNCTIONS.values(), burn_remote.RemoteDevice]
+    classes: list[Any] = [burn_remote.RemoteDevice, burn_remote.distributed.Group]
+    functions: list[Any] = [*FUNCTIONS.values(), *classes]
     names = [{p.name for p in parameters_of(function)} for function in functions]
     assert any(here in given and typed not in given for given in names)
 
@@ -94,7 +95,8 @@ def test_surplus_positional_arguments_give_the_correct_call(text: str) -> None:
 
 @pytest.mark.parametrize("name", POSITIONAL)
 def test_functions_with_a_correct_call_exist(name: str) -> None:
-    assert name in {qualified.rpartition(".")[2] for qualified in FUNCTIONS}
+    functions = {qualified.rpartition(".")[2] for qualified in FUNCTIONS}
+    assert name in {*functions, "RemoteDevice.__init__"}
 
 
 def with_arrays(function: Callable[..., object]) -> list[object]:

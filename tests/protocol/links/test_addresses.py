@@ -59,6 +59,8 @@ def test_a_route_is_appended_to_the_path_prefix() -> None:
         ("http://gpu-box:3000", "write ws://gpu-box:3000"),
         ("https://gpu-box:3000", "write wss://gpu-box:3000"),
         ("ws:/gpu-box", "write ws://gpu-box"),
+        ("ws//gpu-box:3000", "write ws://gpu-box:3000"),
+        ("https//gpu-box", "write wss://gpu-box"),
         ("ws:gpu-box:3000", "write ws://gpu-box:3000"),
         ("wss:/gpu-box", "write wss://gpu-box"),
         ("", "write ws://host:3000"),
