@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from burn_remote_protocol.dtypes import BOOL, F16, F32, I32, I64, DType
+from burn_remote_protocol.dtypes import BOOL, C64, F16, F32, I32, I64, DType
 from burn_remote_protocol.operations.row import Call, Row
 from burn_remote_protocol.tensors import TensorSpec
 
@@ -17,6 +17,11 @@ def f32(*shape: int) -> TensorSpec:
 def f16(*shape: int) -> TensorSpec:
     """A float16 tensor."""
     return TensorSpec(shape, F16)
+
+
+def c64(*shape: int) -> TensorSpec:
+    """A complex64 tensor."""
+    return TensorSpec(shape, C64)
 
 
 def i64(*shape: int) -> TensorSpec:

@@ -11,7 +11,10 @@ from burn_remote_protocol.operations.shape_rules.checks import (
     FLOATS,
     bool_dtype,
     broadcast_shapes,
+    check_axis,
+    check_rank,
     check_same_dtype,
+    check_shape,
     declared,
     index_dtype,
     result,
@@ -74,3 +77,22 @@ def test_a_choice_of_another_category_is_refused() -> None:
         bool_dtype(Call((), {}, (i64(2),)), 0)
     with pytest.raises(DTypeMismatch, match="must be float"):
         declared(Call((), {}, (i64(2),)), FLOATS)
+
+
+def test_what_fits_is_accepted_and_what_does_not_is_named() -> None:
+    check_same_dtype(f32(2), rhs=f32(3), bias=None)
+    check_rank("x", f32(2, 3), 2)
+    check_axis("dim", 1, (2, 3))
+    check_shape("x", f32(2, 3), [2, 3])
+    with pytest.raises(ShapeMismatch, match=r"x is float32\[2, 3\], but must have 3 dimensions"):
+        check_rank("x", f32(2, 3), 3)
+    for axis in (-1, 2):
+        with pytest.raises(ShapeMismatch, match=rf"dim={axis} is not an axis of shape \[2, 3\]"):
+            check_axis("dim", axis, (2, 3))
+    with pytest.raises(ShapeMismatch, match=r"x is float32\[2, 3\], but must have shape \[3, 2\]"):
+        check_shape("x", f32(2, 3), [3, 2])
+
+
+def test_an_output_that_follows_from_nothing_must_be_declared() -> None:
+    with pytest.raises(ShapeMismatch, match="shape and dtype of the output must be given"):
+        declared(Call((), {}), FLOATS)

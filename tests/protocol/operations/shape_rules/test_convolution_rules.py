@@ -6,11 +6,16 @@ from typing import Any
 
 import pytest
 
-from burn_remote_protocol.errors import DTypeMismatch, LimitExceeded, ShapeMismatch
-from burn_remote_protocol.operations.families import convolution_rows
+from burn_remote_protocol.errors import (
+    DTypeMismatch,
+    LimitExceeded,
+    ShapeMismatch,
+    Unsupported,
+)
+from burn_remote_protocol.operations.families import convolution_rows, layers
 from burn_remote_protocol.operations.row import Call, Row
 from burn_remote_protocol.operations.shape_rules.convolution_rules import window_count
-from support.specs import f16, f32, made
+from support.specs import f16, f32, i64, made
 
 PLAIN: dict[str, Any] = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
 DEFORMED: dict[str, Any] = {
@@ -172,3 +177,127 @@ def test_offsets_and_masks_must_suit_the_kernel(position: int, spec: Any, change
 
     with pytest.raises(ShapeMismatch):
         made(convolution_rows.DEFORMABLE_CONV2D, *inputs, **(DEFORMED | changes))
+
+
+TRANSPOSED: dict[str, Any] = {
+    "stride": (1,), "padding": (0,), "padding_out": (0,), "dilation": (1,), "groups": 1,
+}  # fmt: skip
+WINDOWS: dict[str, Any] = {
+    "kernel_size": (3, 3), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1),
+}  # fmt: skip
+X, WEIGHT, GRAD = f32(2, 4, 8, 9), f32(6, 4, 3, 3), f32(2, 6, 6, 7)
+DEFORMED_INPUTS = (f32(1, 2, 4, 4), f32(1, 18, 2, 2), f32(3, 2, 3, 3), f32(1, 9, 2, 2), f32(3))
+
+
+@pytest.mark.parametrize(
+    ("row", "inputs", "parameters", "reason"),
+    [
+        (convolution_rows.CONV2D, (i64(2, 4, 8, 9), i64(6, 4, 3, 3), None), PLAIN, "x is int64"),
+        (convolution_rows.CONV2D_X_BACKWARD, (X, f16(6, 4, 3, 3), GRAD), PLAIN, "weight is"),
+        (convolution_rows.CONV2D_X_BACKWARD, (X, WEIGHT, f16(2, 6, 6, 7)), PLAIN, "output_grad is"),
+        (convolution_rows.CONV2D_BIAS_BACKWARD, (i64(1), i64(6), i64(2, 6, 6, 7)), {}, "x is"),
+        (convolution_rows.CONV2D_BIAS_BACKWARD, (X, f16(6), GRAD), {}, "bias is"),
+        (convolution_rows.CONV2D_BIAS_BACKWARD, (X, f32(6), f16(2, 6, 6, 7)), {}, "output_grad is"),
+        (
+            convolution_rows.CONV_TRANSPOSE1D,
+            (f32(1, 4, 5), f16(4, 1, 2), None),
+            TRANSPOSED,
+            "weight is",
+        ),
+        (
+            convolution_rows.CONV_TRANSPOSE1D_WEIGHT_BACKWARD,
+            (f32(1, 4, 5), f16(4, 1, 2), f32(1, 1, 6)),
+            TRANSPOSED,
+            "weight is",
+        ),
+        (
+            convolution_rows.CONV_TRANSPOSE1D_WEIGHT_BACKWARD,
+            (f32(1, 4, 5), f32(4, 1, 2), f16(1, 1, 6)),
+            TRANSPOSED,
+            "output_grad is",
+        ),
+        (layers.UNFOLD4D, (i64(1, 2, 4, 4),), WINDOWS, "x is int64"),
+    ],
+    ids=str,
+)
+def test_tensors_of_other_dtypes_are_refused(
+    row: Row, inputs: Any, parameters: Any, reason: str
+) -> None:
+    with pytest.raises(DTypeMismatch, match=reason):
+        made(row, *inputs, **parameters)
+
+
+@pytest.mark.parametrize(
+    ("row", "inputs", "parameters", "reason"),
+    [
+        (
+            convolution_rows.CONV2D_WEIGHT_BACKWARD,
+            (f32(2, 3, 8, 9), WEIGHT, GRAD),
+            PLAIN,
+            "x .* has 3 channels",
+        ),
+        (convolution_rows.CONV2D_BIAS_BACKWARD, (X, f32(6), f32(2, 6)), {}, "must have 4 dim"),
+        (
+            convolution_rows.CONV_TRANSPOSE1D_WEIGHT_BACKWARD,
+            (f32(1, 4, 5), f32(4, 1, 2), f32(1, 1, 5)),
+            TRANSPOSED,
+            "output_grad is",
+        ),
+        (layers.UNFOLD4D, (f32(2, 4, 4),), WINDOWS, "must have 4 dim"),
+    ],
+    ids=str,
+)
+def test_gradients_and_windows_of_other_shapes_are_refused(
+    row: Row, inputs: Any, parameters: Any, reason: str
+) -> None:
+    with pytest.raises(ShapeMismatch, match=reason):
+        made(row, *inputs, **parameters)
+
+
+def test_windows_are_copied_with_all_their_channels() -> None:
+    assert made(layers.UNFOLD4D, f32(1, 2, 4, 5), **WINDOWS) == (f32(1, 18, 6),)
+
+
+def test_different_padding_of_both_ends_is_refused() -> None:
+    with pytest.raises(Unsupported, match="axis 0 is padded with 1 before and 2 after"):
+        made(convolution_rows.CONV2D, X, WEIGHT, None, **PLAIN | {"padding": ((1, 2), (0, 0))})
+
+
+@pytest.mark.parametrize(
+    ("position", "spec", "reason"),
+    [
+        (2, f16(3, 2, 3, 3), "weight is float16"),
+        (1, f16(1, 18, 2, 2), "offset is float16"),
+        (3, f16(1, 9, 2, 2), "mask is float16"),
+    ],
+)
+def test_a_deformable_convolution_has_one_dtype(position: int, spec: Any, reason: str) -> None:
+    inputs: list[Any] = [*DEFORMED_INPUTS]
+    inputs[position] = spec
+    with pytest.raises(DTypeMismatch, match=reason):
+        made(convolution_rows.DEFORMABLE_CONV2D, *inputs, **DEFORMED)
+
+
+@pytest.mark.parametrize(
+    ("weight", "changes", "reason"),
+    [
+        (f32(3, 3, 3, 3), {}, "x .* has 2 channels"),
+        (f32(3, 2, 3, 3), {"offset_groups": 0}, "0 offset groups must divide its channels"),
+        (f32(3, 2, 3, 3), {"offset_groups": 3}, "3 offset groups must divide its channels"),
+    ],
+)
+def test_channels_of_a_deformable_convolution_suit_its_groups(
+    weight: Any, changes: Any, reason: str
+) -> None:
+    inputs: list[Any] = [*DEFORMED_INPUTS]
+    inputs[2] = weight
+    with pytest.raises(ShapeMismatch, match=reason):
+        made(convolution_rows.DEFORMABLE_CONV2D, *inputs, **(DEFORMED | changes))
+
+
+def test_the_gradient_of_a_deformable_convolution_is_like_its_result() -> None:
+    row = convolution_rows.DEFORMABLE_CONV2D_BACKWARD
+    with pytest.raises(DTypeMismatch, match="out_grad is float16"):
+        made(row, *DEFORMED_INPUTS, f16(1, 3, 2, 2), **DEFORMED)
+    with pytest.raises(ShapeMismatch, match="out_grad is"):
+        made(row, *DEFORMED_INPUTS, f32(1, 3, 2, 3), **DEFORMED)

@@ -8,7 +8,15 @@ import pytest
 
 from burn_remote_protocol.dtypes import BF16, BOOL_U8, F16, U8, DType, QuantScheme
 from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch
-from burn_remote_protocol.operations.families import base, bools, floats, ints, numeric, session
+from burn_remote_protocol.operations.families import (
+    activations,
+    base,
+    bools,
+    floats,
+    ints,
+    numeric,
+    session,
+)
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.tensors import TensorSpec
 from support.specs import f16, f32, flags, i32, i64, made
@@ -75,6 +83,15 @@ def test_the_caller_chooses_output_specs_that_the_inputs_do_not_determine(
         (floats.EXP, (i64(2),), ()),
         (ints.BITWISE_AND, (f32(2), f32(2)), ()),
         (bools.NOT, (i64(2),), ()),
+        (numeric.GREATER, (f32(2), f16(2)), ()),
+        (numeric.GREATER, (flags(2), flags(2)), ()),
+        (numeric.LOWER_ELEM, (flags(2),), ()),
+        (numeric.POWI, (flags(2), i32(2)), ()),
+        (base.MASK_WHERE, (f32(2), i64(2), f32(2)), ()),
+        (activations.P_RELU, (i64(2), i64(2)), ()),
+        (activations.P_RELU, (f32(2), f16(2)), ()),
+        (activations.RELU_BACKWARD, (i64(2), i64(2)), ()),
+        (activations.RELU_BACKWARD, (f32(2), f16(2)), ()),
         (base.MASK_FILL, (f32(2), i64(2)), ()),
         (base.MASK_WHERE, (f32(2), flags(2), f16(2)), ()),
         (base.CAST, (f32(2),), (i64(2),)),
@@ -82,6 +99,8 @@ def test_the_caller_chooses_output_specs_that_the_inputs_do_not_determine(
         (floats.RANDOM, (), (i64(2),)),
         (numeric.INT_RANDOM, (), (f32(2),)),
         (floats.INTO_INT, (f32(2),), (f32(2),)),
+        (floats.INTO_INT, (i64(2),), ()),
+        (ints.INTO_FLOAT, (f32(2),), ()),
     ],
     ids=str,
 )
@@ -106,3 +125,12 @@ def test_the_declared_outputs_of_a_custom_operation_are_accepted() -> None:
     requested = (f32(2), i64(3))
 
     assert made(session.CUSTOM, (), requested=requested, id="x") == requested
+
+
+def test_a_second_tensor_has_or_gets_the_shape_of_the_first() -> None:
+    assert made(activations.P_RELU, f32(2, 3), f32(3)) == (f32(2, 3),)
+    assert made(activations.RELU_BACKWARD, f32(2), f32(2)) == (f32(2),)
+    with pytest.raises(ShapeMismatch, match=r"rhs is .* must broadcast to the shape of lhs"):
+        made(activations.P_RELU, f32(1, 3), f32(2, 3))
+    with pytest.raises(ShapeMismatch, match="rhs is"):
+        made(activations.RELU_BACKWARD, f32(2, 3), f32(3))

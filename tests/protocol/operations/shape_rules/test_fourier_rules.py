@@ -50,3 +50,8 @@ def test_integers_have_no_real_transform() -> None:
 def test_axes_that_repeat_or_lack_a_size_are_refused(axes: list[int], sizes: list[int]) -> None:
     with pytest.raises((ShapeMismatch, IndexOutOfRange)):
         made(fourier_rows.REAL_FFT, f32(4, 4, 4), axes=axes, sizes=sizes, norm="Backward")
+
+
+def test_an_empty_axis_is_refused_whatever_the_number_of_samples() -> None:
+    with pytest.raises(ShapeMismatch, match=r"float32\[4, 0\] cannot be transformed to 4 samples"):
+        made(fourier_rows.REAL_FFT, f32(4, 0), axes=[1], sizes=[4], norm="Backward")

@@ -10,7 +10,7 @@ from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch
 from burn_remote_protocol.operations.families import base
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.tensors import TensorSpec
-from support.specs import f16, f32, i32, i64, made
+from support.specs import c64, f16, f32, i32, i64, made
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,8 @@ def test_shapes_that_do_not_suit_the_indices_are_refused(
         (base.GATHER, (f32(2), f32(2))),
         (base.SCATTER, (f32(2), i64(2), f16(2))),
         (base.SELECT_ASSIGN, (f32(2), i64(2), f16(2))),
+        (base.GATHER_ND, (f32(2), f32(3, 1))),
+        (base.SCATTER_ND, (f32(2), i64(3, 1), f16(3))),
     ],
     ids=str,
 )
@@ -77,3 +79,24 @@ def test_indices_along_an_axis_that_does_not_exist_are_refused(row: Row) -> None
     values = () if row is base.GATHER else (f32(2, 3),)
     with pytest.raises(ShapeMismatch, match="dim"):
         made(row, f32(2, 3), i64(2, 3), *values, dim=2)
+
+
+@pytest.mark.parametrize(
+    ("row", "indices", "name", "parameters"),
+    [
+        (base.SELECT_ASSIGN, i64(2), "update", {"dim": 0}),
+        (base.SCATTER, i64(2), "update", {"dim": 0}),
+        (base.SCATTER_ND, i64(2, 1), "reduction", {}),
+    ],
+    ids=str,
+)
+def test_only_tensors_with_an_order_are_updated_by_minima(
+    row: Row, indices: TensorSpec, name: str, parameters: Any
+) -> None:
+    for update in ("Min", "Max"):
+        chosen: dict[str, Any] = {name: update}
+        assert made(row, f32(2), indices, f32(2), **parameters, **chosen) == (f32(2),)
+        with pytest.raises(DTypeMismatch, match=f"the update {update} is not defined"):
+            made(row, c64(2), indices, c64(2), **parameters, **chosen)
+    chosen = {name: "Add"}
+    assert made(row, c64(2), indices, c64(2), **parameters, **chosen) == (c64(2),)

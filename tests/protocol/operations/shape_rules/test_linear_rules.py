@@ -66,6 +66,11 @@ def test_a_cross_product_broadcasts() -> None:
         (layers.LINEAR, (f32(3), f32(3), None), {}),
         (layers.LINEAR_X_BACKWARD, (f32(3, 4), f32(2, 3)), {}),
         (layers.LINEAR_WEIGHT_BACKWARD, (f32(2, 3), f32(3, 4)), {}),
+        (layers.LINEAR_X_BACKWARD, (f32(4), f32(2, 4)), {}),
+        (layers.EMBEDDING_BACKWARD, (f32(9), f32(2, 4), i64(2)), {}),
+        (layers.LAYER_NORM, (f32(2, 3), f32(2), None), {}),
+        (layers.LAYER_NORM, (f32(2, 3), f32(3), f32(2)), {}),
+        (layers.BATCH_NORM, (f32(2, 3), f32(3), f32(3), f32(2), f32(3)), {}),
         (layers.EMBEDDING, (f32(9), i64(2)), {}),
         (layers.EMBEDDING_BACKWARD, (f32(9, 4), f32(2, 3), i64(2)), {}),
         (layers.ATTENTION, (f32(3, 5, 8), KEY, VALUE, None, None), {}),
@@ -88,6 +93,18 @@ def test_incompatible_shapes_are_refused(row: Row, inputs: Any, parameters: Any)
         (floats.MATMUL, (i64(2, 2), i64(2, 2))),
         (ints.MATMUL, (f32(2, 2), f32(2, 2))),
         (layers.LINEAR, (f32(2, 3), f32(3, 4), f16(4))),
+        (layers.LINEAR, (i64(2, 3), i64(3, 4), None)),
+        (layers.LINEAR_X_BACKWARD, (f16(3, 4), f32(5, 4))),
+        (layers.LINEAR_WEIGHT_BACKWARD, (f16(5, 3), f32(5, 4))),
+        (layers.LINEAR_BIAS_BACKWARD, (i64(5, 4),)),
+        (layers.EMBEDDING, (i64(9, 4), i64(2))),
+        (layers.EMBEDDING_BACKWARD, (f32(9, 4), f16(2, 4), i64(2))),
+        (layers.EMBEDDING_BACKWARD, (f32(9, 4), f32(2, 4), f32(2))),
+        (layers.LAYER_NORM, (i64(2, 3), i64(3), None)),
+        (layers.LAYER_NORM, (f32(2, 3), f16(3), None)),
+        (layers.LAYER_NORM, (f32(2, 3), f32(3), f16(3))),
+        (layers.BATCH_NORM, (i64(2, 3), *[i64(3)] * 4)),
+        (layers.BATCH_NORM, (f32(2, 3), f32(3), f32(3), f32(3), f16(3))),
         (layers.EMBEDDING, (f32(9, 4), f32(2))),
         (layers.ATTENTION, (QUERY, KEY, VALUE, f32(2, 3, 5, 7), None)),
         (layers.ATTENTION, (QUERY, KEY, VALUE, None, f16(2, 3, 5, 7))),
@@ -104,3 +121,22 @@ def test_normalized_tensors_have_the_axis_that_is_normalized() -> None:
         made(layers.LAYER_NORM, f32(), f32(), None)
     with pytest.raises(ShapeMismatch, match="at least two dimensions"):
         made(layers.BATCH_NORM, f32(3), f32(), f32(), f32(), f32())
+
+
+def test_normalization_keeps_the_shape() -> None:
+    assert made(layers.LAYER_NORM, f32(2, 3), f32(3), f32(3)) == (f32(2, 3),)
+    assert made(layers.BATCH_NORM, f32(2, 3, 4), *[f32(3)] * 4) == (f32(2, 3, 4),)
+
+
+def test_keys_and_values_have_the_four_axes_of_queries() -> None:
+    with pytest.raises(ShapeMismatch, match=r"key is .* must have 4 dimensions"):
+        made(layers.ATTENTION, QUERY, f32(2, 3, 7), VALUE, None, None)
+    with pytest.raises(ShapeMismatch, match=r"value is .* must have 4 dimensions"):
+        made(layers.ATTENTION, QUERY, KEY, f32(2, 3, 7), None, None)
+
+
+def test_a_cross_product_takes_floats_of_one_dtype() -> None:
+    with pytest.raises(DTypeMismatch, match="lhs is int64"):
+        made(floats.CROSS, i64(3), i64(3), dim=0)
+    with pytest.raises(DTypeMismatch, match="rhs is float16"):
+        made(floats.CROSS, f32(3), f16(3), dim=0)

@@ -11,7 +11,7 @@ from burn_remote_protocol.operations.families import base, numeric
 from burn_remote_protocol.operations.row import Row
 from burn_remote_protocol.operations.shape_rules.movement_rules import slice_ranges
 from burn_remote_protocol.tensors import Slice, TensorSpec
-from support.specs import f16, f32, i64, made
+from support.specs import f16, f32, flags, i64, made
 
 
 @pytest.mark.parametrize(
@@ -125,6 +125,8 @@ def test_padding_within_the_elements_is_added() -> None:
     reflected = made(numeric.PAD, f32(2, 3), padding=((1, 0), (2, 1)), mode=("Reflect",))
     assert reflected == (f32(3, 6),)
     assert made(numeric.PAD, f32(1), padding=((4, 4),), mode=("Edge",)) == (f32(9),)
+    assert made(numeric.PAD, f32(0), padding=((0, 0),), mode=("Edge",)) == (f32(0),)
+    assert made(numeric.PAD, f32(0), padding=((1, 1),), mode=("Constant", 0.0)) == (f32(2),)
 
 
 def test_more_slices_than_axes_are_refused() -> None:
@@ -163,3 +165,13 @@ def test_tensors_that_differ_elsewhere_are_not_concatenated(
 ) -> None:
     with pytest.raises(error):
         made(base.CAT, specs, dim=dim)
+
+
+def test_a_tensor_does_not_expand_to_fewer_axes() -> None:
+    with pytest.raises(ShapeMismatch, match=r"float32\[3, 2\] does not expand to shape \[3\]"):
+        made(base.EXPAND, f32(3, 2), requested=(f32(3),))
+
+
+def test_bools_are_not_padded() -> None:
+    with pytest.raises(DTypeMismatch, match="input is bool"):
+        made(numeric.PAD, flags(2), padding=((1, 1),), mode=("Constant", 0.0))

@@ -119,3 +119,56 @@ def test_a_pooling_costs_the_elements_in_its_windows_without_padding() -> None:
 
     assert cost(300, 0) > cost(3, 0) + 297 * 300
     assert cost(2**40, 2**39) < 10 * cost(600, 300)
+
+
+@pytest.mark.parametrize(
+    ("row", "inputs", "parameters", "reason"),
+    [
+        (pooling_rows.AVG_POOL1D, (i64(2, 5, 6),), LINE, "x is int64"),
+        (
+            pooling_rows.MAX_POOL1D_WITH_INDICES_BACKWARD,
+            (f32(2, 5, 6), f32(2, 5, 2), f32(2, 5, 2)),
+            LINE | {"dilation": 1},
+            "indices is float32",
+        ),
+        (
+            pooling_rows.MAX_POOL1D_WITH_INDICES_BACKWARD,
+            (f32(2, 5, 6), f16(2, 5, 2), i64(2, 5, 2)),
+            LINE | {"dilation": 1},
+            "grad is float16",
+        ),
+        (floats.GRID_SAMPLE2D, (f32(2, 3, 4, 5), f16(2, 6, 7, 2)), {}, "grid is float16"),
+    ],
+    ids=str,
+)
+def test_images_are_floats_and_indices_integers(
+    row: Row, inputs: Any, parameters: Any, reason: str
+) -> None:
+    with pytest.raises(DTypeMismatch, match=reason):
+        made(row, *inputs, **parameters)
+
+
+@pytest.mark.parametrize(
+    ("row", "inputs", "parameters", "reason"),
+    [
+        (
+            pooling_rows.MAX_POOL1D_WITH_INDICES_BACKWARD,
+            (f32(2, 5, 6), f32(2, 5, 3), i64(2, 5, 2)),
+            LINE | {"dilation": 1},
+            "grad is",
+        ),
+        (
+            pooling_rows.ADAPTIVE_AVG_POOL2D_BACKWARD,
+            (f32(2, 5, 6, 3), f32(2, 5, 4)),
+            {},
+            "must have 4 dimensions",
+        ),
+        (floats.GRID_SAMPLE2D, (f32(2, 3, 4, 5), f32(2, 6, 2)), {}, "must have 4 dimensions"),
+    ],
+    ids=str,
+)
+def test_gradients_and_grids_have_the_axes_of_the_image(
+    row: Row, inputs: Any, parameters: Any, reason: str
+) -> None:
+    with pytest.raises(ShapeMismatch, match=reason):
+        made(row, *inputs, **parameters)

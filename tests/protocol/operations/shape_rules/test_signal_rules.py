@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from burn_remote_protocol.dtypes import DType, QuantScheme
-from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch
+from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, Unsupported
 from burn_remote_protocol.operations.families import floats, layers, sampling
 from burn_remote_protocol.tensors import TensorSpec
 from support.specs import f16, f32, i64, made
@@ -99,3 +99,43 @@ def test_blocks_fit_into_their_axes() -> None:
 def test_only_quantized_tensors_are_dequantized() -> None:
     with pytest.raises(DTypeMismatch, match="must be quantized"):
         made(floats.DEQUANTIZE, f32(2))
+
+
+def test_signals_and_frequencies_are_floats() -> None:
+    with pytest.raises(DTypeMismatch, match="signal is int64"):
+        made(sampling.RFFT, i64(4), dim=0, n=None)
+    with pytest.raises(DTypeMismatch, match="input_re is int64"):
+        made(sampling.IRFFT, i64(4), i64(4), dim=0, n=None)
+    with pytest.raises(ShapeMismatch, match="not an axis"):
+        made(sampling.IRFFT, f32(4), f32(4), dim=1, n=None)
+
+
+def test_probabilities_are_floats_and_targets_integers() -> None:
+    with pytest.raises(DTypeMismatch, match="log_probs is int64"):
+        made(layers.CTC_LOSS, i64(7, 2, 5), *CTC[1:], blank=0)
+    with pytest.raises(DTypeMismatch, match="targets is float32"):
+        made(layers.CTC_LOSS, CTC[0], f32(2, 3), *CTC[2:], blank=0)
+
+
+def test_the_gradient_of_a_ctc_loss_is_like_the_loss() -> None:
+    with pytest.raises(ShapeMismatch, match="blank=5"):
+        made(layers.CTC_LOSS_BACKWARD, *CTC, f32(2), blank=5)
+    with pytest.raises(DTypeMismatch, match="grad_loss is float16"):
+        made(layers.CTC_LOSS_BACKWARD, *CTC, f16(2), blank=0)
+    with pytest.raises(ShapeMismatch, match="grad_loss is"):
+        made(layers.CTC_LOSS_BACKWARD, *CTC, f32(3), blank=0)
+
+
+def test_elements_and_scales_of_a_quantization_are_floats_of_one_level() -> None:
+    with pytest.raises(DTypeMismatch, match="tensor is int64"):
+        made(floats.QUANTIZE, i64(2, 32), f32(1), scheme=PER_TENSOR)
+    with pytest.raises(DTypeMismatch, match="scales is int64"):
+        made(floats.QUANTIZE, f32(2, 32), i64(1), scheme=PER_TENSOR)
+    with pytest.raises(Unsupported, match="scales of two levels"):
+        made(floats.QUANTIZE, f32(2, 32), (f32(1), f32(1)), scheme=PER_TENSOR)
+
+
+def test_quantized_tensors_become_floats() -> None:
+    quantized = TensorSpec((2, 32), DType.quantized(PER_TENSOR))
+    with pytest.raises(DTypeMismatch, match="the output is int64"):
+        made(floats.DEQUANTIZE, quantized, requested=(i64(2, 32),))
