@@ -100,13 +100,19 @@ class FrameParser:
 
     def feed(self, data: bytes) -> list[bytes | Control]:
         """Return the frames that these bytes complete. Afterwards, look at ``failure``."""
+        return self.feed_some(memoryview(data), len(data))[0]
+
+    def feed_some(self, view: memoryview, most: int) -> tuple[list[bytes | Control], memoryview]:
+        """Return the first ``most`` frames that these bytes complete, and the bytes after them.
+
+        Afterwards, look at ``failure``.
+        """
         frames: list[bytes | Control] = []
-        view = memoryview(data)
-        while view and self.failure is None:
+        while view and self.failure is None and len(frames) < most:
             view = self._take_header(view) if self._parts is None else self._take_payload(view)
             if self._is_complete:
                 frames.append(self._completed())
-        return frames
+        return frames, view
 
     @property
     def _is_complete(self) -> bool:

@@ -62,6 +62,10 @@ LONG_READ_BYTES: Final = 2**18
 RECEIVE_QUEUE_LENGTH: Final = 64
 RECEIVE_QUEUE_BYTES: Final = 2**20
 
+# Frames that one link takes in one iteration of the event loop, about 0.4 ms for the smallest. A
+# read may have thousands of them: all at once took 23 ms.
+FRAMES_AT_ONCE: Final = 64
+
 # ``send`` waits while more bytes than this are queued. The library holds some megabytes beyond it.
 WRITE_QUEUE_BYTES: Final = 2**20
 
@@ -110,6 +114,7 @@ class StreamLink:
         self._read_end: str | None = None
         self._failure: BurnRemoteError | None = None
         self._received_bytes = 0
+        self._unparsed = memoryview(b"")  # bytes that were read and not taken yet
         self._sent_bytes = 0
         self._frames: Final[collections.deque[Any]] = collections.deque()
         self._frame_bytes = 0  # of ``_frames``
@@ -135,7 +140,8 @@ class StreamLink:
         self.on_frames: Callable[[], None] = _ignore  # frames, or the end, have arrived
         self.on_progress: Callable[[], None] = _ignore  # the write queue has become shorter
         if early:
-            self._take(early)
+            self._received_bytes += len(early)
+            self._take(memoryview(early))
         self._reader: Final = self._loop.create_task(self._read())
         self._writer: Final = self._loop.create_task(self._write())
 
@@ -326,6 +332,10 @@ class StreamLink:
                         async with asyncio.timeout(STARVED_SECONDS if self._is_starved else None):
                             await self._may_read.wait()
                 self._may_read.set()
+                if self._unparsed:
+                    await asyncio.sleep(0)  # for other connections
+                    self._take(self._unparsed)
+                    continue
                 missing = self._parser.missing_bytes
                 size = READ_BYTES if missing < READ_BYTES else min(missing, LONG_READ_BYTES)
                 data = await self._receive_stream.read(size)
@@ -338,7 +348,8 @@ class StreamLink:
                     self._read_end = f"{self._peer} hung up"
                     self._notify()
                     return
-                self._take(data)
+                self._received_bytes += len(data)
+                self._take(memoryview(data))
         except IrohError as error:
             self._lose(error)
 
@@ -350,9 +361,9 @@ class StreamLink:
             self._is_starved = not self._budget.hold(held)
         return not self._is_starved
 
-    def _take(self, data: bytes) -> None:
-        self._received_bytes += len(data)
-        frames = self._parser.feed(data)
+    def _take(self, data: memoryview) -> None:
+        """Take the next frames of some bytes; the rest stays in ``_unparsed``."""
+        frames, self._unparsed = self._parser.feed_some(data, FRAMES_AT_ONCE)
         for frame in frames:
             if self._failure is not None or self._end is not None:
                 return
@@ -361,6 +372,7 @@ class StreamLink:
             elif not self._finishes:
                 self._add(frame)
         if self._parser.failure is not None:
+            self._unparsed = memoryview(b"")
             self._refuse(self._parser.failure)
         elif frames:
             self._notify()

@@ -21,7 +21,7 @@ from burn_remote_protocol.links.iroh import endpoints
 from burn_remote_protocol.links.iroh.framing import Kind, close_payload, frame_header
 from burn_remote_protocol.links.iroh.library import iroh
 from burn_remote_protocol.links.iroh.opening import burn_header, request
-from burn_remote_protocol.links.iroh.stream_link import StreamLink
+from burn_remote_protocol.links.iroh.stream_link import FRAMES_AT_ONCE, StreamLink
 from burn_remote_protocol.links.receive_limits import UNCOUNTED_BYTES
 from burn_remote_protocol.links.transport_registry import connect
 from support.iroh_links import iroh_server, listening
@@ -178,6 +178,33 @@ async def test_pings_of_a_peer_that_reads_nothing_occupy_no_memory() -> None:
         await stream.send().write_all(frame_header(4) + b"last")
         assert await link.receive() == b"last"
         assert link.queued_bytes < 2 * 2**20
+
+
+async def test_many_small_messages_are_taken_in_turns() -> None:
+    async with native_link() as (_, stream, link):
+        sending = asyncio.ensure_future(stream.send().write_all(frame_header(0) * 4000))
+        received = most = 0
+        while received < 4000:
+            await asyncio.sleep(0)
+            taken = 0
+            while link.receive_nowait() is not None:
+                taken += 1
+            received += taken
+            most = max(most, taken)
+        await sending
+        assert most <= FRAMES_AT_ONCE
+
+
+async def test_what_follows_a_violation_is_not_read() -> None:
+    async with native_link() as (_, stream, link):
+        wrong = frame_header(1) + b"x" + bytes(7) + b"\7"
+        await stream.send().write_all(wrong + frame_header(0) * 1000)
+        assert await link.receive() == b"x"
+        with pytest.raises(ProtocolViolation, match="unknown kind of frame 7"):
+            await link.receive()
+        with pytest.raises(ConnectionLost):
+            await link.receive()
+        assert not link._unparsed
 
 
 class Budget:
