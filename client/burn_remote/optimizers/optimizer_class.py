@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections import deque
-from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -16,47 +15,33 @@ from burn_remote.arguments.containers import mapped, named_leaves
 from burn_remote.arguments.traced_numbers import calculated
 from burn_remote.autodiff.grad_mode import enable_grad
 from burn_remote.autodiff.nodes import TrackedHandle, plain, tracked
-from burn_remote.diagnostics.invalid_calls import no_tensor
 from burn_remote.functions.creation import tensor, zeros_like
 from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.tensor_value import is_tensor, read
 from burn_remote.graphs.compiled import compile
 from burn_remote.optimizers.formulas import STEP, Counters, Formula, Options
-from burn_remote.runner.interface import TensorHandle, distinction
+from burn_remote.optimizers.optimizer_arguments import (
+    FROM_STATE_DICT,
+    PARAMS,
+    RATE,
+    check_gradient,
+    check_options,
+    check_parameter,
+    checked_rate,
+    entry_of,
+    named_parameters,
+    parameter_groups,
+    step_count,
+)
+from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.issuing import recording
 from burn_remote_protocol.errors import (
     ArgumentMismatch,
-    DeviceMismatch,
-    DTypeMismatch,
     ShapeMismatch,
     UsageError,
 )
 
 __all__ = ["Optimizer"]
-
-# Entries of a group of parameters: the list of them, and the learning rate.
-PARAMS: Final = "params"
-RATE: Final = "lr"
-
-# What errors of ``update`` and of ``load_state_dict`` advise.
-_STATE: Final = (
-    "optimizer.init(params) makes a state, and optimizer.update(params, grads, state) returns the "
-    "next one"
-)
-_STATE_DICT: Final = "pass what optimizer.state_dict() returned"
-
-# Options that are numbers, with the least value and an upper bound, which is excluded.
-_BOUNDS: Final = {
-    RATE: (0, math.inf),
-    "alpha": (0, 1),
-    "betas": (0, 1),
-    "dampening": (-math.inf, math.inf),
-    "eps": (0, math.inf),
-    "initial_accumulator_value": (0, math.inf),
-    "lr_decay": (0, math.inf),
-    "momentum": (0, math.inf),
-    "weight_decay": (0, math.inf),
-}
 
 
 @final
@@ -92,7 +77,7 @@ class Optimizer:
     _formula: ClassVar[Formula]
 
     def __init__(self, params: Any, **options: Any) -> None:
-        _check_options(options)
+        check_options(options)
         if options[RATE] == 0:
             raise UsageError("lr must be above 0, or nothing would change")
         self._defaults: Options = MappingProxyType(options)
@@ -106,7 +91,7 @@ class Optimizer:
         # Each optimizer has graphs of its own, which end with it.
         self._update = compile(_updated)
         if params is not None:
-            for group in _groups(params):
+            for group in parameter_groups(params):
                 self.add_param_group(group)
             self._check_tracked()
 
@@ -136,7 +121,7 @@ class Optimizer:
         Raises ``DTypeMismatch`` for a parameter that is not floating-point.
         """
         for name, parameter in named_leaves(params):
-            _check_parameter(name, parameter)
+            check_parameter(name, parameter)
         options = self.defaults
         state: dict[str, Any] = self._formula.counters(options)
         for slot in self._formula.slots(options):
@@ -155,15 +140,15 @@ class Optimizer:
         """
         options = self.defaults if lr is None else {**self.defaults, RATE: lr}
         slots = self._formula.slots(options)
-        counters = {name: _entry(state, name) for name in self._formula.counters(options)}
+        counters = {name: entry_of(state, name) for name in self._formula.counters(options)}
         rows: list[list[Any]] = []
-        contents = [_entry(state, slot) for slot in slots]
+        contents = [entry_of(state, slot) for slot in slots]
         mapped(lambda *leaves: rows.append([*leaves]), params, grads, *contents)
         names = [name for name, _ in named_leaves(params)]
         by_device: dict[int, list[list[Any]]] = {}
         for name, row in zip(names, rows, strict=True):
             if row[1] is not None:
-                _check_gradient(name, row[0], row[1])
+                check_gradient(name, row[0], row[1])
                 by_device.setdefault(_session_of(row[0]), []).append(row)
         before = counters
         for changing in by_device.values():
@@ -191,8 +176,8 @@ class Optimizer:
                 f"a group of parameters cannot have the entry {unknown[0]!r}; beside 'params', it "
                 f"may have {', '.join(self.defaults)}"
             )
-        _check_options(options)
-        found = _named(options[PARAMS])
+        check_options(options)
+        found = named_parameters(options[PARAMS])
         for name, parameter in found.items():
             self._add(name, parameter)
         self.param_groups.append({**options, PARAMS: [*found.values()]})
@@ -234,7 +219,7 @@ class Optimizer:
         self._check_tracked()
         made: list[tuple[Tensor, Tensor, dict[str, Any]]] = []
         for group, first in zip(self.param_groups, self._first, strict=True):
-            _check_options(group)
+            check_options(group)
             options = {name: group[name] for name in self.defaults}
             # Once a scheduler has changed an option, such as the momentum, it is sent as a number
             # with each call. As a constant, each new value would need another graph.
@@ -285,8 +270,8 @@ class Optimizer:
         groups or parameters, and ``ShapeMismatch`` for an array whose shape differs from its
         parameter's. On an error, nothing changes.
         """
-        groups = _entry(state_dict, "param_groups", _STATE_DICT)
-        states = _entry(state_dict, "state", _STATE_DICT)
+        groups = entry_of(state_dict, "param_groups", FROM_STATE_DICT)
+        states = entry_of(state_dict, "state", FROM_STATE_DICT)
         seen = [len(group[PARAMS]) for group in groups]
         own = [len(group[PARAMS]) for group in self.param_groups]
         if seen != own:
@@ -307,7 +292,7 @@ class Optimizer:
             options = {name: group.get(name, mine[name]) for name in self.defaults}
             if isinstance(options.get("betas"), list):
                 options["betas"] = tuple(options["betas"])
-            _check_options(options)
+            check_options(options)
             new_groups.append({**mine, **options})
             for place, parameter in zip(group[PARAMS], mine[PARAMS], strict=True):
                 known = states.get(place, states.get(str(place)))
@@ -321,7 +306,7 @@ class Optimizer:
     # -- parts --------------------------------------------------------------------------------
 
     def _add(self, name: str, parameter: Tensor) -> None:
-        _check_parameter(name, parameter)
+        check_parameter(name, parameter)
         if parameter in self._names:
             raise UsageError(
                 f"the parameter {name or 0} is the same tensor as {self._names[parameter] or 0}; "
@@ -357,7 +342,7 @@ class Optimizer:
         rows: list[list[Any]] = []
         for parameter in parameters:
             grad, state = parameter.grad, self.state.get(parameter, {})
-            _check_gradient(self._names[parameter], parameter, grad)
+            check_gradient(self._names[parameter], parameter, grad)
             own = Tensor(plain(parameter.handle))
             contents = [
                 state[slot] if slot in state else self._formula.initial(own, options)
@@ -390,7 +375,7 @@ class Optimizer:
         if callable(rate):
             rate = calculated(rate, counters[STEP])
         changing = {name: options[name] for name in self._changing}
-        changing[RATE] = calculated(_checked_rate, rate)
+        changing[RATE] = calculated(checked_rate, rate)
         same = [
             (name, tuple(value) if isinstance(value, list) else value)
             for name, value in options.items()
@@ -415,7 +400,7 @@ class Optimizer:
     ) -> dict[str, Any]:
         state: dict[str, Any] = self._formula.counters(options)
         # SGD of PyTorch counts no steps; its buffer exists after the first.
-        state[STEP] = _step_count(self._names[parameter], known.get(STEP, 1))
+        state[STEP] = step_count(self._names[parameter], known.get(STEP, 1))
         for slot in self._formula.slots(options):
             content = known.get(slot)
             if content is None:
@@ -465,124 +450,12 @@ def _leaf_handle(parameter: Tensor, new: Tensor) -> TensorHandle:
     return new.handle
 
 
-def _groups(params: Any) -> Sequence[Mapping[str, Any]]:
-    """Return groups of parameters, as PyTorch takes them, or one group of all."""
-    if isinstance(params, list | tuple) and params:
-        are_groups = [isinstance(one, dict) and PARAMS in one for one in params]
-        if all(are_groups):
-            return params
-        if any(are_groups):
-            raise ArgumentMismatch(
-                "some parameters are groups with 'params' and some are not; pass only groups, or "
-                "only parameters"
-            )
-    return [{PARAMS: params}]
-
-
-def _named(params: Any) -> dict[str, Tensor]:
-    """Return the parameters by name. Raises ``UsageError`` if there are none."""
-    if isinstance(params, Iterator | ItemsView | ValuesView):
-        params = [*params]
-        # Pairs of a name and a tensor, as ``tree.named_leaves`` and ``dict.items`` give them.
-        if all(type(one) is tuple and [*map(type, one)] == [str, Tensor] for one in params):
-            params = dict(params)
-    found = dict(named_leaves(params))
-    if not found:
-        raise UsageError(
-            "there are no parameters; pass containers of tensors (an iterator that was used before "
-            "has none left)"
-        )
-    return found
-
-
-def _check_parameter(name: str, parameter: Any) -> None:
-    where = f"the parameter {name}" if name else "the parameter"
-    if not is_tensor(parameter):
-        raise ArgumentMismatch(no_tensor(where, parameter))
-    if not parameter.dtype.is_floating:
-        raise DTypeMismatch(
-            f"{where} is {parameter.handle.spec}, and only floating-point tensors have gradients; "
-            "leave it out, or convert it with x.astype(burn_remote.float32)"
-        )
-
-
 def _session_of(parameter: Tensor) -> int:
     """Return a number that identifies the session; its parameters are updated together."""
     return id(parameter.handle.client.session)
-
-
-def _check_gradient(name: str, parameter: Any, grad: Any) -> None:
-    """Check a parameter and its gradient, which must be alike and on one device."""
-    if is_tensor(parameter) and is_tensor(grad):
-        one, other = parameter.handle, grad.handle
-        is_alike = one.spec is other.spec or one.spec == other.spec
-        is_here = one.client.session is other.client.session
-        if is_alike and is_here and one.spec.dtype.is_floating:
-            return
-    spec = getattr(getattr(grad, "handle", None), "spec", None)
-    if not is_tensor(parameter) or not parameter.dtype.is_floating:
-        _check_parameter(name, parameter)
-    wanted = parameter.handle.spec
-    what = f"the gradient of the parameter {name}" if name else "the gradient"
-    if spec is None:
-        raise ArgumentMismatch(f"{what} is of type {type(grad).__name__}, not a tensor")
-    if spec.shape != wanted.shape:
-        raise ShapeMismatch(f"{what} is {spec}, but the parameter is {wanted}")
-    if spec.dtype != wanted.dtype:
-        raise DTypeMismatch(
-            f"{what} is {spec}, but the parameter is {wanted}; convert it with grad.astype(dtype)"
-        )
-    raise DeviceMismatch(
-        f"{what} is on {grad.device}, but the parameter is on {parameter.device}"
-        f"{distinction(grad.device, parameter.device)}; move it with grad.to(device)"
-    )
-
-
-def _check_options(options: Options) -> None:
-    """Check the options of a group; what a schedule sets, such as ``lr``, may be 0."""
-    for name, (least, most) in _BOUNDS.items():
-        given = options.get(name, least)
-        if name == RATE and callable(given):
-            continue
-        for value in given if isinstance(given, tuple | list) else (given,):
-            if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-                raise ArgumentMismatch(f"{name} must be a number, not {value!r:.100}")
-            if not (least <= value < most):
-                raise UsageError(f"{name} must be at least {least} and below {most}, not {value}")
-    if options.get("nesterov") and not (options["momentum"] and not options["dampening"]):
-        raise UsageError("nesterov=True needs a momentum above 0 and dampening=0")
-
-
-def _step_count(name: str, given: Any) -> int:
-    """Return a count of steps. Raises ``ArgumentMismatch`` unless it is a whole number ≥ 0."""
-    found = np.asarray(given)
-    count = found.item() if found.size == 1 and found.dtype.kind in "iuf" else -1
-    # Beyond 2**53, float64 has no odd numbers. A comparison with NaN is false.
-    if not (0 <= count < 2**53 and count == int(count)):
-        raise ArgumentMismatch(
-            f"the state of the parameter {name} has {given!r:.100} steps; a count of steps is a "
-            "whole number of at least 0"
-        )
-    return int(count)
-
-
-def _checked_rate(rate: Any) -> Any:
-    """Return the learning rate of a step. Raises ``UsageError`` if it is no finite number ≥ 0."""
-    if not (math.isfinite(rate) and rate >= 0):
-        raise UsageError(f"lr must be finite and not negative, not {rate}")
-    return rate
 
 
 def _taking(values: Sequence[Any]) -> Callable[[Any], Any]:
     """Return a function that ignores its argument and returns the values one by one."""
     following = iter(values)
     return lambda _: next(following)
-
-
-def _entry(state: Mapping[str, Any], name: str, way: str = _STATE) -> Any:
-    if not isinstance(state, Mapping) or name not in state:
-        seen = f"it is of type {type(state).__name__}"
-        if isinstance(state, Mapping):
-            seen = f"it has {', '.join(map(repr, state))}" if state else "it is empty"
-        raise ArgumentMismatch(f"the state has no entry {name!r} ({seen}); {way}")
-    return state[name]
