@@ -33,6 +33,7 @@ from burn_remote.optimizers.optimizer_arguments import (
     parameter_groups,
     step_count,
 )
+from burn_remote.optimizers.saved_states import from_file
 from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.issuing import recording
 from burn_remote_protocol.errors import (
@@ -266,10 +267,14 @@ class Optimizer:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from what ``state_dict`` returned, also of an optimizer of PyTorch.
 
+        Also accepts what ``burn_remote.load`` returns for a file that ``burn_remote.save`` made of
+        it, and then reads the numbers.
+
         Arrays are converted to the dtype of their parameter. Raises ``ArgumentMismatch`` for other
         groups or parameters, and ``ShapeMismatch`` for an array whose shape differs from its
         parameter's. On an error, nothing changes.
         """
+        state_dict = from_file(state_dict)
         groups = entry_of(state_dict, "param_groups", FROM_STATE_DICT)
         states = entry_of(state_dict, "state", FROM_STATE_DICT)
         seen = [len(group[PARAMS]) for group in groups]

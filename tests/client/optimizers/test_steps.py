@@ -8,6 +8,7 @@ import math
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,37 @@ def test_training_continues_from_a_state_dict(
     trained(copied, other, range(3, 6))
     for one, same in zip(br.tree.leaves(params), br.tree.leaves(copied), strict=True):
         np.testing.assert_allclose(one.numpy(), same.numpy(), rtol=1e-14)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_state_dict_is_the_same_after_it_was_saved_and_loaded(
+    kind: Callable[..., optim.Optimizer], nested: bool, local: br.Device, tmp_path: Path
+) -> None:
+    params = tracked(local)
+    optimizer = kind(params)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss_of(params, inputs(local, step)).backward()
+        optimizer.step()
+    path = tmp_path / "optimizer.safetensors"
+    br.save_safetensors(path, optimizer.state_dict())
+    with br.LocalDevice() as device:
+        copied = br.tree.map(lambda one: br.tensor(one.numpy(), device=device), params)
+        other = kind(br.tree.map(lambda one: one.requires_grad_(), copied))
+        other.load_state_dict(br.load_safetensors(path, device=local, nested=nested))
+        found, expected = other.state_dict(), optimizer.state_dict()
+    assert found["param_groups"] == expected["param_groups"]
+    assert [*found["state"]] == [*expected["state"]]
+    for place, state in expected["state"].items():
+        for name, content in state.items():
+            np.testing.assert_allclose(found["state"][place][name], content, rtol=1e-14)
+
+
+def test_a_saved_state_with_a_gap_in_its_groups_is_refused() -> None:
+    optimizer = optim.SGD([br.tensor([1.0], device="local").requires_grad_()])
+    with pytest.raises(br.ArgumentMismatch, match="entries '0', '2', but the entries of a list"):
+        optimizer.load_state_dict({"param_groups": {"0": {}, "2": {}}, "state": {}})
 
 
 def test_a_state_dict_has_the_moments_of_pytorch(local: br.Device) -> None:
