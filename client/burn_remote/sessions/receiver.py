@@ -16,6 +16,7 @@ from typing import Any, Final
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.callback_thread import CallbackThread
 from burn_remote.sessions.lifetime import nested_use
+from burn_remote.sessions.stack_room import check_stack_room
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ConnectionLost,
@@ -116,6 +117,7 @@ class Receiver:
 
         Raises ``UsageError`` if this interrupted a wait of the same thread.
         """
+        check_stack_room()
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         waiter = object()
         try:

@@ -19,6 +19,7 @@ from burn_remote.sessions.burn.burn_version_differences import (
     DialRoute,
 )
 from burn_remote.sessions.receiver import Receiver
+from burn_remote.sessions.stack_room import check_stack_room
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -84,6 +85,7 @@ class BurnConnection:
         The link removes the frames from the list when it takes them: see
         ``BlockingLink.send_together``.
         """
+        check_stack_room()
         self.raise_error()
         count, size = len(frames), sum(map(len, frames))
         try:

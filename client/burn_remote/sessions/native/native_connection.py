@@ -25,6 +25,7 @@ from burn_remote.sessions.native.nested_calls import NestedCalls
 from burn_remote.sessions.native.reused_memory import ReusedMemory
 from burn_remote.sessions.quick_locks import QuickLock
 from burn_remote.sessions.receiver import Receiver
+from burn_remote.sessions.stack_room import check_stack_room
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dialects.burn_0_22 import is_burn_frame
 from burn_remote_protocol.dialects.native import (
@@ -222,6 +223,7 @@ class Connection:
         the session with ``LimitExceeded``: the server would close the connection each time the
         frame is sent. ``UsageError`` if this thread is sending, and was interrupted.
         """
+        check_stack_room()
         if self._is_sending():
             raise nested_use(self.address)
         size = len(frame) if payload is None else len(frame) + len(payload)
