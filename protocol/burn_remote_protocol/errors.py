@@ -34,6 +34,7 @@ Errors that can cross the wire carry a code (``CODES``); an unknown code arrives
 from __future__ import annotations
 
 import reprlib
+from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
 from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
@@ -138,6 +139,11 @@ class LimitExceeded(ProtocolViolation):
         # A size computed by a program can be an integer of any length.
         seen = f"{self.seen:,}" if self.seen.bit_length() <= 128 else shown(self.seen)
         return f"{self.limit}: seen {seen}, allowed {self.allowed:,}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickling would pass the two numbers by position, as copying would.
+        make = partial(type(self), seen=self.seen, allowed=self.allowed)
+        return make, (self.limit,), self.__dict__
 
 
 class GarbledBytes(ProtocolViolation):

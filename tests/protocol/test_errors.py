@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -186,3 +188,16 @@ def test_an_error_that_is_its_own_cause_can_be_detached() -> None:
 
 def raise_from_itself(error: OperationFailed) -> None:
     raise error from error
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_an_error_can_be_pickled_and_copied(name: str) -> None:
+    kind = getattr(errors, name)
+    if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+        return
+    options = {"seen": 5, "allowed": 4} if kind is errors.LimitExceeded else {}
+    error = kind("a reason", **options)
+    error.add_note("a note")
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        assert type(again) is kind
+        assert (str(again), again.__dict__) == (str(error), error.__dict__)
