@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
+from burn_remote_protocol.errors import ConnectionLost, LimitExceeded
+
 __all__ = [
     "CLOSE_TIMEOUT_SECONDS",
     "GOING_AWAY",
@@ -38,6 +40,7 @@ __all__ = [
     "LentReceiver",
     "Memory",
     "Place",
+    "close_code",
     "short_reason",
 ]
 
@@ -63,6 +66,13 @@ MESSAGE_TOO_BIG: Final = 1009
 def short_reason(reason: str) -> str:
     """Truncate a reason to the 123 bytes that a close frame can hold, between characters."""
     return reason.encode()[:123].decode(errors="ignore")
+
+
+def close_code(error: Exception) -> int:
+    """Return the code with which an end closes a link because of what the peer sent."""
+    if isinstance(error, LimitExceeded):
+        return MESSAGE_TOO_BIG
+    return POLICY_VIOLATION if isinstance(error, ConnectionLost) else PROTOCOL_ERROR
 
 
 class BlockingLink(Protocol):

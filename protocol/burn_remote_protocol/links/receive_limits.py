@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from burn_remote_protocol.errors import ConnectionLost
 from burn_remote_protocol.links.interface import Memory
 
 __all__ = ["MIN_BYTES_PER_SECOND", "UNCOUNTED_BYTES", "ReceiveBudget", "ThroughputWatchdog"]
@@ -71,6 +72,12 @@ class ThroughputWatchdog:
         is_fast_enough = messages != self._messages or arrived - self._arrived >= self._floor
         self._messages, self._arrived = messages, arrived
         return is_fast_enough
+
+    def failure(self, *, is_starved: bool) -> ConnectionLost:
+        """Return why the connection ends; ``is_starved``: it waits for the pool."""
+        if is_starved:
+            return ConnectionLost(f"no memory for a message within {self.stall_seconds:g} s")
+        return ConnectionLost(f"a message arrived with less than {MIN_BYTES_PER_SECOND:,} bytes/s")
 
     def reset(self) -> None:
         """Start a new measurement, after this end did not read from the connection."""

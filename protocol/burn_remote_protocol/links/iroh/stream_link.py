@@ -23,17 +23,14 @@ from burn_remote_protocol.errors import (
     BurnRemoteError,
     ConnectionLost,
     GarbledBytes,
-    LimitExceeded,
     ProtocolViolation,
 )
 from burn_remote_protocol.links.interface import (
     CLOSE_TIMEOUT_SECONDS,
-    MESSAGE_TOO_BIG,
     NORMAL_CLOSURE,
-    POLICY_VIOLATION,
-    PROTOCOL_ERROR,
     Allocate,
     Memory,
+    close_code,
     short_reason,
 )
 from burn_remote_protocol.links.iroh.framing import (
@@ -46,7 +43,6 @@ from burn_remote_protocol.links.iroh.framing import (
 )
 from burn_remote_protocol.links.iroh.library import IrohError, shortened, write_all
 from burn_remote_protocol.links.receive_limits import (
-    MIN_BYTES_PER_SECOND,
     ReceiveBudget,
     ThroughputWatchdog,
 )
@@ -405,10 +401,7 @@ class StreamLink:
         if self._failure is not None or self._end is not None:
             return
         self._failure = error
-        code = POLICY_VIOLATION if isinstance(error, ConnectionLost) else PROTOCOL_ERROR
-        if isinstance(error, LimitExceeded):
-            code = MESSAGE_TOO_BIG
-        self._begin_closing(code, str(error), CLOSE_TIMEOUT_SECONDS)
+        self._begin_closing(close_code(error), str(error), CLOSE_TIMEOUT_SECONDS)
         self._notify()
 
     async def _watch_throughput(self, watchdog: ThroughputWatchdog) -> None:
@@ -420,13 +413,7 @@ class StreamLink:
             if not self._parser.unfinished_bytes or not is_reading:
                 watchdog.reset()  # between messages, or this end does not read
             elif not watchdog.is_fast_enough(self._parser.messages, self._received_bytes):
-                seconds = watchdog.stall_seconds
-                reason = (
-                    f"no memory for a message within {seconds:g} s"
-                    if self._is_starved
-                    else f"a message arrived with less than {MIN_BYTES_PER_SECOND:,} bytes/s"
-                )
-                self._refuse(ConnectionLost(reason))
+                self._refuse(watchdog.failure(is_starved=self._is_starved))
                 return
 
     # -- signs of life -----------------------------------------------------------------------

@@ -42,21 +42,16 @@ from websockets.protocol import State
 
 from burn_remote_protocol.errors import (
     BurnRemoteError,
-    ConnectionLost,
     GarbledBytes,
-    LimitExceeded,
     ProtocolViolation,
 )
 from burn_remote_protocol.links.interface import (
-    MESSAGE_TOO_BIG,
-    POLICY_VIOLATION,
-    PROTOCOL_ERROR,
     Allocate,
     Memory,
+    close_code,
     short_reason,
 )
 from burn_remote_protocol.links.receive_limits import (
-    MIN_BYTES_PER_SECOND,
     UNCOUNTED_BYTES,
     ReceiveBudget,
     ThroughputWatchdog,
@@ -517,13 +512,7 @@ class DirectConnection(SendingConnection):
         if self.reading_paused and not self._is_starved:
             self._watchdog.reset()  # this end paused reading
         elif not self._watchdog.is_fast_enough(self._message_count, self.received_bytes):
-            seconds = self._watchdog.stall_seconds
-            reason = (
-                f"no memory for a message within {seconds:g} s"
-                if self._is_starved
-                else f"a message arrived with less than {MIN_BYTES_PER_SECOND:,} bytes/s"
-            )
-            self._refuse(ConnectionLost(reason))
+            self._refuse(self._watchdog.failure(is_starved=self._is_starved))
             return
         self._watchdog_timer = self.loop.call_later(
             self._watchdog.stall_seconds, self._check_throughput
@@ -534,11 +523,7 @@ class DirectConnection(SendingConnection):
         self._failed = True
         self._end_payload()
         self._parser.discard()
-        if isinstance(violation, LimitExceeded):
-            code = MESSAGE_TOO_BIG
-        else:
-            code = POLICY_VIOLATION if isinstance(violation, ConnectionLost) else PROTOCOL_ERROR
-        self.protocol.fail(code, short_reason(str(violation)))
+        self.protocol.fail(close_code(violation), short_reason(str(violation)))
         super().data_received(b"")  # makes the library send the close frame
         self._end_starving()  # read on, to receive the peer's close frame
         if self._budget is not None:

@@ -24,14 +24,13 @@ from typing import Any, Final
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidState, ProtocolError
 
-from burn_remote_protocol.errors import ConnectionLost, LimitExceeded, ProtocolViolation
+from burn_remote_protocol.errors import ConnectionLost, ProtocolViolation
 from burn_remote_protocol.links.addresses import Address
 from burn_remote_protocol.links.interface import (
     CLOSE_TIMEOUT_SECONDS,
     MAX_MESSAGE_BYTES,
-    MESSAGE_TOO_BIG,
     NORMAL_CLOSURE,
-    PROTOCOL_ERROR,
+    close_code,
     short_reason,
 )
 from burn_remote_protocol.links.transport_interface import CONNECT_TIMEOUT_SECONDS
@@ -307,9 +306,8 @@ class BlockingWebSocket:
 
     def _refuse(self, error: ProtocolViolation) -> None:
         """End the link and tell the peer why; ``close`` gives it time to read the reason."""
-        too_big = isinstance(error, LimitExceeded)
         self._end = f"the connection to {self._address} was ended: {error}"
-        self._send_close(MESSAGE_TOO_BIG if too_big else PROTOCOL_ERROR, str(error))
+        self._send_close(close_code(error), str(error))
         self._stopped = True
         self._parser.discard()
         self._stream.wake()
