@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -80,7 +80,7 @@ def test_a_message_that_just_began_is_not_too_slow() -> None:
     assert watchdog.is_fast_enough(1, 1)
 
 
-@contextmanager
+@contextlib.contextmanager
 def raw_client(port: int) -> Iterator[socket.socket]:
     with socket.create_connection(("127.0.0.1", port), 5) as client:
         client.sendall(
@@ -111,8 +111,8 @@ def test_an_unfinished_message_takes_no_more_than_the_pool_and_ends_because_it_i
             return await connection.receive_message()
 
         received = asyncio.run_coroutine_threadsafe(receive(), server.loop)
-        client.settimeout(0.1)
-        with pytest.raises(OSError):  # the server stops reading, and later ends the connection
+        # The server stops reading until it ends the message, and then discards the rest.
+        with contextlib.suppress(OSError):
             client.sendall(head(64 * MIB) + bytes(64 * MIB))
         with pytest.raises(ConnectionLost, match="no memory for a message within"):
             received.result(5)
