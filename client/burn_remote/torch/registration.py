@@ -34,6 +34,7 @@ from burn_remote.torch.generators import accept_burn_devices
 from burn_remote.torch.lazy_parameters import remember_devices
 from burn_remote.torch.loading import load_to_devices
 from burn_remote.torch.modules import keep_identity
+from burn_remote.torch.pinned_memory import accept_pinning
 from burn_remote_protocol.errors import ConnectionLost, UsageError
 
 __all__ = ["TESTED", "check_version", "register", "warn_of_cuda"]
@@ -71,6 +72,25 @@ def warn_of_cuda(available: bool) -> None:
             "burn_remote.torch",
             stacklevel=4,
         )
+
+
+_MEMORY: Final = "the server counts the memory: see http://host:port/metrics"
+_STREAMS: Final = "a device has one queue of operations; torch.burn.synchronize() waits for it"
+
+# Names of torch.cuda that torch.burn lacks -> what to do instead. PyTorch itself looks for others,
+# which therefore must stay missing.
+_ADVICE: Final = {
+    "Event": _STREAMS,
+    "Stream": _STREAMS,
+    "current_stream": _STREAMS,
+    "stream": _STREAMS,
+    "get_device_properties": "torch.burn.get_device_name() is the address of the server",
+    "max_memory_allocated": _MEMORY,
+    "mem_get_info": _MEMORY,
+    "memory_allocated": _MEMORY,
+    "memory_reserved": _MEMORY,
+    "memory_summary": _MEMORY,
+}
 
 
 def _is_torch(module: Any) -> bool:
@@ -171,6 +191,18 @@ class _Module(ModuleType):
         device_registry.wire_device(device).seed(seed)
         self._seeds[device_registry.index_of(device)] = seed
 
+    def is_bf16_supported(self) -> bool:
+        return True
+
+    def get_device_name(self, device: Any = None) -> str:
+        """Return the address of a device."""
+        return str(device_registry.wire_device(device))
+
+    def __getattr__(self, name: str) -> Any:
+        advice = _ADVICE.get(name)
+        text = "" if advice is None else f"; {advice}"
+        raise AttributeError(f"module 'torch.burn' has no attribute {name!r}{text}", name=name)
+
     def empty_cache(self) -> None:
         """Do nothing: a server frees the memory of a tensor that is dropped."""
 
@@ -226,6 +258,7 @@ def register() -> None:
     for func in factories():
         library.impl(func.name().removeprefix("aten::"), _factory(func), "PrivateUse1")
     register_autocast(library)
+    accept_pinning(library)
     keep_identity()
     remember_devices()
     load_to_devices()

@@ -27,8 +27,9 @@ from burn_remote.torch.compiling.saved_values import bundled, has_hooks, partiti
 from burn_remote.torch.compositions import FUNCTIONAL_COMPOSITIONS
 from burn_remote.torch.generators import Generator
 from burn_remote.torch.registration import _factory
+from burn_remote_protocol.errors import UsageError
 
-__all__ = ["NAME", "burn_remote", "register"]
+__all__ = ["NAME", "burn_remote", "has_burn_tensors", "register"]
 
 # The backend's name, for ``torch.compile`` and for the entry point.
 NAME: Final = "burn_remote"
@@ -61,12 +62,26 @@ def register() -> None:
     registry.register_backend(burn_remote, name=NAME)
 
 
-def burn_remote(module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+def has_burn_tensors(module: Any) -> bool:
+    """Return whether a graph of dynamo has tensors on burn devices."""
+    return any(is_on_device(node.meta.get("example_value")) for node in module.graph.nodes)
+
+
+def burn_remote(
+    module: Any, inputs: Sequence[Any], *, mode: str | None = None, **others: Any
+) -> Callable[..., Any]:
     """Compile a graph of dynamo. Graphs without tensors on burn devices are left to PyTorch.
 
-    Raises ``UnsupportedOperation`` for an operation that the table lacks.
+    ``mode``, which chooses how long PyTorch's own backend searches for faster kernels, changes
+    nothing. Raises ``UnsupportedOperation`` for an operation that the table lacks, and
+    ``UsageError`` for ``options=``.
     """
-    if not any(is_on_device(node.meta.get("example_value")) for node in module.graph.nodes):
+    if "options" in others:
+        raise UsageError(
+            "options= are those of PyTorch's backend inductor; burn_remote has none, so leave "
+            "them out"
+        )
+    if not has_burn_tensors(module):
         return module.forward
     writes: list[bool] = []
     bundles: list[bool] = []
