@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ PROJECT: Final = os.environ.get("COMPOSE_PROJECT_NAME", "burn-remote")
 PUBLIC_BASE: Final = "python:3.12-slim"
 LOCAL_BASE: Final = "burn-remote/python-base:bookworm"
 NODES: Final = ("a", "b", "c")
+DEFAULT_PORTS: Final = ("3001", "3002", "3003")  # those of compose.yaml
 PREBUILT: Final = HERE / "prebuilt/burn-server"
 READY_SECONDS: Final = 60
 # Images that others build on this project's images inherit the label, so ``clean`` also checks the
@@ -249,6 +251,24 @@ class Cluster:
             yield files
 
 
+def check_ports(environment: Mapping[str, str]) -> None:
+    """Raise ``Unusable`` if a port that a node publishes is in use: building takes minutes."""
+    for node, default in zip(NODES, DEFAULT_PORTS, strict=True):
+        variable = f"PORT_{node.upper()}"
+        port = environment.get(variable) or default
+        if not port.isdecimal() or port == "0":  # Compose checks the text, and Docker chooses for 0
+            continue
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", int(port)))
+            except OSError as error:
+                raise Unusable(
+                    f"port {port} of this machine cannot be used ({error.strerror}); choose "
+                    f"another one by {variable} (0: any free port)"
+                ) from error
+
+
 @contextmanager
 def timed(what: str) -> Iterator[None]:
     """Print a step and its duration."""
@@ -319,6 +339,8 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         if command == "clean":
             return clean(cluster)
+        if not any(cluster.container(node) for node in NODES):  # they would use the ports
+            check_ports(cluster.environment)
         with timed("building the image"):
             cluster.build()
         if command == "demo":
