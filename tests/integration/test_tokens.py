@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,13 @@ def test_the_refusal_of_a_client_without_a_token_says_what_to_pass(guarded: Runn
     ) as e:
         br.RemoteDevice(guarded.address)
     assert "\n" not in str(e.value)
+
+
+def test_a_refusal_shows_the_line_of_the_program_alone(guarded: RunningServer) -> None:
+    with pytest.raises(br.HandshakeRefused) as caught:
+        br.RemoteDevice(guarded.address)
+    frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
+    assert len(frames) == 2  # this test, and the one that raises the error again
 
 
 def test_a_wrong_token_is_refused(guarded: RunningServer) -> None:

@@ -26,8 +26,10 @@ from burn_remote_protocol.errors import (
     ArgumentMismatch,
     ConnectionFailed,
     DTypeMismatch,
+    HandshakeRefused,
     ShapeMismatch,
     UsageError,
+    VersionMismatch,
 )
 
 __all__ = ["explained", "no_tensor"]
@@ -67,7 +69,7 @@ def explained(function: Function) -> Function:
             _name_function(error, function)
             shorten(error)
             raise
-        except ConnectionFailed as error:
+        except (ConnectionFailed, HandshakeRefused, VersionMismatch) as error:
             # The error's text says what to check. The frames of opening a device would bury it.
             raise error.with_traceback(None) from None
         except (AttributeError, TypeError) as error:
