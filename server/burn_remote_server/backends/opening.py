@@ -43,6 +43,13 @@ _OPENERS: Final[dict[str, Callable[[int, int | None, bool], list[Backend]]]] = {
 }
 
 
+# Names of devices in other libraries -> the backend that computes on them.
+_OTHER_NAMES: Final = {
+    **dict.fromkeys(("cuda", "gpu", "nvidia"), "; write cupy for an NVIDIA GPU"),
+    "cpu": "; write numpy for the CPU",
+}
+
+
 def open_backends(
     name: str, device_count: int, memory_limit: int | None = None, *, tf32: bool = False
 ) -> list[Backend]:
@@ -54,5 +61,8 @@ def open_backends(
     """
     opener = _OPENERS.get(name)
     if opener is None:
-        raise UsageError(f"unknown backend {name!r}; known are {', '.join(sorted(_OPENERS))}")
+        advice = _OTHER_NAMES.get(name.partition(":")[0].lower(), "")
+        raise UsageError(
+            f"unknown backend {name!r}; known are {', '.join(sorted(_OPENERS))}{advice}"
+        )
     return opener(device_count, memory_limit, tf32)

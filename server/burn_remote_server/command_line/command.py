@@ -46,6 +46,7 @@ BOOLEAN_FLAGS: Final = frozenset({"--cuda-ipc", "--nccl", "--transfer-checksum"}
 LISTENING: Final = "Listening"
 ADMITTING: Final = "Access"
 COMPUTING: Final = "Computation"
+KERNELS: Final = "Kernels"  # a panel of its own: their second names need the width
 MOVING: Final = "Moves between servers"
 SESSION_LIMITS: Final = "Limits of one session"
 SERVER_LIMITS: Final = "Limits of all sessions together"
@@ -69,11 +70,16 @@ def _flag(setting: str, panel: str, metavar: str) -> Any:
     field = Settings.model_fields[setting]
     return typer.Option(
         flag_name(setting),
-        help=f"{field.description} {_default_text(setting, field.default)}".rstrip(),
+        help=_without_markup(f"{field.description} {_default_text(setting, field.default)}"),
         metavar=metavar,
         rich_help_panel=panel,
         show_default=False,
     )
+
+
+def _without_markup(text: str) -> str:
+    """Escape brackets, which would be markup: ``burn-remote[iroh]``."""
+    return text.rstrip().replace("[", r"\[")
 
 
 def _switch(setting: str, panel: str) -> Any:
@@ -151,16 +157,14 @@ def command(
     backend: Annotated[str | None, _flag("backend", COMPUTING, "NAME")] = None,
     device_count: Annotated[str | None, _flag("device_count", COMPUTING, "COUNT")] = None,
     device_memory: Annotated[str | None, _flag("device_memory", COMPUTING, "BYTES")] = None,
-    fusion: Annotated[bool | None, _switch("fusion", COMPUTING)] = None,
-    compiled_kernels: Annotated[bool | None, _switch("compiled_kernels", COMPUTING)] = None,
-    tf32: Annotated[bool | None, _switch("tf32", COMPUTING)] = None,
+    fusion: Annotated[bool | None, _switch("fusion", KERNELS)] = None,
+    compiled_kernels: Annotated[bool | None, _switch("compiled_kernels", KERNELS)] = None,
+    tf32: Annotated[bool | None, _switch("tf32", KERNELS)] = None,
     custom_operations: Annotated[
         list[str] | None, _flag("custom_operations", COMPUTING, "MODULE")
     ] = None,
     seed: Annotated[str | None, _flag("seed", COMPUTING, "NUMBER")] = None,
-    inline_cost_limit: Annotated[
-        str | None, _flag("inline_cost_limit", COMPUTING, "NANOSECONDS")
-    ] = None,
+    inline_cost_limit: Annotated[str | None, _flag("inline_cost_limit", COMPUTING, "COST")] = None,
     cuda_ipc: Annotated[str | None, _flag("cuda_ipc", MOVING, "true|false")] = None,
     transfer_checksum: Annotated[
         str | None, _flag("transfer_checksum", MOVING, "true|false")
@@ -188,7 +192,7 @@ def command(
         str | None, _flag("max_session_transfers", SESSION_LIMITS, "COUNT")
     ] = None,
     max_operation_cost: Annotated[
-        str | None, _flag("max_operation_cost", SESSION_LIMITS, "NANOSECONDS")
+        str | None, _flag("max_operation_cost", SESSION_LIMITS, "COST")
     ] = None,
     max_operation_seconds: Annotated[
         str | None, _flag("max_operation_seconds", SESSION_LIMITS, "SECONDS")

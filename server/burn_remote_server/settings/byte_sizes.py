@@ -26,6 +26,9 @@ def parse_bytes(text: str) -> int:
     """Return the number of bytes in ``1.5GiB``, ``64MB`` or ``4096``. Raises ``ValueError``."""
     match = _SIZE.fullmatch(text)
     unit = match and _UNITS.get(match[2].lower())
+    if match and match[2].lower() in ("k", "m", "g", "t"):
+        written = f"{match[1]}{match[2].upper()}iB"
+        raise ValueError(f"expected a size with its unit; write {written}")
     if not match or not unit:
         raise ValueError("expected a size in bytes, such as 67108864 or 64MiB")
     return int(match[1]) * unit if match[1].isdecimal() else int(float(match[1]) * unit)

@@ -53,6 +53,12 @@ def _split_names(value: object) -> object:
     return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
 
 
+def _lower_case(value: object) -> object:
+    """Convert ``"INFO"`` to ``"info"``; return a value that is not text unchanged."""
+    return value.lower() if isinstance(value, str) else value
+
+
+LogLevel = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower_case)]
 Bytes = Annotated[int, BeforeValidator(_read_byte_size), Field(ge=1)]
 BytesOrZero = Annotated[int, BeforeValidator(_read_byte_size), Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
@@ -198,7 +204,7 @@ class Settings(BaseModel):
     fusion: bool = Field(
         True,
         description="Fuse consecutive operations where that is faster; results keep the same bits. "
-        "On a GPU: fused kernels and CUDA graphs. docs/graphs-and-fusion.md has the rules.",
+        "On a GPU: fused kernels and CUDA graphs. The page Graphs and fusion has the rules.",
     )
     compiled_kernels: bool = Field(
         True,
@@ -215,7 +221,7 @@ class Settings(BaseModel):
         (),
         description="Python module with your own operations, such as package.module; clients "
         "call them by name. May be given several times. This server runs the module's code; "
-        "docs/custom-operations.md has an example.",
+        "the page Custom operations has an example.",
     )
     seed: int | None = Field(
         None,
@@ -373,9 +379,7 @@ class Settings(BaseModel):
 
     # -- logging ------------------------------------------------------------------------------
 
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Lowest level of messages that are logged."
-    )
+    log_level: LogLevel = Field("info", description="Lowest level of messages that are logged.")
     log_format: Literal["auto", "console", "json"] = Field(
         "auto",
         description="Format of log lines on standard error. auto: readable text on a terminal, "

@@ -81,6 +81,20 @@ def test_every_flag_is_complete_and_named_once_in_80_columns(
     assert flags <= set(first_words)
 
 
+def test_no_word_of_the_help_is_cut_in_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    assert not re.findall(r"\S+…", printed)
+
+
+def test_the_help_names_extras_with_their_brackets(help_text: str) -> None:
+    assert "burn-remote[iroh]" in help_text
+
+
 def test_no_flag_without_a_value_shows_the_type_of_one(help_text: str) -> None:
     assert re.search(r"--help -h Show this message", help_text)
     assert "<bool>" not in help_text

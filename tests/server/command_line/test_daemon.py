@@ -88,6 +88,7 @@ def test_a_port_in_use_is_named_with_what_to_do() -> None:
     ("arguments", "sentence"),
     [
         (["--backend", "abacus"], "unknown backend 'abacus'; known are "),
+        (["--backend", "cuda"], "write cupy for an NVIDIA GPU"),
         (["--host", "203.0.113.1"], "203.0.113.1:3000 is not an address of this machine; "),
         (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
     ],

@@ -33,3 +33,9 @@ def test_a_malformed_size_is_refused(text: str) -> None:
 @given(st.integers(0, 2**50))
 def test_a_written_size_reads_as_nearly_the_same(count: int) -> None:
     assert parse_bytes(format_bytes(count)) == pytest.approx(count, rel=1e-3)
+
+
+@pytest.mark.parametrize(("text", "advice"), [("40G", "write 40GiB"), ("1.5m", "write 1.5MiB")])
+def test_a_unit_without_its_end_gets_the_binary_one_as_advice(text: str, advice: str) -> None:
+    with pytest.raises(ValueError, match=advice):
+        parse_bytes(text)

@@ -25,6 +25,10 @@ def test_settings_read_no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings().port == 3000
 
 
+def test_a_log_level_may_be_in_capitals() -> None:
+    assert Settings.model_validate({"log_level": "WARNING"}).log_level == "warning"
+
+
 def test_settings_cannot_be_changed() -> None:
     settings = Settings()
     with pytest.raises(ValidationError, match="frozen"):
