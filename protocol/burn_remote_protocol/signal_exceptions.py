@@ -78,7 +78,8 @@ def _codes_of_handlers() -> set[CodeType | None]:
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)
         if isinstance(handler, signal.Handlers):
-            # The system's own. Their class is an enumeration, which runs code of every other one.
+            # ``SIG_DFL`` and ``SIG_IGN``, members of an enumeration. The code below would take the
+            # ``__call__`` of all enumerations for that of a handler.
             continue
         while isinstance(handler, partial):
             handler = handler.func

@@ -32,8 +32,8 @@ __all__ = ["Dials", "Groups", "SessionGroups", "group_engines"]
 # to 2 KiB.
 MAX_LEFT: Final = 1024
 
-# Most members of all sessions, each with two threads, also of those that have left and still end.
-# A party may add one only while it has fewer than are free: half of them, if it is alone.
+# Most members of all sessions together, with those that have left and not ended yet. Each has two
+# threads. A party may add one only while it has fewer than are free, so one has at most half.
 MAX_MEMBERS: Final = 256
 
 _ENGINES: Final[Mapping[EngineKind, Callable[[Member], CollectiveEngine]]] = {

@@ -66,7 +66,7 @@ MAX_REASON: Final = 900
 # How often a member that waits for an input looks for messages of the previous member.
 INPUT_SLICE_SECONDS: Final = 0.05
 # How long a member that leaves still waits for the links to its neighbours. They exist before the
-# first collective, so it is only for neighbours that have not joined.
+# first collective, so this concerns only neighbours that have not joined.
 LEAVING_SECONDS: Final = 10.0
 # The most bytes of elements to keep from a previous member that has left, until the engine takes
 # them.

@@ -131,7 +131,7 @@ class Interpreter:
         self._plan_account: Final = OverheadAccount(self.reply_quota)
         most = self.reply_quota.max_bytes // PLAN_CACHE_DIVISOR // KEPT_PLAN_BYTES
         self._cached_plans: Final = max(1, min(PLAN_CACHE_LENGTH, most))
-        self._counted_plans = 0  # the account has counted so many of ``numbered`` and ``_plans``
+        self._counted_plans = 0  # those of ``numbered`` and ``_plans`` that the account has counted
         self.executed = 0
         self.checks = 0  # number of calls of ``check_stopped``, which show progress
 

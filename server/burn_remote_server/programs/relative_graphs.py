@@ -32,7 +32,7 @@ __all__ = [
 # Bound signatures that are kept, and the sum of their memory. Plans are found by the identity of a
 # signature, so operations that are bound to equal values must share one signature object. All
 # sessions share the cache, and no quota counts it: a concatenation has up to 4,096 tensors, so
-# without a limit on the memory, the cache took gigabytes.
+# without a limit on the memory, the cache could take gigabytes.
 SIGNATURES_KEPT: Final = 4096
 SIGNATURE_BYTES_KEPT: Final = 16 * 2**20
 
