@@ -233,6 +233,31 @@ def test_results_that_return_as_inputs_have_the_bits_of_single_operations(
             np.testing.assert_array_equal(one.numpy(), another.numpy())
 
 
+def test_results_and_views_that_are_kept_are_not_overwritten(
+    running: RunningServer, device: br.Device
+) -> None:
+    turned = br.compile(lambda x: (((x @ x) * 2 + 1) @ x, x.sum() + 1))
+    eye = np.eye(64, dtype=np.float32)
+    call_until_captured(lambda: turned(br.tensor(eye, device=device)), running)
+    before = replays(running)
+    kept: list[tuple[int, br.Tensor, br.Tensor]] = []
+    for number in range(40):
+        product, total = turned(br.tensor(eye * number, device=device))
+        if number % 3 == 1:
+            kept.append((number, product, total))
+        if number % 3 == 2:  # only views of the results remain
+            kept.append((number, product[:, 1:].T, br.reshape(total, (1, 1))))
+        if number % 8 == 7:
+            kept = kept[1:]
+    for number, product, total in kept:
+        expected = 2 * eye * number**3 + number
+        view = expected[:, 1:].T if number % 3 == 2 else expected
+        np.testing.assert_array_equal(product.numpy(), view)
+        assert float(total.numpy().ravel()[0]) == 64 * number + 1
+    device.sync()
+    assert replays(running) >= before + 40
+
+
 def test_inputs_that_are_returned_may_change_places(
     running: RunningServer, device: br.Device
 ) -> None:

@@ -26,7 +26,7 @@ from burn_remote_server.backends.cupy.blas import (
     captured_by,
 )
 from burn_remote_server.backends.cupy.device import Gpu
-from burn_remote_server.backends.cupy.graph_memory import InputMemory
+from burn_remote_server.backends.cupy.graph_memory import InputMemory, OutputMemory
 from burn_remote_server.backends.cupy.launches import PreparedLaunch, kept_function
 from burn_remote_server.backends.cupy.range_checks import RangeChecks, checked_by
 from burn_remote_server.backends.interface import CapturedRun, NotCaptured
@@ -167,8 +167,13 @@ class _Layout(NamedTuple):
         """Return a new array."""
         if self.is_c:
             return cupy.ndarray(self.shape, self.dtype)
-        memory = cupy.cuda.alloc(self.nbytes)
-        return cupy.ndarray(self.shape, self.dtype, memory, strides=self.strides)
+        return self.over(cupy.cuda.alloc(self.nbytes))
+
+    def over(self, pointer: Any) -> Any:
+        """Return an array in the memory at a pointer."""
+        if self.is_c:
+            return cupy.ndarray(self.shape, self.dtype, pointer)
+        return cupy.ndarray(self.shape, self.dtype, pointer, strides=self.strides)
 
     def laid_out(self, array: Any) -> Any:
         """Return the array or a copy of it, with this layout; ``None`` if neither has it.
@@ -207,6 +212,8 @@ class _Captured(NamedTuple):
     graph: Any
     block: _Block
     workspace: _Block | None
+    # Memory of earlier outputs, which counts with ``block``.
+    made: OutputMemory
     inputs: tuple[_Layout, ...]
     dtypes: tuple[Any, ...]
     outputs: tuple[_Layout, ...]
@@ -251,7 +258,7 @@ class CudaGraph(CapturedRun):
             return None
         checks, stream, memory = captured.checks, self._stream, self._memory
         with self._gpu.faults:
-            outputs = [layout.empty() for layout in captured.outputs]
+            outputs = captured.made.arrays()
             if not self._copy_in(captured, inputs, numbers):
                 return None
             if checks is not None:
@@ -305,6 +312,7 @@ class CudaGraph(CapturedRun):
     def release(self) -> None:
         captured, self._captured = self._captured, None
         if captured is not None:
+            captured.made.clear()
             self._gpu.keep_until_finished((captured.graph, captured.checks), self._stream)
 
     def __del__(self) -> None:
@@ -380,13 +388,16 @@ class CudaGraphs:
             with captured_by(blas), checked_by(checks), _graph_of(side) as graph:
                 outputs = [_without_gaps(array) for array in run(own, numbers)]
         device = self._gpu.index
+        layouts = tuple(map(_Layout.of, outputs))
+        made = OutputMemory(layouts)
         captured = _Captured(
             graph[0],
-            _Block((pool, own, numbers, outputs), pool.total_bytes()),
+            _Block((pool, own, numbers, outputs), pool.total_bytes() + made.nbytes),
             used[0] if used else None,
+            made,
             tuple(map(_Layout.of, own)),
             tuple(constant.dtype for constant in constants),
-            tuple(map(_Layout.of, outputs)),
+            layouts,
             _Copies(device, [*own, *numbers], 1, len(numbers)),
             own,
             outputs,
