@@ -212,6 +212,28 @@ def test_a_malformed_group_is_refused_without_quoting_its_secret() -> None:
     assert "\\xa5" not in str(refused.value)
 
 
+def test_calls_of_collectives_are_decoded_and_checked_although_equal_ones_were_before() -> None:
+    wire = (-15, 0, 7, 0, 0, 0, (((1, 2), "F32"),), (3,), (4,))
+    task = decode_task(wire)
+    assert isinstance(task, Collective)
+    again = decode_task(wire)
+    assert isinstance(again, Collective)
+    assert again.call is task.call
+    booleans = CollectiveCall(CollectiveKind.BROADCAST, (TensorSpec((2,), BOOL),))
+    for _ in range(2):
+        (sent,) = unpack_frozen(b"\x91" + encode_task(Collective(0, 0, booleans, (3,), (4,))))
+        decoded = decode_task(sent)
+        assert isinstance(decoded, Collective)
+        assert decoded.call == booleans
+    for malformed in [
+        (-15, 0, 7, False, 0, 0, (((1, 2), "F32"),), (3,), (4,)),
+        (-15, 0, 7, 0, 0, 0.0, (((1, 2), "F32"),), (3,), (4,)),
+        (-15, 0, 7, 0, 0, 0, (((True, 2), "F32"),), (3,), (4,)),
+    ]:
+        with pytest.raises(ProtocolViolation):
+            decode_task(malformed)
+
+
 @pytest.mark.parametrize("transfer", [0, 5, 2**32, True, b"short", "t" * 32, None, -1])
 def test_a_guessable_transfer_id_is_refused(transfer: Any) -> None:
     for task in [
