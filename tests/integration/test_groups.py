@@ -291,7 +291,8 @@ def test_a_member_whose_client_does_not_send_its_collective_is_named_with_its_ea
         devices = [stack.enter_context(br.RemoteDevice(address)) for address in addresses[:3]]
         with Group(devices, engine="ring", issue_timeout_seconds=2.0) as group:
             assert group.failure() is None
-            monkeypatch.setattr(devices[1].session, "flush_waiting", lambda: None)
+            for name in ("flush_waiting", "_send_promptly"):
+                monkeypatch.setattr(devices[1].session, name, lambda: None)
             results = group.all_reduce([br.ones((3,), device=device) for device in devices])
             with pytest.raises(br.CollectiveFailed, match="its client sent") as failed:
                 results[0].numpy()

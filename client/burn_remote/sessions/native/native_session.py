@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any, Final
@@ -25,6 +26,7 @@ from burn_remote.sessions.lifetime import (
     BATCH_TASKS,
     DROP_BYTES,
     DROP_TENSORS,
+    FLUSH_SECONDS,
     Flusher,
     fence_in_thread,
     flush_or_end,
@@ -97,7 +99,7 @@ from burn_remote_protocol.session_states import Handover
 from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
-__all__ = ["NativeSession"]
+__all__ = ["PROMPT_COLLECTIVES", "PROMPT_SECONDS", "PROMPT_TASKS", "NativeSession"]
 
 _frame: Final = sys._getframe
 
@@ -107,6 +109,14 @@ MOST_BYTES: Final = 9
 # these would make every operation slower. So a batch never exceeds ``BATCH_BYTES`` by more than
 # its last task.
 ENCODED_BYTES: Final = BATCH_BYTES - BATCH_TASKS * (1 + MOST_BYTES * SHORT_LENGTH)
+
+# After a wait of the program, the server has nothing to do. So this many collectives are sent at
+# once, if nothing was sent for this time: two GPUs reduce 64 MiB in it. Later ones are sent with
+# others, in batches of at least this many tasks: a frame takes 100 µs of processor time on both
+# sides.
+PROMPT_COLLECTIVES: Final = 2
+PROMPT_SECONDS: Final = 0.00025
+PROMPT_TASKS: Final = 8
 
 
 def _sync(request: int) -> bytes:
@@ -148,6 +158,10 @@ class NativeSession(StorageRequests):
         # Outgoing state, guarded by the lock.
         self._tasks: list[EncodedTask] = []
         self._task_bytes = 0  # without the tasks of short operations
+        self._clock: Final = time.monotonic
+        self._flushed_at = 0.0
+        # How many collectives to send at once, see ``PROMPT_COLLECTIVES``.
+        self._prompts = PROMPT_COLLECTIVES
         # The function that issued the last operation, which is no part of this package.
         self._program: CodeType | None = None
         self._next_tensor = 1
@@ -573,6 +587,20 @@ class NativeSession(StorageRequests):
                 # A local device executes in the thread that sends. Another member's thread must not
                 # wait for this collective while the same thread still has to send it.
                 self._flush()
+            else:
+                self._send_promptly()
+
+    def _send_promptly(self) -> None:
+        """Send a collective if the server may be idle, or if the flusher is late.
+
+        The flusher needs the interpreter lock, which a program that issues one collective after the
+        other does not release: its thread would run after 5 ms, when all of them are issued.
+        """
+        if not self._prompts and len(self._tasks) < PROMPT_TASKS:
+            return
+        if self._clock() - self._flushed_at >= (PROMPT_SECONDS if self._prompts else FLUSH_SECONDS):
+            self._prompts = max(0, self._prompts - 1)
+            self._flush()
 
     def leave_group(self, group: int) -> None:
         """Leave a group once the collectives issued so far are done."""
@@ -640,6 +668,7 @@ class NativeSession(StorageRequests):
         if not (self._tasks or self._dropped):
             return
         self._flusher.disarm()
+        self._flushed_at = self._clock()
         try:
             if self._dropped:
                 self._append_drops()
@@ -684,6 +713,7 @@ class NativeSession(StorageRequests):
             # In a forked child, the socket belongs to the parent.
             self._fail_late()
             return
+        self._prompts = PROMPT_COLLECTIVES
         if self._tasks:
             self.flush()
         self._connection.receiver.wait(pending, timeout_seconds)

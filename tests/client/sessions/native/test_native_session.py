@@ -15,14 +15,19 @@ import pytest
 from burn_remote.runner.interface import OwningHandle, TensorHandle
 from burn_remote.runner.stack import RunnerStack
 from burn_remote.sessions import lifetime
-from burn_remote.sessions.lifetime import BATCH_TASKS, DROP_BYTES
+from burn_remote.sessions.lifetime import BATCH_TASKS, DROP_BYTES, FLUSH_SECONDS
 from burn_remote.sessions.native import (
     native_connection,
     native_response_router,
     native_session,
     signature_table,
 )
-from burn_remote.sessions.native.native_session import NativeSession
+from burn_remote.sessions.native.native_session import (
+    PROMPT_COLLECTIVES,
+    PROMPT_SECONDS,
+    PROMPT_TASKS,
+    NativeSession,
+)
 from burn_remote_protocol import session_states
 from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, GroupSpec
 from burn_remote_protocol.dialects.native import CHUNK_BYTES
@@ -216,6 +221,32 @@ def test_large_outputs_of_collectives_are_freed_before_further_collectives(
         Drop((x,)),
         Collective(group, 1, call, (1,), (y,)),
     ]
+
+
+def test_collectives_are_sent_at_once_after_a_wait_and_later_ones_together(
+    session: NativeSession, end: NativeEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in a program that does not release the interpreter lock.
+    monkeypatch.setattr(session, "flush_waiting", lambda: None)
+    now = 0.0
+    monkeypatch.setattr(session, "_clock", lambda: now)
+    group = grouped(session)
+    synced(session)
+
+    def is_sent_after(seconds: float) -> bool:
+        nonlocal now
+        now += seconds
+        before = session._traffic.frames_sent
+        collected(session, group, CollectiveCall(CollectiveKind.BARRIER), [])
+        return session._traffic.frames_sent > before
+
+    assert not is_sent_after(PROMPT_SECONDS / 2)
+    assert all(is_sent_after(PROMPT_SECONDS) for _ in range(PROMPT_COLLECTIVES))
+    assert not any(is_sent_after(FLUSH_SECONDS) for _ in range(PROMPT_TASKS - 1))
+    assert is_sent_after(FLUSH_SECONDS)
+    assert not any(is_sent_after(0.0) for _ in range(2 * PROMPT_TASKS))
+    synced(session)
+    assert is_sent_after(PROMPT_SECONDS)
 
 
 def test_a_session_is_a_member_of_a_bounded_number_of_groups(session: NativeSession) -> None:
