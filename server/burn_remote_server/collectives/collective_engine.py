@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from burn_remote_protocol.collectives import CollectiveCall
+from burn_remote_protocol.messages import BeginCollective
 from burn_remote_server.tensors.slots import InFlight, Lent
 
 __all__ = ["CollectiveEngine", "GroupIsBroken", "Job", "Membership"]
@@ -21,7 +22,8 @@ class Job:
     """One collective of one member.
 
     Each of ``inputs`` holds a shared array, or is the slot of a tensor that has not arrived yet.
-    ``outputs`` are the slots to complete; ``tensors`` are their ids, for error messages.
+    ``outputs`` are the slots to complete; ``tensors`` are their ids, for error messages. ``begun``
+    is its announcement, once its member has made it.
     """
 
     sequence: int
@@ -29,6 +31,7 @@ class Job:
     inputs: Sequence[InFlight | Lent]
     outputs: Sequence[InFlight]
     tensors: Sequence[int]
+    begun: BeginCollective | None = None
 
 
 class CollectiveEngine(Protocol):

@@ -167,6 +167,7 @@ class Member:
 
     def submit(self, job: Job) -> None:
         """Carry out a collective after those submitted before."""
+        is_announced = False
         with self._lock:
             broken = self._broken
             if self._has_ended:  # possibly a collective that the other members can still complete
@@ -174,14 +175,20 @@ class Member:
             elif broken is None or job.sequence < broken.first:
                 self._open_jobs[job.sequence] = job
                 self._jobs.append(job)
-                if self._announces:  # under the lock, so announcements have the order of the jobs
-                    self._announce(job)
+                is_announced = self._announces
                 broken = None
             self._changed.notify_all()
-            is_listening = self._is_listening
+            # Waking a worker that is busy would be a system call for nothing. Nor can it start a
+            # collective that the previous member has not announced: the announcement wakes it.
+            is_awaited = self._is_listening and (bool(self._begun) or not is_announced)
         if broken is not None:
             self._fail_job(job, broken)
-        if is_listening:  # waking a worker that is busy would be a system call for nothing
+        elif is_announced:
+            # In this thread, because the sender's would wait for the interpreter lock. They have
+            # the order of the jobs: one thread submits these, and the announcements of
+            # ``announce_ahead`` were queued under the lock.
+            self._announce(job, directly=True)
+        if is_awaited:
             self._wake()
 
     def announce_ahead(self) -> None:
@@ -192,12 +199,10 @@ class Member:
                 if isinstance(job, Job):
                     self._announce(job)
 
-    def _announce(self, job: Job) -> None:
-        call = job.call
-        begun = BeginCollective(
-            job.sequence, call.digest(job.sequence), call.describe()[:MAX_REASON]
-        )
-        self._sender.send(begun, 0, self.check)
+    def _announce(self, job: Job, *, directly: bool = False) -> None:
+        begun = job.begun = _announcement(job)
+        if not (directly and self._sender.begin((begun,), self)):
+            self._sender.send(begun, 0, self.check)
 
     def reject(self, sequence: int, reason: str) -> None:
         """Report to all members that this one cannot carry out a collective."""
@@ -582,8 +587,10 @@ class Member:
             error.with_traceback(None)  # its frames refer to the job, which refers to the error
             raise GroupIsBroken from None
         if self.size > 1:
-            digest, own = job.call.digest(job.sequence), job.call.describe()
-            self._begin(job.sequence, digest, own, is_announced=self._announces)
+            begun = job.begun or _announcement(job)
+            if not self._announces:
+                self._unsent_announcement = begun
+            self._unagreed = begun
         arrays = engine.carry_out(job, inputs)
         self.await_agreement()  # no effect if the engine received a piece, which waits for it
         self._late_at = float("inf")
@@ -607,14 +614,9 @@ class Member:
         ``digest`` identifies the collective; ``own`` describes it in error messages. Raises
         ``GroupIsBroken``.
         """
-        self._begin(sequence, digest, own)
-        self.await_agreement()
-
-    def _begin(self, sequence: int, digest: bytes, own: str, *, is_announced: bool = False) -> None:
         begun = BeginCollective(sequence, digest, own[:MAX_REASON])
-        if not is_announced:
-            self._unsent_announcement = begun
-        self._unagreed = begun
+        self._unsent_announcement = self._unagreed = begun
+        self.await_agreement()
 
     def await_agreement(self) -> None:
         """Wait until the previous member has announced the collective that this one has begun.
@@ -630,11 +632,13 @@ class Member:
         if unagreed is None:
             return
         sequence, digest, own = unagreed.sequence, unagreed.digest, unagreed.description
-        self._heard = time.monotonic()
-        self._expect(
-            f"did not issue collective {sequence}, {own}, for which member {self.spec.rank} waits,",
-            1.5 * self.spec.issue_seconds,
-        )
+        if not self._begun:
+            self._heard = time.monotonic()
+            self._expect(
+                f"did not issue collective {sequence}, {own}, for which member {self.spec.rank} "
+                "waits,",
+                1.5 * self.spec.issue_seconds,
+            )
         while not self._begun:
             message = self._receive(_refuse_piece)
             if isinstance(message, BeginCollective):
@@ -700,6 +704,11 @@ class Member:
     def _leave_notice(self) -> GroupBroken:
         # Without this message, the end of a link would look like the failure of this member.
         return GroupBroken(self._done, self.spec.rank, "it left the group")
+
+
+def _announcement(job: Job) -> BeginCollective:
+    call, sequence = job.call, job.sequence
+    return BeginCollective(sequence, call.digest(sequence), call.describe()[:MAX_REASON])
 
 
 def _new_piece(sequence: int, offset: int, size: int) -> memoryview:
