@@ -93,11 +93,12 @@ class Communicator(Protocol):
         inputs: Sequence[Any],
         specs: Sequence[TensorSpec],
         done: Callable[[Sequence[Any] | None], None],
-    ) -> None:
+    ) -> Callable[[], None]:
         """Start a collective on shared arrays, without waiting.
 
         ``specs`` are the specs of the outputs. When the device has finished, ``done`` is called in
         another thread with the outputs as shared arrays, or with ``None`` if the device failed.
+        That may be a millisecond later, unless somebody waits: then call the returned function.
         """
         ...
 
@@ -186,6 +187,10 @@ class BackendSession(ABC):
     def share(self, array: Any) -> Any:
         """Return an array of this session in shared form."""
         return array
+
+    def share_all(self, arrays: Sequence[Any]) -> list[Any]:
+        """Return arrays of this session in shared form."""
+        return [self.share(array) for array in arrays]
 
     def adopt(self, shared: Any) -> Any:
         """Return a shared array, from another session or an upload, as an array of this session."""

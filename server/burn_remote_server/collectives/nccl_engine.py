@@ -31,7 +31,7 @@ from burn_remote_server.collectives.links import Piece
 from burn_remote_server.collectives.member import Member
 from burn_remote_server.telemetry.logs import get_logger
 
-__all__ = ["START_SECONDS", "NcclEngine"]
+__all__ = ["MAX_IN_FLIGHT", "RESUME_IN_FLIGHT", "START_SECONDS", "NcclEngine"]
 
 logger = get_logger(__name__)
 
@@ -45,6 +45,21 @@ START_SECONDS: Final = 60.0
 SLICE_SECONDS: Final = 0.05
 # Collectives that may be in flight: each holds its inputs and outputs.
 MAX_IN_FLIGHT: Final = 32
+# A member with that many goes on when it has this many, so that it wakes seldom and then issues
+# several together. The GPU has enough to do meanwhile.
+RESUME_IN_FLIGHT: Final = 16
+# How often to ask NCCL for errors while no collective waits for this.
+EXAMINE_SECONDS: Final = 0.02
+
+
+class _Started:
+    """A collective in flight: when it started, and what to call if somebody waits for it."""
+
+    __slots__ = ("hurry", "moment")
+
+    def __init__(self, moment: float) -> None:
+        self.moment = moment
+        self.hurry: Callable[[], None] | None = None
 
 
 class NcclEngine:
@@ -57,10 +72,12 @@ class NcclEngine:
         self._member: Final = member
         self._lock: Final = threading.Lock()
         self._is_finished = False
-        # Whether the member's worker waits for a collective that is in flight.
-        self._is_waiting = False
-        # When collectives in flight started, by sequence.
-        self._in_flight: Final[dict[int, float]] = {}
+        # The member's worker waits until no more collectives are in flight; -1 if it does not.
+        self._awaited_count = -1
+        # The collectives in flight by sequence: when they started, and what to call if somebody
+        # waits for them.
+        self._in_flight: Final[dict[int, _Started]] = {}
+        self._examine_at = 0.0
         self._communicator: Final = self._joined(self._agreed_identifier())
         member.announce_ahead()
 
@@ -70,30 +87,39 @@ class NcclEngine:
         Raises ``GroupIsBroken`` and ``OperationFailed``.
         """
         self._member.await_agreement()
-        self._wait_until(lambda: len(self._in_flight) < MAX_IN_FLIGHT)
+        if len(self._in_flight) >= MAX_IN_FLIGHT:
+            self._await_in_flight(RESUME_IN_FLIGHT)
+        started = _Started(time.monotonic())
         with self._lock:
-            self._in_flight[job.sequence] = time.monotonic()
+            self._in_flight[job.sequence] = started
         specs = [slot.spec for slot in job.outputs if slot.spec is not None]
+        done = partial(self._finished, job)
         try:
-            self._communicator.start(job.call, inputs, specs, partial(self._finished, job))
+            started.hurry = self._communicator.start(job.call, inputs, specs, done)
         except Exception as error:
             raise OperationFailed(f"NCCL did not start {job.call.describe()}: {error}") from error
+        for slot in job.outputs:
+            slot.call_on_wait(started.hurry)
 
     def examine(self) -> None:
         """Raise ``OperationFailed`` if NCCL failed, or has not finished for a long time."""
+        now = time.monotonic()
+        if now < self._examine_at:
+            return
+        self._examine_at = now + EXAMINE_SECONDS
         try:
             self._communicator.examine()
         except Exception as error:
             raise OperationFailed(f"NCCL failed: {error}") from error
         with self._lock:
-            oldest = min(self._in_flight.values(), default=None)
+            oldest = next(iter(self._in_flight.values()), None)
         seconds = 2 * self._member.spec.issue_seconds  # a late member reports itself before this
-        if oldest is not None and time.monotonic() - oldest > seconds:
+        if oldest is not None and now - oldest.moment > seconds:
             raise OperationFailed(f"NCCL did not finish a collective within {seconds:g} seconds")
 
     def finish(self) -> None:
         """Wait until all collectives are done. Raises ``GroupIsBroken`` and ``OperationFailed``."""
-        self._wait_until(lambda: not self._in_flight)
+        self._await_in_flight(0)
         self._is_finished = True
 
     def close(self) -> None:
@@ -114,18 +140,26 @@ class NcclEngine:
             self._member.complete(job, arrays)
         with self._lock:
             self._in_flight.pop(job.sequence, None)
-        if self._is_waiting:  # otherwise, waking would only take time from other threads
+        if len(self._in_flight) <= self._awaited_count:  # else waking only takes time from others
             self._member.wake()
 
-    def _wait_until(self, holds: Callable[[], bool]) -> None:
-        # Set before ``holds`` is asked, so a collective that finishes after that wakes this thread.
-        self._is_waiting = True
+    def _await_in_flight(self, count: int) -> None:
+        """Wait until no more than ``count`` collectives are in flight."""
+        with self._lock:
+            in_flight = [*self._in_flight.values()]
+        if len(in_flight) > count and (hurry := in_flight[-1 - count].hurry) is not None:
+            hurry()
+        # Set before they are counted, so a collective that finishes after that wakes this thread.
+        self._awaited_count = count
         try:
-            while not holds():
+            while not self._has_at_most(count):
                 self.examine()
-                self._member.serve_links(SLICE_SECONDS, holds)
+                self._member.serve_links(SLICE_SECONDS, lambda: self._has_at_most(count))
         finally:
-            self._is_waiting = False
+            self._awaited_count = -1
+
+    def _has_at_most(self, count: int) -> bool:
+        return len(self._in_flight) <= count
 
     def _agreed_identifier(self) -> bytes:
         """Return the identifier of member 0, once all members have it."""

@@ -552,9 +552,7 @@ class Engine:
                     f"it has {len(task.inputs)} inputs and {len(task.outputs)} outputs; expected "
                     f"{len(expected)} inputs and {len(outputs)} outputs"
                 )
-            inputs = [
-                self._lent(tensor, each) for tensor, each in zip(task.inputs, expected, strict=True)
-            ]
+            inputs = self._lent(task.inputs, expected)
             for tensor, each in zip(task.outputs, outputs, strict=True):
                 slot = InFlight(each)
                 self._tensors.begin_fetch(tensor, slot)
@@ -575,8 +573,25 @@ class Engine:
         for tensor in task.outputs:
             self._fail(tensor, error, "Collective", task.call.describe())
 
-    def _lent(self, tensor: int, spec: TensorSpec) -> InFlight | Lent:
-        """Return an input of a collective: its array in a ``Lent``, or its slot."""
+    def _lent(
+        self, tensors: Sequence[int], specs: Sequence[TensorSpec]
+    ) -> Sequence[InFlight | Lent]:
+        """Return the inputs of a collective: each one's array in a ``Lent``, or its slot."""
+        session = self._interpreter.session
+        found = [self._lendable(tensor, spec) for tensor, spec in zip(tensors, specs, strict=True)]
+        shared = iter(session.share_all([one for one in found if not isinstance(one, InFlight)]))
+        lent: list[InFlight | Lent] = []
+        for tensor, one in zip(tensors, found, strict=True):
+            if isinstance(one, InFlight):
+                lent.append(one)
+                continue
+            borrower = Lent(next(shared))
+            self._tensors.expose(tensor, borrower)
+            lent.append(borrower)
+        return lent
+
+    def _lendable(self, tensor: int, spec: TensorSpec) -> Any:
+        """Return an array, or the slot of a tensor that has not arrived yet."""
         slot = self._tensors.slot(tensor)
         if isinstance(slot, InFlight):
             slot.lend()
@@ -584,9 +599,7 @@ class Engine:
         array = self._tensors.read(tensor, spec)
         if array.dtype != self._interpreter.session.array_dtype(spec.dtype):
             raise UnknownTensor(f"tensor {tensor} has the dtype {array.dtype}, not {spec.dtype}")
-        lent = Lent(self._interpreter.session.share(array))
-        self._tensors.expose(tensor, lent)
-        return lent
+        return array
 
     def _fail(self, tensor: int, error: OperationFailed, operation: str, shapes: str) -> None:
         fields: dict[str, Any] = {"operation": operation, "shapes": shapes, "tensor": tensor}

@@ -42,8 +42,8 @@ class InFlight:
     """
 
     __slots__ = (
-        "_arrived", "_error", "_is_lent", "_lock", "_on_end", "_timeout_seconds", "_value",
-        "is_dropped", "last_report", "reserved", "spec",
+        "_arrived", "_error", "_hurry", "_is_awaited", "_is_lent", "_lock", "_on_end",
+        "_timeout_seconds", "_value", "is_dropped", "last_report", "reserved", "spec",
     )  # fmt: skip
 
     def __init__(self, spec: TensorSpec | None, timeout_seconds: float | None = None) -> None:
@@ -61,6 +61,19 @@ class InFlight:
         self._error: OperationFailed | None = None
         # Called once, if the tensor arrives or fails after it was dropped.
         self._on_end: Callable[[], None] | None = None
+        # Called when a thread begins to wait; see ``call_on_wait``.
+        self._hurry: Callable[[], None] | None = None
+        self._is_awaited = False
+
+    def call_on_wait(self, hurry: Callable[[], None]) -> None:
+        """Call a function whenever a thread begins to wait; at once if one has begun before."""
+        with self._lock:
+            if self._arrived.is_set():
+                return
+            self._hurry = hurry
+            is_awaited = self._is_awaited
+        if is_awaited:
+            hurry()
 
     def note_progress(self, hops: int) -> None:
         """Record that the operations that produce the tensor make progress."""
@@ -71,6 +84,7 @@ class InFlight:
         with self._lock:
             if not self._arrived.is_set():
                 self._value = None if self.is_dropped and not self._is_lent else array
+                self._hurry = None
                 self._arrived.set()
         del array  # so that the memory of a dropped tensor is free when ``_end`` calls back
         self._end()
@@ -80,6 +94,7 @@ class InFlight:
         with self._lock:
             if not self._arrived.is_set():
                 self._error = detached(error)
+                self._hurry = None
                 self._arrived.set()
         self._end()
 
@@ -113,6 +128,16 @@ class InFlight:
 
     def wait(self, timeout_seconds: float) -> bool:
         """Wait up to ``timeout_seconds`` for the array or an error; return whether it arrived."""
+        return self._wait(timeout_seconds)
+
+    def _wait(self, timeout_seconds: float | None) -> bool:
+        if self._arrived.is_set():
+            return True
+        with self._lock:  # so ``call_on_wait`` calls its function, or this does
+            self._is_awaited = True
+            hurry = self._hurry
+        if hurry is not None:
+            hurry()
         return self._arrived.wait(timeout_seconds)
 
     def array(self) -> Any:
@@ -120,7 +145,7 @@ class InFlight:
         # Usually without a time limit: a large tensor may take any time while it makes progress.
         # ``transfers.throughput_watchdog`` ends fetches that make none, and
         # ``transfers.download_scheduler`` completes every slot.
-        if not self._arrived.wait(self._timeout_seconds):
+        if not self._wait(self._timeout_seconds):
             seconds = self._timeout_seconds
             self.fail(TransferFailed(f"the tensor did not arrive within {seconds:g} seconds"))
         if self._error is not None:

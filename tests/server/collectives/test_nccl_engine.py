@@ -19,7 +19,11 @@ from burn_remote_protocol.errors import CollectiveFailed
 from burn_remote_protocol.messages import GroupBroken
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.collectives.nccl_engine import NcclEngine
+from burn_remote_server.collectives.nccl_engine import (
+    MAX_IN_FLIGHT,
+    RESUME_IN_FLIGHT,
+    NcclEngine,
+)
 from burn_remote_server.tensors.slots import InFlight
 from support.members import Members
 from support.waiting import PATIENCE_SECONDS, wait_until
@@ -40,6 +44,7 @@ class Fabric:
         self.communicators: list[FakeCommunicator] = []
         self.error: Exception | None = None
         self.is_stuck = False  # collectives go on forever
+        self.hurried: list[tuple[int, int]] = []  # the rank and the number of a collective
 
 
 class FakeCommunicator:
@@ -60,20 +65,21 @@ class FakeCommunicator:
         inputs: Sequence[Any],
         specs: Sequence[TensorSpec],
         done: Callable[[Sequence[Any] | None], None],
-    ) -> None:
+    ) -> Callable[[], None]:
         fabric = self._fabric
         with fabric.lock:
             if len(fabric.given) == self._started:
                 fabric.given.append([])
             given = fabric.given[self._started]
             given.append((inputs[0], done))
-            self._started += 1
+            number, self._started = self._started, self._started + 1
             self._waiting.append(done)
             is_complete = len(given) == fabric.members and not fabric.is_stuck
         if is_complete:
             total = sum(array for array, _ in given)
             for _, each in given:
                 threading.Thread(target=each, args=([total],)).start()
+        return lambda: fabric.hurried.append((self._rank, number))
 
     def examine(self) -> None:
         if self._fabric.error is not None:
@@ -143,6 +149,47 @@ def test_the_next_collective_starts_while_one_is_in_flight() -> None:
             members.issue(rank, SUM, vector(rank))
     wait_until(lambda: [len(given) for given in fabric.given] == [2, 2, 2])
     members.rings[0].abandon("the test is over")
+    members.leave()
+
+
+def test_a_reader_hurries_the_collective_that_it_waits_for() -> None:
+    fabric = Fabric(2)
+    fabric.is_stuck = True
+    members = members_of(fabric)
+    slots = [[members.issue(rank, SUM, vector(rank))[0] for rank in range(2)] for _ in range(3)]
+    wait_until(lambda: [len(given) for given in fabric.given] == [2, 2, 2])
+    assert not fabric.hurried
+    assert not slots[1][0].wait(0.0)
+    assert fabric.hurried == [(0, 1)]
+    members.rings[0].abandon("the test is over")
+    members.leave()
+
+
+def test_a_member_with_many_collectives_in_flight_goes_on_when_half_of_them_are_done() -> None:
+    fabric = Fabric(2)
+    fabric.is_stuck = True
+    members = members_of(fabric)
+    slots = [
+        [members.issue(rank, SUM, vector(rank))[0] for rank in range(2)]
+        for _ in range(MAX_IN_FLIGHT + 2)
+    ]
+    # Both wait, and hurry the one after which they go on.
+    last = MAX_IN_FLIGHT - RESUME_IN_FLIGHT - 1
+    wait_until(lambda: sorted(fabric.hurried) == [(0, last), (1, last)])
+    assert [len(given) for given in fabric.given] == MAX_IN_FLIGHT * [2]
+    for number in range(last):
+        for _, done in fabric.given[number]:
+            done([vector(0)])
+    assert len(fabric.given) == MAX_IN_FLIGHT
+    for _, done in fabric.given[last]:
+        done([vector(0)])
+    wait_until(lambda: [len(given) for given in fabric.given] == (MAX_IN_FLIGHT + 2) * [2])
+    for given in fabric.given[last + 1 :]:
+        for _, done in given:
+            done([vector(1)])
+    for made in slots:
+        for slot in made:
+            assert slot.array().shape == (8,)
     members.leave()
 
 

@@ -14,6 +14,7 @@ import pytest
 from burn_remote_protocol.errors import ProtocolViolation, TransferFailed
 from burn_remote_server.tensors.slots import InFlight, Uploading
 from support.engines import vector
+from support.waiting import PATIENCE_SECONDS
 
 FIRST = TransferFailed("first")
 SECOND = TransferFailed("second")
@@ -134,3 +135,29 @@ def test_a_lent_slot_keeps_its_array_after_it_is_dropped(is_dropped_first: bool)
     slot.complete("array")
     slot.drop()
     assert slot.array() == "array"
+
+
+def test_a_thread_that_begins_to_wait_calls_the_function_for_it() -> None:
+    slot = InFlight(vector(2), PATIENCE_SECONDS)
+    slot.call_on_wait(lambda: slot.complete("array"))
+    assert slot.array() == "array"
+
+
+def test_the_function_is_called_at_once_if_a_thread_has_begun_to_wait() -> None:
+    slot = InFlight(vector(2), PATIENCE_SECONDS)
+    assert not slot.wait(0.0)
+    calls: list[str] = []
+    slot.call_on_wait(lambda: calls.append("hurry"))
+    assert calls == ["hurry"]
+
+
+@pytest.mark.parametrize("end", ["array 1", "first"])
+def test_nobody_is_hurried_for_what_has_arrived(end: str) -> None:
+    calls: list[str] = []
+    early, late = InFlight(vector(2)), InFlight(vector(2))
+    early.call_on_wait(lambda: calls.append("early"))
+    for slot in (early, late):
+        EVENTS[end](slot)
+    late.call_on_wait(lambda: calls.append("late"))
+    assert outcome(early) is outcome(late) is OUTCOMES[end]
+    assert not calls

@@ -84,6 +84,7 @@ class CupySession(ArraySession):
         self.binds_slowly = backend.cudnn is not None
         self._gpu = gpu
         self._stream = stream
+        self._awaited: Any = None  # the event for which the stream was made to wait last
         self._faults = gpu.faults
         self._reads = Reads(gpu, stream)
         self._graphs = CudaGraphs(gpu, stream)
@@ -106,8 +107,15 @@ class CupySession(ArraySession):
         with self._faults:
             return self._gpu.shared(array, self._stream)
 
+    def share_all(self, arrays: Sequence[Any]) -> list[Any]:
+        with self._faults:
+            return self._gpu.all_shared(arrays, self._stream)
+
     def adopt(self, shared: Shared) -> Any:
         with self._faults:
+            if shared.ready is not self._awaited:  # one event may make many arrays ready
+                self._stream.wait_event(shared.ready)
+                self._awaited = shared.ready
             return self._gpu.lent(shared, self._stream)
 
     def read(self, array: Any, dtype: DType, later: Callable[[], Deliver]) -> memoryview | None:

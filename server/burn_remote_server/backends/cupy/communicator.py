@@ -8,6 +8,8 @@ reduced in addition to the elements.
 from __future__ import annotations
 
 import contextlib
+import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
@@ -19,7 +21,7 @@ from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, Red
 from burn_remote_protocol.errors import Unsupported
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import BFLOAT16, wire_dtype
-from burn_remote_server.backends.cupy.device import Gpu, new_event
+from burn_remote_server.backends.cupy.device import Gpu, Shared
 from burn_remote_server.backends.interface import array_shape
 
 __all__ = ["NcclCommunicator", "has_nccl", "new_identifier"]
@@ -49,7 +51,6 @@ _OPERATIONS: Final = {
     Reduction.MIN: 3,
 }
 _ORDERED: Final = (Reduction.MIN, Reduction.MAX)
-_SHORT: Final = ("int16", "uint16")
 
 
 def _library() -> Any:
@@ -87,6 +88,7 @@ class NcclCommunicator:
         self._gpu: Final = gpu
         self._members: Final = members
         self._rank: Final = rank
+        self._thread = 0  # the thread that uses the device and the stream
         given: Any = identifier
         if not isinstance(self._nccl.get_unique_id(), bytes):
             given = tuple(one - 256 if one > 127 else one for one in identifier)
@@ -106,12 +108,24 @@ class NcclCommunicator:
         inputs: Sequence[Any],
         specs: Sequence[TensorSpec],
         done: Callable[[Sequence[Any] | None], None],
-    ) -> None:
+    ) -> Callable[[], None]:
         """Start a collective on shared arrays; see ``Communicator.start``."""
-        gpu = self._gpu
-        with gpu.faults, gpu.device, self._stream:
+        # Most calls of CUDA and NCCL release the interpreter lock, for which the threads of the
+        # other members wait. So this makes as few as possible: one event for all outputs, and no
+        # group of calls for a single one.
+        gpu, stream = self._gpu, self._stream
+        if self._thread != threading.get_ident():
+            gpu.device.use()
+            stream.use()
+            self._thread = threading.get_ident()
+        with gpu.faults:
+            awaited = None
             for shared in inputs:
-                self._stream.wait_event(shared.ready)
+                if shared.ready is awaited:  # one event may make many arrays ready
+                    continue
+                awaited = shared.ready
+                if not awaited.done:  # a query keeps the interpreter lock
+                    stream.wait_event(awaited)
             given = [
                 _as_elements(shared.array, spec)
                 for shared, spec in zip(inputs, call.input_specs(self._rank), strict=True)
@@ -122,12 +136,13 @@ class NcclCommunicator:
                 one != 0 if spec.dtype.is_bool else one
                 for one, spec in zip(made, specs, strict=True)
             ]
-            finished = [gpu.shared(one, self._stream) for one in made]
-            event = self._stream.record(new_event())
+            event = gpu.recorded(stream)
 
+        finished = [Shared(one, event) for one in made]
         kept = (inputs, given, outputs)
         passed = partial(_deliver, done, finished, kept)
-        gpu.event_poller.call(event, passed, self._stream.ptr)
+        gpu.event_poller.call(event, passed, stream.ptr, is_patient=True)
+        return partial(gpu.event_poller.hurry, event)
 
     def examine(self) -> None:
         """Raise the error of NCCL that has happened since the start, if any."""
@@ -145,9 +160,12 @@ class NcclCommunicator:
             self._comm.destroy()
         self._gpu.give_back_stream(self._stream)
 
+    def _together(self, calls: int) -> contextlib.AbstractContextManager[None]:
+        """Start the given number of NCCL calls inside the context as one operation."""
+        return self._grouped() if calls > 1 else contextlib.nullcontext()
+
     @contextlib.contextmanager
-    def _together(self) -> Iterator[None]:
-        """Start the NCCL calls inside the context as one operation."""
+    def _grouped(self) -> Iterator[None]:
         self._nccl.groupStart()
         try:
             yield
@@ -196,7 +214,7 @@ class NcclCommunicator:
             return outputs
         dtype, reduction = given[0].dtype, call.reduction
         sources, targets = given, outputs
-        if str(dtype) in _SHORT:
+        if dtype.itemsize == 2 and dtype.kind in "iu":  # NCCL has no 16-bit integers
             sources = [one.astype(cupy.int32) for one in given]
             targets = [cupy.empty(one.shape, cupy.int32) for one in outputs]
         flags: list[Any] = []
@@ -204,11 +222,12 @@ class NcclCommunicator:
         if reduction in _ORDERED and dtype.kind in "fV":
             flags = [_is_nan(one) for one in given]
             found = [cupy.empty(one.shape, cupy.uint8) for one in outputs]
-        number = _DTYPES[str(sources[0].dtype)]
-        with self._together():
-            for source, target in _with_elements(sources, targets):
+        number = _number(sources[0].dtype)
+        pairs, flagged = _with_elements(sources, targets), _with_elements(flags, found)
+        with self._together(len(pairs) + len(flagged)):
+            for source, target in pairs:
                 reduce(source, target, number, _OPERATIONS[reduction])
-            for source, target in _with_elements(flags, found):
+            for source, target in flagged:
                 reduce(source, target, UINT8, MAX)
         if sources is not given:
             targets = [one.astype(dtype) for one in targets]
@@ -220,22 +239,24 @@ class NcclCommunicator:
         return targets
 
     def _all_gather(self, call: CollectiveCall, given: list[Any], outputs: list[Any]) -> list[Any]:
-        with self._together():
-            for source, target in _with_elements(given, outputs):
+        pairs = _with_elements(given, outputs)
+        with self._together(len(pairs)):
+            for source, target in pairs:
                 pointers = source.data.ptr, target.data.ptr
                 self._comm.allGather(*pointers, source.nbytes, UINT8, self._stream.ptr)
         return outputs
 
     def _broadcast(self, call: CollectiveCall, given: list[Any], outputs: list[Any]) -> list[Any]:
-        with self._together():
-            for source, target in _with_elements(given or outputs, outputs):
+        pairs = _with_elements(given or outputs, outputs)
+        with self._together(len(pairs)):
+            for source, target in pairs:
                 pointers = source.data.ptr, target.data.ptr
                 self._comm.broadcast(*pointers, target.nbytes, UINT8, call.root, self._stream.ptr)
         return outputs
 
     def _all_to_all(self, call: CollectiveCall, given: list[Any], outputs: list[Any]) -> list[Any]:
         stream = self._stream.ptr
-        with self._together():
+        with self._grouped():
             for source, target in _with_elements(given, outputs):
                 share = source.nbytes // self._members
                 for peer in range(self._members):
@@ -258,6 +279,11 @@ _RUN: Final[dict[CollectiveKind, Callable[..., list[Any]]]] = {
     CollectiveKind.ALL_TO_ALL: NcclCommunicator._all_to_all,
     CollectiveKind.BARRIER: NcclCommunicator._barrier,
 }
+
+
+@functools.cache  # of the few dtypes of NCCL: their names take 4 µs
+def _number(dtype: Any) -> int:
+    return _DTYPES[str(dtype)]
 
 
 def _as_elements(array: Any, spec: TensorSpec) -> Any:

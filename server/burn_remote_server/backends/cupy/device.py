@@ -12,7 +12,7 @@ import contextlib
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import cupy
@@ -22,6 +22,10 @@ from burn_remote_server.backends.cupy.faults import Faults
 from burn_remote_server.backends.interface import CapturedRun, Memory
 
 __all__ = ["Gpu", "Shared", "new_event"]
+
+
+# Most CUDA events that are kept for reuse: more than a program has in use at once.
+MAX_IDLE_EVENTS: Final = 1024
 
 
 class Shared(NamedTuple):
@@ -41,6 +45,29 @@ def _query_status(query: Callable[[int], int], pointer: int) -> int:
         return int(query(pointer))
     except cupy.cuda.runtime.CUDARuntimeError as error:
         return int(error.status)
+
+
+class _ReusedEvent:
+    """A CUDA event for streams to wait on, which is reused when nothing refers to it any more.
+
+    A wait of a stream refers to the recording, not to the event. Creating and destroying an event
+    are two calls that release the interpreter lock, for which other threads wait.
+    """
+
+    __slots__ = ("_event", "_idle", "ptr")
+
+    def __init__(self, event: Any, idle: deque[Any]) -> None:
+        self._event = event
+        self._idle = idle
+        self.ptr = event.ptr
+
+    def __del__(self) -> None:
+        self._idle.append(self._event)  # in any thread; beyond the bound, another one is destroyed
+
+    @property
+    def done(self) -> bool:
+        """Whether the work before the recording is done."""
+        return bool(self._event.done)
 
 
 class _Loan:
@@ -77,6 +104,7 @@ class Gpu:
         self.memory_bytes: Final = min(total, memory_limit or total)
         self._persistent: Final = cupy.cuda.MemoryPool()
         self._idle: Final[deque[Any]] = deque()
+        self._idle_events: Final[deque[Any]] = deque(maxlen=MAX_IDLE_EVENTS)
         # For each session's stream, the stream on which its graphs are captured. It is not ordered
         # with the null stream: otherwise, a use of the null stream elsewhere would end the capture.
         self._capture_streams: Final[dict[int, Any]] = {}
@@ -131,12 +159,28 @@ class Gpu:
 
     def shared(self, array: Any, stream: Any) -> Shared:
         """Return an array with the event after which other streams may use it."""
-        return Shared(array, stream.record(new_event()))
+        return Shared(array, self.recorded(stream))
+
+    def all_shared(self, arrays: Sequence[Any], stream: Any) -> list[Any]:
+        """Return arrays with one event after which other streams may use them."""
+        ready = self.recorded(stream) if arrays else None
+        return [Shared(array, ready) for array in arrays]
+
+    def recorded(self, stream: Any) -> Any:
+        """Return an event that is recorded on a stream, for others to wait on."""
+        try:
+            event = self._idle_events.pop()
+        except IndexError:
+            event = new_event()
+        stream.record(event)
+        return _ReusedEvent(event, self._idle_events)
 
     def lent(self, shared: Shared, stream: Any) -> Any:
-        """Return a shared array for use on ``stream``. Its memory belongs to another stream."""
+        """Return a shared array for use on ``stream``, which waits for its event already.
+
+        Its memory belongs to another stream.
+        """
         array = shared.array
-        stream.wait_event(shared.ready)
         if not array.size:
             return array
         memory = cupy.cuda.UnownedMemory(
@@ -151,12 +195,16 @@ class Gpu:
 
     def release_finished(self) -> None:
         """Free the objects that no stream uses any more. Returns at once if there are none."""
+        # One event for all objects of a stream: it is recorded after the last use of each.
+        last: dict[int, tuple[Any, list[Any]]] = {}
         while self._to_keep:
             try:
                 what, stream = self._to_keep.popleft()
             except IndexError:
                 break
-            self._kept.append((stream.record(new_event()), what))
+            last.setdefault(stream.ptr, (stream, []))[1].append(what)
+        for stream, kept in last.values():
+            self._kept.append((self.recorded(stream), kept))
         if self._kept and self._releasing.acquire(blocking=False):
             try:
                 while self._kept and self._kept[0][0].done:

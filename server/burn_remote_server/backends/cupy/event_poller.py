@@ -5,6 +5,9 @@ for it. That deadlocks if a thread that holds the lock calls CUDA. Therefore one
 the awaited events. The events of a stream pass in the order in which they were recorded, so the
 thread queries only the oldest event of each stream: a group may await 32 collectives, and a query
 holds the interpreter lock for about 3 µs.
+
+Each poll takes the interpreter lock from the threads that issue work. So the thread polls often
+only while somebody waits for an event, and less often the more events must pass before that one.
 """
 
 from __future__ import annotations
@@ -18,16 +21,57 @@ from typing import Any, Final
 
 from burn_remote_server.telemetry.logs import get_logger
 
-__all__ = ["NOT_READY", "EventPoller"]
+__all__ = ["INTERVAL_SECONDS", "NOT_READY", "PATIENT_SECONDS", "Awaited", "EventPoller", "Line"]
 
 logger = get_logger(__name__)
 
-# The polling interval. It delays each read by up to this time. With a shorter one, other threads
-# wait for the interpreter lock more often.
+# The polling interval for the oldest event of a stream. It delays each read by up to this time.
+# With a shorter one, other threads wait for the interpreter lock more often.
 INTERVAL_SECONDS: Final = 50e-6
+# If other events must pass before the awaited one, the thread polls after this part of the time
+# that they will take, by the time that the last ones took.
+PART: Final = 0.5
+# The longest interval, also for events that nobody waits for. Their callbacks free memory, so a
+# longer one would let programs that drop results hold more of them.
+PATIENT_SECONDS: Final = 1e-3
 
 # The status of a pending event: cudaErrorNotReady.
 NOT_READY: Final = 600
+
+
+class Awaited:
+    """An event, its callback, and whether somebody waits for it."""
+
+    __slots__ = ("event", "is_urgent", "passed")
+
+    def __init__(self, event: Any, passed: Callable[[int], None], *, is_urgent: bool) -> None:
+        self.event = event
+        self.passed = passed
+        self.is_urgent = is_urgent
+
+
+class Line(deque[Awaited]):
+    """The awaited events of a stream, the oldest first."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._passed_at = clock()
+        self._seconds_each = 0.0  # how long the last events took
+
+    def note_passed(self, count: int) -> None:
+        """Note that events have passed since the last call."""
+        now = self._clock()
+        self._seconds_each = (now - self._passed_at) / count
+        self._passed_at = now
+
+    def interval(self) -> float:
+        """Return when to poll again: soon if somebody waits for one of the next events."""
+        for place, awaited in enumerate(self):
+            if awaited.is_urgent:
+                seconds = PART * place * self._seconds_each
+                return min(max(INTERVAL_SECONDS, seconds), PATIENT_SECONDS)
+        return PATIENT_SECONDS
 
 
 class EventPoller:
@@ -40,17 +84,29 @@ class EventPoller:
     def __init__(self, device: Any, status: Callable[[Any], int]) -> None:
         self._device: Final = device
         self._status: Final = status
-        self._new: Final[deque[tuple[Hashable, Any, Callable[[int], None]]]] = deque()
-        self._is_wanted: Final = threading.Event()
+        self._new: Final[deque[tuple[Hashable, Awaited]]] = deque()
+        self._hurried: Final[deque[Any]] = deque()
+        # Released to wake the thread, which acquires it to sleep.
+        self._has_news: Final = threading.Lock()
+        self._has_news.acquire()
+        self._is_idle = False  # the thread sleeps without a limit, or is about to
         self._start: Final = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def call(self, event: Any, passed: Callable[[int], None], stream: Hashable) -> None:
+    def call(
+        self,
+        event: Any,
+        passed: Callable[[int], None],
+        stream: Hashable,
+        *,
+        is_patient: bool = False,
+    ) -> None:
         """Call ``passed(status)`` once the event has passed; status 0 means success.
 
         Events of the same ``stream`` must be given in the order in which they were recorded.
+        ``is_patient``: nobody waits for the event until ``hurry`` is called.
         """
-        self._new.append((stream, event, passed))
+        self._new.append((stream, Awaited(event, passed, is_urgent=not is_patient)))
         if self._thread is None:
             with self._start:
                 if self._thread is None:
@@ -58,36 +114,66 @@ class EventPoller:
                         target=self._run, name=f"gpu-{self._device.id}", daemon=True
                     )
                     self._thread.start()
-        self._is_wanted.set()
+        if not is_patient or self._is_idle:
+            self._wake()
+
+    def hurry(self, event: Any) -> None:
+        """Note that somebody waits for an event that was passed to ``call``."""
+        self._hurried.append(event)
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(RuntimeError):  # another thread woke it, and it has not run since
+            self._has_news.release()
 
     def _run(self) -> None:
         with contextlib.suppress(RuntimeError):  # the device is lost; its events report that
             self._device.use()
-        waiting: dict[Hashable, deque[tuple[Any, Callable[[int], None]]]] = {}
+        waiting: dict[Hashable, Line] = {}
         while True:
-            if not waiting:
-                self._is_wanted.wait()
-                self._is_wanted.clear()
-            while self._new:
-                stream, event, passed = self._new.popleft()
-                waiting.setdefault(stream, deque()).append((event, passed))
-                del event, passed
+            self._take_news(waiting)
             for stream in [*waiting]:
                 self._poll(waiting[stream])
                 if not waiting[stream]:
                     del waiting[stream]
             if waiting:
-                time.sleep(INTERVAL_SECONDS)
+                self._has_news.acquire(timeout=min(map(Line.interval, waiting.values())))
+                continue
+            # ``call`` adds the event before it looks whether this thread is idle, so one of both
+            # threads sees what the other one wrote.
+            self._is_idle = True
+            if not self._new:
+                self._has_news.acquire()
+            self._is_idle = False
 
-    def _poll(self, line: deque[tuple[Any, Callable[[int], None]]]) -> None:
+    def _take_news(self, waiting: dict[Hashable, Line]) -> None:
+        # Before the events that are new, because ``hurry`` comes after ``call``.
+        hurried = []
+        while self._hurried:
+            hurried.append(self._hurried.popleft())
+        while self._new:
+            stream, awaited = self._new.popleft()
+            if stream not in waiting:
+                waiting[stream] = Line()
+            waiting[stream].append(awaited)
+        for line in waiting.values() if hurried else ():
+            for awaited in line:
+                if any(awaited.event is event for event in hurried):
+                    awaited.is_urgent = True
+
+    def _poll(self, line: Line) -> None:
         """Invoke the callbacks of a stream's events, up to the first one that is pending."""
+        count = 0
         while line:
-            status = self._status(line[0][0])
+            status = self._status(line[0].event)
             if status == NOT_READY:
-                return
-            passed = line.popleft()[1]
+                break
+            passed = line.popleft().passed
             _invoke(passed, status)
             del passed
+            count += 1
+        if count and line:
+            line.note_passed(count)
 
 
 def _invoke(passed: Callable[[int], None], status: int) -> None:

@@ -7,7 +7,14 @@ import threading
 
 import pytest
 
-from burn_remote_server.backends.cupy.event_poller import NOT_READY, EventPoller
+from burn_remote_server.backends.cupy.event_poller import (
+    INTERVAL_SECONDS,
+    NOT_READY,
+    PATIENT_SECONDS,
+    Awaited,
+    EventPoller,
+    Line,
+)
 from support.waiting import PATIENCE_SECONDS
 
 
@@ -98,3 +105,56 @@ def test_a_lost_device_ends_the_wait_for_all_events_of_a_stream(watch: EventPoll
     for event in events:
         event.status = 700
     assert [told.get(timeout=PATIENCE_SECONDS) for _ in events] == [700, 700, 700]
+
+
+def test_an_event_that_nobody_waits_for_calls_back_too(watch: EventPoller) -> None:
+    told: queue.Queue[int] = queue.Queue()
+    event = FakeEvent()
+    watch.call(event, told.put, 1, is_patient=True)
+    assert event.was_asked.wait(PATIENCE_SECONDS)
+    event.status = 0
+    assert told.get(timeout=PATIENCE_SECONDS) == 0
+
+
+def test_a_patient_event_wakes_a_thread_that_is_idle(watch: EventPoller) -> None:
+    told: queue.Queue[int] = queue.Queue()
+    for _ in range(50):
+        watch.call(FakeEvent(0), told.put, 1, is_patient=True)
+        assert told.get(timeout=PATIENCE_SECONDS) == 0
+
+
+def test_hurrying_an_event_that_has_passed_disturbs_no_other(watch: EventPoller) -> None:
+    told: queue.Queue[str] = queue.Queue()
+    first, second = FakeEvent(0), FakeEvent()
+    watch.call(first, lambda _: told.put("first"), 1, is_patient=True)
+    assert told.get(timeout=PATIENCE_SECONDS) == "first"
+    watch.hurry(first)
+    watch.call(second, lambda _: told.put("second"), 1, is_patient=True)
+    watch.hurry(second)
+    second.status = 0
+    assert told.get(timeout=PATIENCE_SECONDS) == "second"
+
+
+class TestIntervals:
+    """When a stream is polled again, by who waits for which of its events."""
+
+    @staticmethod
+    def line(*urgent: bool, seconds_each: float = 0.0) -> Line:
+        times = iter([0.0, 4 * seconds_each])
+        line = Line(lambda: next(times))
+        line.extend([Awaited(FakeEvent(), print, is_urgent=one) for one in urgent])
+        line.note_passed(4)
+        return line
+
+    def test_seldom_if_nobody_waits(self) -> None:
+        assert self.line(False, False).interval() == PATIENT_SECONDS
+
+    def test_often_for_the_oldest_event(self) -> None:
+        assert self.line(True, False, seconds_each=1.0).interval() == INTERVAL_SECONDS
+
+    def test_by_the_time_that_the_events_before_it_will_take(self) -> None:
+        line = self.line(False, False, False, True, seconds_each=200e-6)
+        assert line.interval() == pytest.approx(300e-6)
+
+    def test_at_most_as_seldom_as_for_an_event_that_nobody_waits_for(self) -> None:
+        assert self.line(False, True, seconds_each=1.0).interval() == PATIENT_SECONDS
