@@ -207,6 +207,10 @@ def _empty(*given: Any, **options: Any) -> Any:
     return np.empty(*given, **options).view(_Array)
 
 
+def _zeros(*given: Any, **options: Any) -> Any:
+    return np.zeros(*given, **options).view(_Array)
+
+
 def _contiguous(array: Any) -> Any:
     return np.ascontiguousarray(array).view(_Array)
 
@@ -282,6 +286,7 @@ def install() -> dict[str, types.ModuleType]:
     cupy.__dict__.update(
         cuda=cuda,
         empty=_empty,
+        zeros=_zeros,
         ascontiguousarray=_contiguous,
         get_default_memory_pool=lambda: pool,
         __getattr__=lambda name: getattr(np, name),
