@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
 
 __all__ = [
+    "LOW_PRECISION",
     "as_bool",
     "as_float",
     "astype",

@@ -19,12 +19,19 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, filled, reshaped
 from burn_remote.dispatch.rows_with_fallbacks import preferring
 from burn_remote.functions.arithmetic import add, divide, multiply, subtract
-from burn_remote.functions.casting import as_bool, as_float, astype, at_least_float32, distinct
+from burn_remote.functions.casting import (
+    LOW_PRECISION,
+    as_bool,
+    as_float,
+    astype,
+    at_least_float32,
+    distinct,
+)
 from burn_remote.functions.closed_form_gradients import gradient_from_argument
 from burn_remote.functions.complex_numbers import imag, real
 from burn_remote.functions.elementwise import norm_of_squares, sqrt
 from burn_remote.functions.logic import equal, greater
-from burn_remote.functions.manipulation import broadcast_to, concat
+from burn_remote.functions.manipulation import broadcast_to, concat, permute_dims
 from burn_remote.functions.selection import mask_fill
 from burn_remote_protocol.dtypes import F32, I32, I64, U64, Category
 from burn_remote_protocol.errors import ShapeMismatch
@@ -291,15 +298,30 @@ def _reduce(whole: Operator, along: Operator, x: Tensor, axis: Axes, keepdims: b
     if len(axes) == rank and (axis is None or rank > 1):
         # In Burn's IR the result of a full reduction has shape [1].
         return reshaped(whole.unary(x), (1,) * rank if keepdims else ())
+    if len(axes) > 1 and x.dtype in LOW_PRECISION and whole in (SUM, PROD, MEAN):
+        # Each operation computes in float32 and rounds its result.
+        return reshaped(_reduced_together(along, x, axes), _shape_without(shape, axes, keepdims))
     for place in axes:
         x = along.apply((x,), (place, 1))
     return _without(x, axes, keepdims)
 
 
+def _reduced_together(along: Operator, x: Tensor, axes: Sequence[int]) -> Tensor:
+    """Reduce several axes as one, so that the result is rounded once, and only it can overflow."""
+    kept = [place for place in range(x.ndim) if place not in axes]
+    moved = permute_dims(x, (*kept, *axes))
+    rows, count = [math.prod(x.shape[place] for place in places) for places in (kept, axes)]
+    return along.apply((reshaped(moved, (rows, count)),), (1, 1))
+
+
 def _without(x: Tensor, axes: Sequence[int], keepdims: bool) -> Tensor:
+    return x if keepdims else reshaped(x, _shape_without(x.shape, axes, keepdims))
+
+
+def _shape_without(shape: Sequence[int], axes: Sequence[int], keepdims: bool) -> tuple[int, ...]:
     if keepdims:
-        return x
-    return reshaped(x, tuple([size for place, size in enumerate(x.shape) if place not in axes]))
+        return tuple([1 if place in axes else size for place, size in enumerate(shape)])
+    return tuple([size for place, size in enumerate(shape) if place not in axes])
 
 
 @explained

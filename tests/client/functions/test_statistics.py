@@ -177,3 +177,25 @@ def test_a_correction_beyond_the_count_divides_by_zero(device: br.Device) -> Non
     assert x.var(correction=1).item() == 0.5
     assert x.var(correction=2).item() == np.inf
     assert x.var(correction=3).item() == np.inf
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "prod"])
+@pytest.mark.parametrize("axis", [(0, 1), (2, 0), (-1, 1, -4)], ids=str)
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_a_reduction_of_several_axes_rounds_once(
+    device: br.Device, name: str, axis: tuple[int, ...], keepdims: bool
+) -> None:
+    array = np.random.default_rng(1).standard_normal((3, 4, 5, 2)).astype(np.float16)
+    expected = getattr(np, name)(array.astype(np.float64), axis=axis, keepdims=keepdims)
+    x = br.tensor(array, device=device)
+    same(getattr(br, name)(x, axis=axis, keepdims=keepdims), expected.astype(np.float16))
+
+
+def test_a_sum_over_several_axes_overflows_only_in_its_result(device: br.Device) -> None:
+    array = np.asarray([[60000, 60000], [-60000, -60000]], np.float16)[..., None]
+    x = br.tensor(array, device=device)
+    assert br.sum(x, axis=(1, 0)).tolist() == [0]
+    assert (
+        br.sum(br.zeros((0, 2, 3), dtype=br.float16, device=device), axis=(0, 1)).tolist()
+        == [0] * 3
+    )
