@@ -58,8 +58,8 @@ class Recycling:
         self._limit_bytes: Final = limit_bytes
         self._kept: list[tuple[float, _Memory]] = []  # the oldest first
         self._lock: Final = threading.Lock()
-        # The place of the next message in its block at which its elements would be aligned, if
-        # they began at the same place in the message as those of the last one.
+        # Where the next message begins in its block, so that its elements are aligned if they begin
+        # as far into the message as those of the last one.
         self._shift = 0
 
     @property
