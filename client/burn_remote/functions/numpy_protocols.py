@@ -21,6 +21,7 @@ from burn_remote.functions import (
     linear_algebra,
     manipulation,
     nan_statistics,
+    numpy_forms,
     repetition,
     searching,
     selection,
@@ -219,7 +220,7 @@ def array_ufunc(x: Any, ufunc: Any, method: str, /, *inputs: Any, **options: Any
     """
     name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
     known = ufunc.__name__ in _UFUNCS or name in _SAME_UFUNCS
-    function = vars(_package()).get(name) if known else None
+    function = vars(_package()).get(name) if known else numpy_forms.UFUNCS.get(name)
     if method != "__call__" or function is None:
         called = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
         _refuse(f"numpy.{called}", None)
@@ -240,9 +241,13 @@ def array_function(
     """Compute a function of NumPy on the device. Raises ``TypeError`` if it is not in the table."""
     name, module = function.__name__, function.__module__
     called = f"{module}.{name}"
+    if name == "nan_to_num" and options.get("copy") is True:
+        options = {key: value for key, value in options.items() if key != "copy"}
     remaining = _without_defaults(called, options)
     if module == "numpy" and name in _ADAPTED:
         return _ADAPTED[name](*arguments, **remaining)
+    if module == "numpy" and name in numpy_forms.FUNCTIONS:
+        return numpy_forms.FUNCTIONS[name](*arguments, **remaining)
     if module == "numpy" and name in _FUNCTIONS:
         ours = vars(_package()).get(_FUNCTIONS[name])
     else:

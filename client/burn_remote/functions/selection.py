@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from burn_remote.arguments.arrays import dtype_of_number
 from burn_remote.arguments.numbers import Number, Operand, bounds_of, is_imaginary
 from burn_remote.autodiff.custom_vjp import custom_vjp
@@ -18,7 +20,7 @@ from burn_remote.dispatch.operators import Operator, constant, filled, with_rank
 from burn_remote.dispatch.rows_with_fallbacks import preferring
 from burn_remote.functions.casting import NOT, distinct
 from burn_remote.functions.logic import EQUAL, GREATER, LOWER, OR
-from burn_remote.functions.operands import Pair, alike, operands, refuse_numbers
+from burn_remote.functions.operands import Pair, alike, operands, refuse_numbers, sent
 from burn_remote.functions.tensor_value import is_tensor
 from burn_remote_protocol.dtypes import BOOL, C64, F32, DType
 from burn_remote_protocol.errors import DTypeMismatch
@@ -43,10 +45,14 @@ IS_NAN: Final = Operator(floats.IS_NAN)
 def where(condition: Tensor, x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return the elements of ``x1`` where ``condition`` is true and those of ``x2`` elsewhere.
 
-    ``condition`` is a bool tensor. If both ``x1`` and ``x2`` are Python numbers, two integers give
-    int64, two bools give bool, other real numbers float32, and complex numbers complex64. Raises
-    ``DTypeMismatch`` for a bool and another number.
+    ``condition`` is a bool tensor, or an array of at most 64 KiB beside a tensor. If both ``x1``
+    and ``x2`` are Python numbers, two integers give int64, two bools give bool, other real numbers
+    float32, and complex numbers complex64. Raises ``DTypeMismatch`` for a bool and another number.
     """
+    if isinstance(condition, np.ndarray):
+        # Other operands of NumPy's arrays are sent too; without a tensor, the call is refused.
+        beside = next((x for x in (x1, x2) if is_tensor(x)), None)
+        condition = condition if beside is None else sent(beside, condition)
     return _selected(condition, *alike(x1, x2))
 
 

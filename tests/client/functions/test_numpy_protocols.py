@@ -13,9 +13,30 @@ import burn_remote as br
 from burn_remote.functions import iteration
 from burn_remote.functions.iteration import RoundTripWarning
 
+NAN, INFINITY = np.float32("nan"), np.float32("inf")
+
 COMPUTED: dict[str, Callable[[Any], Any]] = {
     "absolute": lambda x: np.absolute(-x),
     "all": lambda x: np.all(x > 0),
+    "angle": lambda x: np.angle(x - 3, deg=True),
+    "atleast_1d": lambda x: np.atleast_1d(np.sum(x)),
+    "atleast_2d": lambda x: np.atleast_2d(x[0]),
+    "atleast_3d": lambda x: np.atleast_3d(x),
+    "atleast_3d of a vector": lambda x: np.atleast_3d(x[0]),
+    "average": lambda x: np.average(x, axis=0),
+    "average with weights": lambda x: np.average(x, axis=1, weights=x + 1),
+    "degrees": lambda x: np.degrees(x),
+    "imag": lambda x: np.imag(x),
+    "nan_to_num": lambda x: np.nan_to_num(np.where(x > 2, NAN, x), nan=7.0, copy=True),
+    "nan_to_num of infinities": lambda x: np.nan_to_num(np.where(x > 2, -INFINITY, INFINITY + x)),
+    "pad": lambda x: np.pad(x, 1),
+    "pad at the edge": lambda x: np.pad(x, ((0, 1), (2, 0)), mode="edge"),
+    "pad with a number": lambda x: np.pad(x, (1, 2), constant_values=3),
+    "ptp": lambda x: np.ptp(x, axis=1),
+    "radians": lambda x: np.radians(x),
+    "real": lambda x: np.real(x),
+    "rint": lambda x: np.rint(x / 2),
+    "where with an array": lambda x: np.where(np.array([True, False, True]), x, 0),
     "arctan2": lambda x: np.arctan2(x, x + 1),
     "argmax": lambda x: np.argmax(x, axis=0),
     "array_split": lambda x: np.array_split(x, 2, axis=1)[0],
@@ -86,6 +107,24 @@ def test_numpys_functions_compute_on_the_device(device: br.LocalDevice, name: st
     expected = COMPUTED[name](array)
     assert np.shape(result) == np.shape(expected)
     np.testing.assert_allclose(np.asarray(result), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("compute", [np.argwhere, np.flatnonzero])
+def test_places_of_elements_are_those_of_numpy(
+    compute: Callable[[Any], Any], device: br.LocalDevice
+) -> None:
+    array = np.array([[0, 1, 2], [3, 0, 0]])
+    np.testing.assert_array_equal(
+        np.asarray(compute(br.tensor(array, device=device))), compute(array)
+    )
+
+
+def test_padding_that_is_not_computed_is_refused_with_what_is(device: br.LocalDevice) -> None:
+    x = br.zeros((3,), device=device)
+    with pytest.raises(TypeError, match="'edge', 'reflect' or 'wrap'"):
+        np.pad(x, 1, mode="maximum")
+    with pytest.raises(TypeError, match="weights of the same shape"):
+        np.average(br.zeros((2, 3), device=device), axis=1, weights=x)
 
 
 REFUSED: dict[str, tuple[Callable[[br.Tensor], object], str]] = {
