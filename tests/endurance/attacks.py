@@ -429,6 +429,24 @@ def _many_large_frames(client: Client) -> Iterator[None]:
         other.link.close()
 
 
+def _frames_of_many_sessions(client: Client) -> Iterator[None]:
+    """40 frames of 60 KB, lists nested 1,000 deep, from each of 64 sessions"""
+    others = [Client(client.address) for _ in range(64)]
+    yield
+    nested = b"\x92\x20" + b"\x91" * 1000 + b"\xc0"
+    frame = encode_batch(0, [encode_task(Drop(())), *[nested] * 59])
+
+    def send(other: Client) -> None:
+        with contextlib.suppress(BurnRemoteError):  # the server ends the session
+            for _ in range(40):
+                other.link.send(frame)
+
+    _from_threads(others, send)
+    for other in others:
+        other.sync()
+        other.link.close()
+
+
 def _large_shapes(client: Client) -> Iterator[None]:
     """100 frames of reads with shapes of 4,000 large dimensions"""
     yield
@@ -716,7 +734,8 @@ def _nothing(client: Client) -> Iterator[None]:
 LOOP_ATTACKS: Final[tuple[Attack, ...]] = (
     _nothing, _ctc, _transposed, _adaptive, _bicubic, _close, _drop, _frames, _defines, _fetches,
     _fetches_closed, _dead_peer, _exposes, _bools, _reads, _replay, _tiny, _failures, _connections,
-    _metrics, _many_large_frames, _large_shapes, _nested, _strings, _hashes, _custom, _sessions,
+    _metrics, _many_large_frames, _frames_of_many_sessions, _large_shapes, _nested, _strings,
+    _hashes, _custom, _sessions,
     _peer_requests, _peer_handshakes, _burn_requests, _burn_lists, _burn_operations, _burn_upload,
     _burn_0_22_upload, _burn_read, _native_reads,
     _burn_reads, _burn_nested, _many_burn_operations, _pings, _fragments, _graphs, _graphs_closed,

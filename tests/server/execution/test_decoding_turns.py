@@ -9,7 +9,15 @@ from types import SimpleNamespace
 import pytest
 
 from burn_remote_server.execution import decoding_turns
-from burn_remote_server.execution.decoding_turns import SHORT_SECONDS, STEP_SECONDS, DecodingTurns
+from burn_remote_server.execution.decoding_turns import (
+    BYTES_AT_ONCE,
+    LARGE_FRAME_BYTES,
+    SHORT_SECONDS,
+    SMALL_BYTES_AT_ONCE,
+    SMALL_FRAME_BYTES,
+    STEP_SECONDS,
+    DecodingTurns,
+)
 
 
 class Clock:
@@ -178,3 +186,40 @@ async def test_steps_that_fail_let_others_continue(clock: Clock, error: type[Exc
     with pytest.raises(error):
         await turns.run(steps(fails=True))
     await turns.run(steps(fails=False))
+
+
+async def test_all_sessions_together_decode_a_bounded_number_of_bytes_in_an_iteration() -> None:
+    turns = DecodingTurns()
+    spent = 0
+    while turns.allows(LARGE_FRAME_BYTES):
+        turns.spend(10_000)
+        spent += 10_000
+    assert BYTES_AT_ONCE <= spent < BYTES_AT_ONCE + 10_000
+    while turns.allows(SMALL_FRAME_BYTES):  # the long frames of others do not delay small ones
+        turns.spend(SMALL_FRAME_BYTES)
+        spent += SMALL_FRAME_BYTES
+    assert SMALL_BYTES_AT_ONCE <= spent < SMALL_BYTES_AT_ONCE + SMALL_FRAME_BYTES
+    await asyncio.sleep(0)
+    assert turns.allows(LARGE_FRAME_BYTES)
+
+
+async def test_frames_that_wait_are_decoded_in_their_order_one_large_one_in_an_iteration() -> None:
+    turns = DecodingTurns()
+    turns.spend(BYTES_AT_ONCE)
+    order: list[int] = []
+
+    async def decode(number: int) -> None:
+        await turns.wait(LARGE_FRAME_BYTES)
+        turns.spend(LARGE_FRAME_BYTES)
+        order.append(number)
+
+    waiting = [asyncio.ensure_future(decode(number)) for number in range(5)]
+    waiting[1].cancel()  # a session that ends does not stop the others
+    before = 0
+    async with asyncio.timeout(5):
+        while len(order) < 4:
+            await asyncio.sleep(0)
+            assert len(order) - before <= 1
+            before = len(order)
+    assert order == [0, 2, 3, 4]
+    await asyncio.gather(*waiting, return_exceptions=True)

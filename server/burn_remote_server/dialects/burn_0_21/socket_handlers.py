@@ -67,6 +67,8 @@ MAX_BATCH_FRAMES: Final = 256
 FULL_BATCH_BYTES: Final = LARGE_FRAME_BYTES
 # A batch with this many unrecognized frames takes no more frames: decoding these takes up to 2 ms.
 MAX_UNKNOWN_FRAMES: Final = 16
+# The bytes for which such a frame counts in ``DecodingTurns`` besides its own.
+UNKNOWN_FRAME_BYTES: Final = 2048
 # Messages sent in one iteration of the event loop, about 0.6 ms.
 SENT_AT_ONCE: Final = 64
 # Larger messages are sent in fragments, which the Rust client accepts but copies once more.
@@ -194,17 +196,20 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
     queue_length = device.host.settings.session_queue_batches
     queue_bytes = device.host.settings.session_queue_bytes
     predictor = OperationPredictor()
+    decoding = device.host.decoding
     waiting: bytes | None = None
     is_long = False
     while True:
         frame = await link.receive() if waiting is None else waiting
+        if not decoding.allows(LARGE_FRAME_BYTES):  # more frames may have arrived
+            await decoding.wait(LARGE_FRAME_BYTES)
         if len(frame) > LARGE_FRAME_BYTES:
-            decoded = await device.host.decoding.run(_decoded_in_steps(frame))
+            decoded = await decoding.run(_decoded_in_steps(frame))
             batch = _decoded_batch(frame, link, predictor, decoded)
             is_last = _submit(batch, session)
             del decoded
         elif is_long:
-            async with device.host.decoding.turn():
+            async with decoding.turn():
                 batch = _decoded_batch(frame, link, predictor)
                 is_last = _submit(batch, session)
         else:
@@ -213,6 +218,7 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
         if is_last:
             await finish(session)
             return
+        decoding.spend(batch.size + UNKNOWN_FRAME_BYTES * batch.unknown)
         waiting, is_long = batch.waiting, batch.unknown >= MAX_UNKNOWN_FRAMES
         del frame, batch  # do not keep them alive during the waits below
         while (

@@ -59,6 +59,7 @@ from burn_remote_server.dialects.burn_0_22.local_transfers import (
 from burn_remote_server.dialects.burn_0_22.outbox import Burn22Outbox
 from burn_remote_server.dialects.burn_0_22.task_runner import Burn22Runner
 from burn_remote_server.dialects.burn_0_22.thread_intake import receive_in_thread
+from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST
 from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
@@ -70,6 +71,11 @@ __all__ = ["serve_burn_session"]
 logger = get_logger(__name__)
 
 DIALECT: Final = "burn-0.22"
+
+# The bytes for which messages count in ``DecodingTurns`` besides their own: executing a known one
+# takes some microseconds, decoding an unknown one up to 100.
+MESSAGE_BYTES: Final = 64
+UNKNOWN_MESSAGE_BYTES: Final = 1024
 
 NORMAL_CLOSURE: Final = 1000  # RFC 6455, section 7.4.1
 
@@ -265,7 +271,12 @@ class _Intake:
         """Handle arrived frames that need not wait. Raises ``_Closed``."""
         session = self._session.session
         session.spent = 0  # the event loop has just called other sessions
-        while session.spent < TURN_COST and not self._is_slow and not self._must_wait():
+        while (
+            session.spent < TURN_COST
+            and not self._is_slow
+            and not self._must_wait()
+            and self._decoding.allows(LARGE_FRAME_BYTES)
+        ):
             batch = FrameBatch(self._recognizer)
             batch.add_arrived(self._link, is_busy=bool(session.queued))
             if not (batch.count or batch.size):
@@ -276,6 +287,8 @@ class _Intake:
     def take_alone(self, frame: bytes | memoryview) -> bool:
         """Handle a frame that arrived alone, if it is known; return whether it was handled."""
         if self._is_slow or len(frame) > SHORT_FRAME_BYTES or self._must_wait():
+            return False
+        if not self._decoding.allows(len(frame)):
             return False
         known = self._recognizer.recognize(frame)
         if known is None:
@@ -292,12 +305,15 @@ class _Intake:
     async def take(self, frame: bytes | memoryview) -> None:
         """Handle a frame and later frames that have arrived. Raises ``_Closed``."""
         session = self._session.session
+        if not self._decoding.allows(len(frame)):
+            await self._decoding.wait(len(frame))
         batch = FrameBatch(self._recognizer)
         if self._is_slow or len(frame) > SHORT_FRAME_BYTES:
             await batch.add_in_turns(frame, self._decoding)
         else:
             batch.add(frame)
-        batch.add_arrived(self._link, is_busy=bool(session.queued))
+        if self._decoding.allows(LARGE_FRAME_BYTES):
+            batch.add_arrived(self._link, is_busy=bool(session.queued))
         self._submit(batch)
         del frame, batch  # do not keep them alive during the waits below
         while self._must_wait():
@@ -338,6 +354,9 @@ class _Intake:
     def _submit(self, batch: FrameBatch) -> None:
         """Execute or queue the tasks of a batch."""
         self._is_slow = batch.unknown >= MAX_UNKNOWN_MESSAGES
+        self._decoding.spend(
+            batch.size + MESSAGE_BYTES * batch.count + UNKNOWN_MESSAGE_BYTES * batch.unknown
+        )
         counters = self._session.session.counters
         counters.client_received_bytes += batch.size
         counters.batches += 1

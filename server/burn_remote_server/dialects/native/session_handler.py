@@ -47,7 +47,7 @@ from burn_remote_server.dialects.native.handshake import (
     send_closing,
 )
 from burn_remote_server.dialects.native.session_attachments import Attachment, Attachments
-from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES
+from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES, SMALL_FRAME_BYTES
 from burn_remote_server.execution.native_outbox import NativeOutbox
 from burn_remote_server.execution.sessions import FRAME_COST, MAX_WAITING_REPLIES, TURN_COST
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Device, Host
@@ -298,7 +298,11 @@ class _Connection:
             frame = await self._link.receive()
         except _LeftToTask as left:
             return left.taken()
-        if len(frame) <= LARGE_FRAME_BYTES or is_chunk(frame):
+        if frame and is_chunk(frame):
+            return self._take(frame)
+        if len(frame) <= LARGE_FRAME_BYTES:
+            if not self._host.decoding.allows(len(frame)):
+                await self._host.decoding.wait(len(frame))
             return self._take(frame)
         if is_batch(frame):
             message = await self._host.decoding.run(decode_batch_in_steps(frame))
@@ -319,8 +323,10 @@ class _Connection:
         """
         session = self._attachment.session
         session.spent = 0  # the event loop has just called other sessions
+        allows = self._host.decoding.allows
         while session.spent < TURN_COST and not self._must_wait():
-            frame = self._link.receive_nowait(LARGE_FRAME_BYTES)
+            longest = LARGE_FRAME_BYTES if allows(LARGE_FRAME_BYTES) else SMALL_FRAME_BYTES
+            frame = self._link.receive_nowait(longest) if allows(longest) else None
             if frame is None:
                 return
             self._take_now(frame)
@@ -331,6 +337,8 @@ class _Connection:
         Raises ``_LeftToTask`` after the last frame.
         """
         if len(frame) > LARGE_FRAME_BYTES or self._must_wait():
+            return False
+        if not self._host.decoding.allows(len(frame)):
             return False
         self._attachment.session.spent = 0  # as in ``_take_arrived``
         self._take_now(frame)
@@ -356,6 +364,8 @@ class _Connection:
         # A later link may have taken the session over while this task was about to run.
         if not self._attachment.serves(self._number):
             return None
+        if frame and not is_chunk(frame):
+            self._host.decoding.spend(len(frame))
         return self._accept(decode_frame(frame), len(frame))
 
     def _accept(self, message: Any, size: int) -> _Taken:

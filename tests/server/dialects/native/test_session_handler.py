@@ -39,6 +39,7 @@ from burn_remote_protocol.messages import (
     Acknowledged,
     BeginUpload,
     Closing,
+    Drop,
     Expose,
     Hello,
     Read,
@@ -54,9 +55,11 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.array.array_session import ArraySession
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
+from burn_remote_server.dialects.native import session_handler
 from burn_remote_server.dialects.native.frame_writer import SENT_AT_ONCE
 from burn_remote_server.dialects.native.session_attachments import Attachments
 from burn_remote_server.dialects.native.session_handler import serve_session
+from burn_remote_server.execution.decoding_turns import BYTES_AT_ONCE
 from burn_remote_server.execution.sessions import (
     FRAME_COST,
     MAX_WAITING_REPLIES,
@@ -237,6 +240,37 @@ async def test_more_sessions_than_allowed_are_refused_and_the_others_continue() 
         await first.say(Closing(ClosedDevice("bye")))
         await first.ended()
         await second.open()
+
+
+async def test_long_frames_of_many_sessions_are_decoded_in_several_iterations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: list[int] = [0]  # bytes decoded in each iteration
+
+    def decode(frame: bytes | memoryview) -> Any:
+        sizes[-1] += len(frame)
+        return decode_frame(frame)
+
+    async def count_iterations() -> None:
+        while True:
+            await asyncio.sleep(0)
+            sizes.append(0)
+
+    # Ids of nine bytes each.
+    ids = tuple(range(2**60, 2**60 + 4000))
+    frame = batch(Drop(ids), Sync(1))
+    async with hosting() as host:
+        clients = [AsyncNativeClient(host.devices[0], capacity_bytes=2**20) for _ in range(12)]
+        for client in clients:
+            await client.open()
+        monkeypatch.setattr(session_handler, "decode_frame", decode)
+        counting = asyncio.ensure_future(count_iterations())
+        await asyncio.gather(*(client.near.send(frame) for client in clients))
+        for client in clients:
+            assert (await client.reply()).request == 1
+        counting.cancel()
+        assert sum(sizes) == 12 * len(frame)
+        assert max(sizes) <= BYTES_AT_ONCE + len(frame)
 
 
 # -- violations and defects -----------------------------------------------------------------------
