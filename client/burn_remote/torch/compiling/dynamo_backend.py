@@ -8,6 +8,7 @@ Importing this module imports dynamo, which takes as long as the import of PyTor
 from __future__ import annotations
 
 import functools
+import operator
 import warnings
 from collections.abc import Callable, Sequence
 from types import FunctionType
@@ -40,6 +41,10 @@ VariableBuilder._type_dispatch()[BurnTensor] = VariableBuilder.wrap_tensor
 # As PyTorch's own generators: a call that draws from one ends the graph, and runs without
 # ``torch.compile``.
 VariableBuilder._type_dispatch()[Generator] = VariableBuilder.wrap_user_defined
+
+
+# In C: a training step has a hundred tensors.
+_storage_of: Final = operator.attrgetter("_storage")
 
 
 def _never_trace(*functions: Any) -> None:
@@ -142,7 +147,7 @@ def _checked(
 def _shares_unnoticed(args: Sequence[Any]) -> bool:
     """Return whether arguments share elements although none is a view of another."""
     given = [x for x in args if type(x) is BurnTensor]
-    storages = {id(x._storage) for x in given}
+    storages = {*map(_storage_of, given)}
     if len(storages) == len(given):
         return False
     return len({id(x._base) if x._is_view() else id(x) for x in given}) != len(storages)
