@@ -78,6 +78,13 @@ class Servers:
         max_restarts: int = -1,
         timeout_seconds: float = 60.0,
     ) -> None:
+        if not isinstance(count, int):
+            raise UsageError(f"Servers takes the number of servers, not {count!r:.100}")
+        if isinstance(flags, str):
+            raise UsageError(
+                f"flags= is a tuple with one text for each word, not {flags!r:.100}; write "
+                f"flags={tuple(flags.split())!r:.100}"
+            )
         if count < 1:
             raise UsageError(f"Servers needs at least one server, not {count}")
         if strategy not in STRATEGIES:

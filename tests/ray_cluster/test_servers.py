@@ -151,3 +151,10 @@ def test_the_program_of_the_page_prints_what_its_comments_say() -> None:
     assert run.returncode == 0, run.stderr
     assert expected
     assert run.stdout.splitlines()[-len(expected) :] == expected
+
+
+def test_arguments_of_another_type_are_refused_with_what_to_write() -> None:
+    with pytest.raises(br.UsageError, match="takes the number of servers, not '2'"):
+        Servers("2")  # type: ignore[arg-type]
+    with pytest.raises(br.UsageError, match=r"write flags=\('--nccl', 'true'\)"):
+        Servers(1, flags="--nccl true")
