@@ -3,8 +3,8 @@
 The layout of a frame determines its operations, their order and which of the frame's numbers they
 use. So the first frame of a layout is executed message by message, and its plans are kept. A later
 frame with this layout needs no search for plans, no estimates of single operations and no objects
-for messages. Only operations that may be fused with operations of other frames still run as
-messages.
+for messages, and consecutive operations and drops run in one loop. Only operations that may be
+fused with operations of other frames still run as messages.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from burn_remote_server.programs.plans import Plan
 
 __all__ = ["FrameProgram", "FramePrograms", "Make", "Step"]
 
-# Programs kept per session, of about 400 bytes each, and the sum of the lengths of their frames. A
-# program keeps its frame's layout alive, even after the recognizer has discarded it; a layout takes
-# up to six times the length of its frame. At either limit, all programs are discarded.
+# Programs kept per session, and the sum of the lengths of their frames. A program takes up to five
+# times the length of its frame: 1.6 KB for four additions. It keeps its frame's layout alive, even
+# after the recognizer has discarded it; a layout takes up to six times the length of its frame. At
+# either limit, all programs are discarded.
 PROGRAMS_KEPT: Final = 1024
 PROGRAM_FRAME_BYTES_KEPT: Final = 512 * 1024
 
