@@ -34,6 +34,7 @@ __all__ = [
     "INPUTS",
     "NOTHING",
     "OUTPUTS",
+    "UNRECORDED",
     "AliasBackward",
     "MoveBackward",
     "OperationBackward",
@@ -41,7 +42,8 @@ __all__ = [
 ]
 
 # What a node saves: no handles, those of all inputs, those of all outputs, or some of them.
-NOTHING, INPUTS, OUTPUTS, SOME = range(4)
+# ``NOTHING`` is 0. There is no node if no output can have a gradient (``UNRECORDED``).
+NOTHING, INPUTS, OUTPUTS, SOME, UNRECORDED = range(5)
 
 
 # The kinds of Burn's operations on complex tensors. Their rules are those of real tensors. All are
@@ -61,16 +63,14 @@ class OperationBackward:
 
     __slots__ = (
         "_conjugates", "_joint", "_names", "_outputs", "_parameters", "_places", "_refusal",
-        "_signature", "_steps", "_uniform", "is_recorded", "output_count", "saves", "select",
-        "specs", "transposes",
+        "_signature", "_steps", "_uniform", "output_count", "saves", "select", "specs",
+        "transposes",
     )  # fmt: skip
 
     def __init__(self, signature: Signature, tracked: int) -> None:
         self._signature = signature
         # Whether the tensors are complex and the rule is that of real numbers.
         self._conjugates = signature.kind in _HOLOMORPHIC
-        # Whether an output can have a gradient.
-        self.is_recorded = any(spec.dtype.category in TRACKED for spec in signature.outputs)
         self.specs: tuple[TensorSpec, ...] = tuple([use.spec for use in signature.input_uses])
         self.output_count: int = len(signature.outputs)
         # Whether the operation transposes a matrix.
@@ -104,6 +104,8 @@ class OperationBackward:
         outputs = tuple(range(len(self._names), len(every)))
         known = {(): NOTHING, inputs: INPUTS, outputs: OUTPUTS}
         self.saves: int = known.get(self._places, SOME)
+        if not any(spec.dtype.category in TRACKED for spec in signature.outputs):
+            self.saves = UNRECORDED
         self.select: Callable[[tuple[TensorHandle, ...]], tuple[TensorHandle, ...]]
         self.select = _selecting(self._places)
         if isinstance(entry, Rule):

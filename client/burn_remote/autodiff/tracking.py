@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from burn_remote.autodiff.backward_functions import (
-    NOTHING,
     OUTPUTS,
+    UNRECORDED,
     AliasBackward,
     MoveBackward,
     OperationBackward,
@@ -74,15 +74,15 @@ class Autodiff(ForwardingRunner):
                 out.spec = signature.outputs[0]
                 out.client = stack
                 ids = [first.id] if second is None else [first.id, second.id]
-                execute(signature, ids, (out,))
-                return (self.record_result(signature, first, second, out),)
+                execute(signature, ids, made := (out,))
+                return (self.record_result(signature, first, second, made),)
         places = [place for place, one in enumerate(inputs) if type(one) is TrackedHandle]
         if not places:
             return self.forward(signature, inputs)
         handles = tuple([plain(handle) for handle in inputs])
         backward = _backward_function(signature, sum([1 << place for place in places]))
         outputs = self.forward(signature, handles)
-        if not is_recording() or not backward.is_recorded:
+        if not is_recording() or backward.saves == UNRECORDED:
             return outputs
         return record(backward, inputs, backward.select(handles + outputs), outputs)
 
@@ -91,24 +91,25 @@ class Autodiff(ForwardingRunner):
         signature: Signature,
         first: TensorHandle,
         second: TensorHandle | None,
-        out: TensorHandle,
+        outputs: tuple[TensorHandle],
     ) -> TensorHandle:
         """Record an operation with one or two inputs, of which one is tracked, and one output.
 
-        Returns the tracked handle of the output, or ``out`` itself if recording is paused.
+        Returns the tracked handle of the output, or the output itself if recording is paused.
         """
+        (out,) = outputs
         if not is_recording():
             return out
         # Keyed by the set of tracked inputs: one bit for each.
         known: dict[int, OperationBackward] = signature.derived
         parents: tuple[Source | None, ...]
         try:
-            if type(first) is not TrackedHandle:
-                parents = (None, second.source)  # type: ignore[union-attr]
-                backward = known[2]
-            elif second is None:
-                parents = (first.source,)
+            if second is None:
+                parents = (first.source,)  # type: ignore[attr-defined]
                 backward = known[1]
+            elif type(first) is not TrackedHandle:
+                parents = (None, second.source)  # type: ignore[attr-defined]
+                backward = known[2]
             elif type(second) is TrackedHandle:
                 parents = (first.source, second.source)
                 backward = known[3]
@@ -118,30 +119,28 @@ class Autodiff(ForwardingRunner):
         except KeyError:
             tracked = sum([1 << place for place, one in enumerate(parents) if one is not None])
             backward = _backward_function(signature, tracked)
-        if not backward.is_recorded:
-            return out
         # The bodies of ``record`` and ``tracked``, because each call would take a tenth of the
         # operation's time.
-        node = Node()
+        handle = TrackedHandle()
+        handle.source = node = Node()
         node.backward = backward
         node.parents = parents
         kept = backward.saves
-        if kept == NOTHING:
+        if not kept:
             node.saved = ()
         elif kept == OUTPUTS:
-            node.saved = (out,)
+            node.saved = outputs
+        elif kept == UNRECORDED:
+            return out
         elif second is None:
             node.saved = backward.select((plain(first), out))
         else:
             node.saved = backward.select((plain(first), plain(second), out))
-        node.output = identifier = out.id
+        handle.id = node.output = out.id
         node.order = next(orders)
-        handle = TrackedHandle()
         handle.client = self
-        handle.id = identifier
         handle.spec = out.spec
         handle.plain = out
-        handle.source = node
         return handle
 
     def forward(

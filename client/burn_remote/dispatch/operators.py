@@ -38,6 +38,7 @@ __all__ = [
     "filled",
     "operator_method",
     "reshaped",
+    "unary_function",
     "upload",
     "with_rank",
 ]
@@ -387,9 +388,9 @@ def operator_method(  # noqa: C901
                 out = OwningHandle()
                 out.spec = signature.outputs[0]
                 out.client = stack
-                execute(signature, ids, (out,))
+                execute(signature, ids, made := (out,))
                 if stack is not client:
-                    out = client.record_result(signature, handle, other, out)
+                    out = client.record_result(signature, handle, other, made)
             x.handle = out
             return x
         except BurnRemoteError as error:
@@ -397,6 +398,62 @@ def operator_method(  # noqa: C901
             raise
 
     return cast("Binary", functools.update_wrapper(operate, function))
+
+
+# A function of one tensor.
+Unary = TypeVar("Unary", bound=Callable[[Any], Any])
+
+
+def unary_function(operator: Operator) -> Callable[[Unary], Unary]:
+    """Decorate a function that must do nothing but return ``operator.unary(x)``.
+
+    If the operator has cached a signature for a tensor, the decorated function issues it without
+    calling the function, as the methods of ``operator_method`` do.
+    """
+    recent = operator._signatures.recent
+    new = object.__new__
+    # The spec of the last tensor and its signature, as in ``operator_method``.
+    last: tuple[Any, Any] = (None, None)
+
+    def decorate(function: Unary) -> Unary:
+        def apply(x: Any, /) -> Any:
+            nonlocal last
+            try:
+                signature: Signature | None
+                try:
+                    handle = x.handle
+                    client = handle.client
+                    spec = handle.spec
+                    known, signature = last
+                    if spec is not known:
+                        signature = recent[id(spec)][0]
+                        last = (spec, signature)
+                    stack = client if type(client) is RunnerStack else client.stack
+                except (KeyError, AttributeError):
+                    signature = None
+                if signature is None:
+                    return function(x)
+                result = new(type(x))
+                execute = stack.execute
+                if execute is None:
+                    (out,) = client.register_op(signature, (handle,))
+                else:
+                    # The same as ``SessionRunner.register_op``.
+                    out = OwningHandle()
+                    out.spec = signature.outputs[0]
+                    out.client = stack
+                    execute(signature, [handle.id], made := (out,))
+                    if stack is not client:
+                        out = client.record_result(signature, handle, None, made)
+                result.handle = out
+                return result
+            except BurnRemoteError as error:
+                shorten(error)
+                raise
+
+        return cast("Unary", functools.update_wrapper(apply, function))
+
+    return decorate
 
 
 RESHAPE: Final = Operator(base.RESHAPE)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from burn_remote.arguments.numbers import Number, Operand, is_imaginary, number_for, plain_number
 from burn_remote.diagnostics.invalid_calls import explained
-from burn_remote.dispatch.operators import Operator, constant
+from burn_remote.dispatch.operators import Operator, constant, unary_function
 from burn_remote.dispatch.rows_with_fallbacks import preferring
 from burn_remote.functions.casting import LOW_PRECISION, astype, converted_to
 from burn_remote.functions.logic import equal, greater, less, logical_or, not_equal
@@ -225,6 +225,7 @@ def _to_number(x1: Tensor, x2: Any) -> Tensor:
     return POWI_SCALAR.exact_scalar(x1, x2)
 
 
+@unary_function(RECIP)
 def reciprocal(x: Tensor, /) -> Tensor:
     """Return ``1 / x``. Raises ``DTypeMismatch`` unless ``x`` is floating-point."""
     return RECIP.unary(x)

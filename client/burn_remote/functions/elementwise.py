@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from burn_remote.arguments.numbers import whole_number
 from burn_remote.diagnostics.invalid_calls import explained
-from burn_remote.dispatch.operators import ONES, ZEROS, Operator, constant
+from burn_remote.dispatch.operators import ONES, ZEROS, Operator, constant, unary_function
 from burn_remote.dispatch.rows_with_fallbacks import preferring
 from burn_remote.functions.arithmetic import add, copysign, divide, multiply, subtract
 from burn_remote.functions.casting import as_float, astype, at_least_float32, distinct
@@ -189,6 +189,7 @@ def square(x: Tensor, /) -> Tensor:
     return multiply(x, x)
 
 
+@unary_function(SQRT)
 def sqrt(x: Tensor, /) -> Tensor:
     """Return the square root."""
     return SQRT.unary(x)
@@ -199,6 +200,7 @@ def rsqrt(x: Tensor, /) -> Tensor:
     return RECIP.unary(SQRT.unary(x))
 
 
+@unary_function(EXP)
 def exp(x: Tensor, /) -> Tensor:
     """Return ``e ** x``."""
     return EXP.unary(x)
@@ -254,11 +256,13 @@ def expm1(x: Tensor, /) -> Tensor:
     return _expm1(x)
 
 
+@unary_function(LOG)
 def log(x: Tensor, /) -> Tensor:
     """Return the natural logarithm."""
     return LOG.unary(x)
 
 
+@unary_function(LOG1P)
 def log1p(x: Tensor, /) -> Tensor:
     """Return ``log(1 + x)`` without loss of precision near zero."""
     return LOG1P.unary(x)
@@ -296,66 +300,79 @@ def _logarithm(x: Tensor, base: int) -> Tensor:
     return divide(found, scale)
 
 
+@unary_function(ERF)
 def erf(x: Tensor, /) -> Tensor:
     """Return the error function."""
     return ERF.unary(x)
 
 
+@unary_function(SIN)
 def sin(x: Tensor, /) -> Tensor:
     """Return the sine of an angle in radians."""
     return SIN.unary(x)
 
 
+@unary_function(COS)
 def cos(x: Tensor, /) -> Tensor:
     """Return the cosine of an angle in radians."""
     return COS.unary(x)
 
 
+@unary_function(TAN)
 def tan(x: Tensor, /) -> Tensor:
     """Return the tangent of an angle in radians."""
     return TAN.unary(x)
 
 
+@unary_function(SINH)
 def sinh(x: Tensor, /) -> Tensor:
     """Return the hyperbolic sine."""
     return SINH.unary(x)
 
 
+@unary_function(COSH)
 def cosh(x: Tensor, /) -> Tensor:
     """Return the hyperbolic cosine."""
     return COSH.unary(x)
 
 
+@unary_function(TANH)
 def tanh(x: Tensor, /) -> Tensor:
     """Return the hyperbolic tangent."""
     return TANH.unary(x)
 
 
+@unary_function(ARC_SIN)
 def asin(x: Tensor, /) -> Tensor:
     """Return the inverse sine in radians, from -π/2 to π/2."""
     return ARC_SIN.unary(x)
 
 
+@unary_function(ARC_COS)
 def acos(x: Tensor, /) -> Tensor:
     """Return the inverse cosine in radians, from 0 to π."""
     return ARC_COS.unary(x)
 
 
+@unary_function(ARC_TAN)
 def atan(x: Tensor, /) -> Tensor:
     """Return the inverse tangent in radians, from -π/2 to π/2."""
     return ARC_TAN.unary(x)
 
 
+@unary_function(ARC_SINH)
 def asinh(x: Tensor, /) -> Tensor:
     """Return the inverse hyperbolic sine."""
     return ARC_SINH.unary(x)
 
 
+@unary_function(ARC_COSH)
 def acosh(x: Tensor, /) -> Tensor:
     """Return the nonnegative inverse hyperbolic cosine."""
     return ARC_COSH.unary(x)
 
 
+@unary_function(ARC_TANH)
 def atanh(x: Tensor, /) -> Tensor:
     """Return the inverse hyperbolic tangent."""
     return ARC_TANH.unary(x)
