@@ -120,7 +120,11 @@ class Event:
         _call("eventCreateWithFlags")
         self.ptr = next(_pointers)
         self.work = _Work()
+        self.is_destroyed = False
         self._events[self.ptr] = self
+
+    def __del__(self) -> None:
+        self.is_destroyed = True
 
     @property
     def done(self) -> bool:

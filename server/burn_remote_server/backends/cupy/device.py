@@ -52,6 +52,9 @@ class _ReusedEvent:
 
     A wait of a stream refers to the recording, not to the event. Creating and destroying an event
     are two calls that release the interpreter lock, for which other threads wait.
+
+    The GPU must own ``event``. If only this referred to it, the garbage collector could destroy
+    the event of a cycle before it calls this destructor, and the destroyed event would be reused.
     """
 
     __slots__ = ("_event", "_idle", "ptr")
@@ -62,7 +65,7 @@ class _ReusedEvent:
         self.ptr = event.ptr
 
     def __del__(self) -> None:
-        self._idle.append(self._event)  # in any thread; beyond the bound, another one is destroyed
+        self._idle.append(self._event)  # in any thread
 
     @property
     def done(self) -> bool:
@@ -103,8 +106,12 @@ class Gpu:
         self.event_poller: Final = EventPoller(self.device, self._event_status)
         self.memory_bytes: Final = min(total, memory_limit or total)
         self._persistent: Final = cupy.cuda.MemoryPool()
+        # All streams of sessions, so that no destructor passes a destroyed one to
+        # ``keep_until_finished``; see ``_ReusedEvent``.
+        self._streams: Final[list[Any]] = []
         self._idle: Final[deque[Any]] = deque()
-        self._idle_events: Final[deque[Any]] = deque(maxlen=MAX_IDLE_EVENTS)
+        self._events: Final[dict[int, Any]] = {}  # by their pointers, in use and idle
+        self._idle_events: Final[deque[Any]] = deque()
         # For each session's stream, the stream on which its graphs are captured. It is not ordered
         # with the null stream: otherwise, a use of the null stream elsewhere would end the capture.
         self._capture_streams: Final[dict[int, Any]] = {}
@@ -135,7 +142,8 @@ class Gpu:
             return self._idle.pop()
         except IndexError:
             with self.device:
-                return cupy.cuda.Stream()
+                self._streams.append(stream := cupy.cuda.Stream())
+            return stream
 
     def give_back_stream(self, stream: Any) -> None:
         """Return a session's stream for reuse."""
@@ -172,6 +180,7 @@ class Gpu:
             event = self._idle_events.pop()
         except IndexError:
             event = new_event()
+            self._events[event.ptr] = event
         stream.record(event)
         return _ReusedEvent(event, self._idle_events)
 
@@ -195,6 +204,7 @@ class Gpu:
 
     def release_finished(self) -> None:
         """Free the objects that no stream uses any more. Returns at once if there are none."""
+        self._destroy_idle_events()
         # One event for all objects of a stream: it is recorded after the last use of each.
         last: dict[int, tuple[Any, list[Any]]] = {}
         while self._to_keep:
@@ -211,6 +221,11 @@ class Gpu:
                     self._kept.popleft()
             finally:
                 self._releasing.release()
+
+    def _destroy_idle_events(self) -> None:
+        while len(self._idle_events) > MAX_IDLE_EVENTS:
+            with contextlib.suppress(IndexError):  # another thread took the last ones
+                self._events.pop(self._idle_events.popleft().ptr, None)
 
     # -- memory -------------------------------------------------------------------------------
 

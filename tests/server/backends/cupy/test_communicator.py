@@ -5,6 +5,7 @@ tests/gpu/test_nccl.py tests them on GPUs.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import queue
 import sys
@@ -125,3 +126,31 @@ def test_an_event_is_not_reused_while_an_output_refers_to_it(modules: list[Any])
     kept = [pair.all_reduced(all_reduce(F32, 3), given) for _ in range(5)]
     events = [shared.ready.ptr for made in kept for outputs in made for shared in outputs]
     assert len({*events}) == len(events)
+
+
+def test_an_event_that_the_garbage_collector_finds_in_a_cycle_is_reused_intact(
+    modules: list[Any],
+) -> None:
+    gpu = modules[0].Gpu(0)
+    stream = gpu.take_stream()
+    for _ in range(20):
+        cycle: list[Any] = [gpu.recorded(stream)]
+        cycle.append(cycle)
+        del cycle
+        gc.collect()
+    used = [gpu.recorded(stream) for _ in range(20)]
+    assert not any(one._event.is_destroyed for one in used)
+
+
+def test_idle_events_beyond_the_bound_are_destroyed(
+    modules: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modules[0], "MAX_IDLE_EVENTS", 3)
+    gpu = modules[0].Gpu(0)
+    stream = gpu.take_stream()
+    used = [gpu.recorded(stream) for _ in range(10)]
+    pointers = {one.ptr for one in used}
+    del used
+    gpu.release_finished()
+    gc.collect()
+    assert len(pointers & {*simulated_cuda.Event._events}) == 3
