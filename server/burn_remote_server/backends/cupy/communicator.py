@@ -123,9 +123,9 @@ class NcclCommunicator:
             for shared in inputs:
                 if shared.ready is awaited:  # one event may make many arrays ready
                     continue
-                awaited = shared.ready
-                if not awaited.done:  # a query keeps the interpreter lock
-                    stream.wait_event(awaited)
+                # Not only if a query says that it is pending: that leaves an error for this thread
+                # (cudaErrorNotReady), which NCCL could take for the failure of its own launch.
+                stream.wait_event(awaited := shared.ready)
             given = [
                 _as_elements(shared.array, spec)
                 for shared, spec in zip(inputs, call.input_specs(self._rank), strict=True)

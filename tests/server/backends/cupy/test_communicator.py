@@ -9,6 +9,7 @@ import gc
 import importlib
 import queue
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -81,7 +82,7 @@ def test_both_members_get_the_reduction(modules: list[Any], by: Reduction) -> No
             np.testing.assert_array_equal(shared.array, combine(given[0][place], given[1][place]))
 
 
-def test_a_collective_of_one_tensor_makes_three_calls_that_release_the_interpreter_lock(
+def test_a_collective_of_one_tensor_makes_four_calls_that_release_the_interpreter_lock(
     modules: list[Any],
 ) -> None:
     pair = Pair(modules, b"calls")
@@ -93,7 +94,7 @@ def test_a_collective_of_one_tensor_makes_three_calls_that_release_the_interpret
     pair.all_reduced(all_reduce(F32, 3), given)
     seen = {name: count for name, count in simulated_cuda.CALLS.items() if name != "eventQuery"}
     # For each member: one event makes the inputs ready, and one the outputs.
-    assert seen == {"eventRecord": 4, "ncclAllReduce": 2}
+    assert seen == {"eventRecord": 4, "streamWaitEvent": 2, "ncclAllReduce": 2}
 
 
 def test_the_tensors_of_a_collective_are_one_group_of_calls_with_one_event(
@@ -108,6 +109,23 @@ def test_the_tensors_of_a_collective_are_one_group_of_calls_with_one_event(
     assert calls["eventRecord"] == 4
     for outputs in made:
         assert len({id(shared.ready) for shared in outputs}) == 1
+
+
+def test_a_collective_queries_no_event_in_the_thread_that_starts_it(
+    modules: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair(modules, b"queries")
+    threads: list[int] = []
+    query = simulated_cuda.query
+
+    def noted(pointer: int) -> int:
+        threads.append(threading.get_ident())
+        return query(pointer)
+
+    monkeypatch.setattr(simulated_cuda, "query", noted)
+    monkeypatch.setattr(sys.modules["cupy"].cuda.runtime, "eventQuery", noted)
+    pair.all_reduced(all_reduce(F32, 3), [[np.ones(3, np.float32)], [np.ones(3, np.float32)]])
+    assert threading.get_ident() not in threads
 
 
 def test_a_stream_waits_for_inputs_that_are_not_ready(modules: list[Any]) -> None:
