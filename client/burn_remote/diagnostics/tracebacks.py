@@ -19,6 +19,9 @@ FULL_TRACEBACKS: Final = "BURN_REMOTE_FULL_TRACEBACKS"
 
 _PACKAGES: Final = (__name__.partition(".")[0], BurnRemoteError.__module__.partition(".")[0])
 
+# How CPython stores that a traceback has no line; its attribute is ``None`` then.
+_NO_LINE: Final = -1
+
 
 def shorten(error: BaseException) -> None:
     """Remove the frames of this package from the traceback; then ``raise`` raises it again.
@@ -38,7 +41,11 @@ def shorten(error: BaseException) -> None:
     for entry in reversed(entries):
         is_ours = entry.tb_frame.f_globals.get("__name__", "").partition(".")[0] in _PACKAGES
         if keeps_ours or not is_ours:
-            short = TracebackType(short, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+            # An exception of a signal handler may come at an instruction without a line.
+            line: int | None = entry.tb_lineno
+            short = TracebackType(
+                short, entry.tb_frame, entry.tb_lasti, _NO_LINE if line is None else line
+            )
         keeps_ours = keeps_ours and is_ours
     error.__traceback__ = short
 

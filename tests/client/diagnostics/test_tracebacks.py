@@ -5,12 +5,13 @@ from __future__ import annotations
 import operator
 import traceback
 from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any
 
 import pytest
 
 import burn_remote as br
-from burn_remote.diagnostics.tracebacks import FULL_TRACEBACKS
+from burn_remote.diagnostics.tracebacks import FULL_TRACEBACKS, shorten
 
 # Of a compiled function's error: the program's call, its line in the function, and the sentence.
 MAX_LINES = 15
@@ -141,3 +142,15 @@ def test_an_operand_that_is_no_number_shows_no_frame_of_the_package(
     x = br.ones(3)
     assert set(modules_of(act, x, [1, 2, 3], br.ArgumentMismatch)) == {__name__}
     assert set(modules_of(act, [1, 2, 3], x, br.ArgumentMismatch)) == {__name__}
+
+
+def test_an_error_raised_at_an_instruction_without_a_line_keeps_its_kind() -> None:
+    without_lines = FunctionType(
+        a_mistake_of_the_program.__code__.replace(co_linetable=b""), globals()
+    )
+    with pytest.raises(KeyError) as raised:
+        without_lines(br.ones(2))
+    shorten(raised.value)
+    lines = [line for _, line in traceback.walk_tb(raised.value.__traceback__)]
+    assert lines[-1] is None
+    assert lines[0] is not None
