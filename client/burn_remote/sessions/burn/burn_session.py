@@ -192,8 +192,11 @@ class BurnSession:
         with self._policy.free_lock():
             self._connection.raise_error()
             self._connection.traffic.requests += 1
-            request = self._outgoing.add_request(lambda request: Read(request, tensor, stored))
+            request = self._outgoing.next_request()
+            # First, because an interrupt may come between the two, and a reply that nothing expects
+            # ends the session.
             self._replies.expect(request, pending, read=(tensor, spec))
+            self._outgoing.add_request(Read(request, tensor, stored), request)
             self._policy.added()
         self._fail_late()
         return pending
@@ -281,7 +284,7 @@ class BurnSession:
         with self._policy.free_lock():
             self._connection.raise_error()
             expose = Expose(tensor, stored, 1, transfer, expires_seconds)
-            self._outgoing.add_request(lambda _: expose)
+            self._outgoing.add_request(expose, self._outgoing.next_request())
         # The reply to this query comes after the expose. So would that to a sync, but a sync would
         # also take a failure that the program has not seen.
         self.dtype_usage(F32).result()

@@ -97,13 +97,11 @@ class Outgoing:
         for index in range(count):
             self._last_uses[tensors[index]] = (invocation, index)
 
-    def add_request(self, ask: Callable[[int], Read | Expose]) -> int:
-        """Add a task that uses a tensor and needs a request id; return the id."""
-        request = self.next_request()
-        question = _QueuedRequest(ask(request), request)
+    def add_request(self, task: Read | Expose, request: int) -> None:
+        """Add a task that uses a tensor; ``request`` is its id, of ``next_request``."""
+        question = _QueuedRequest(task, request)
         self._waiting.append(question)
-        self._last_uses[question.task.tensor] = (question, 0)
-        return request
+        self._last_uses[task.tensor] = (question, 0)
 
     def task(self, task: Task, request: int | None = None, *, made: int | None = None) -> None:
         """Add any other task; ``made`` is the tensor that it creates."""

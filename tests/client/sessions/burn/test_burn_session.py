@@ -244,6 +244,24 @@ def test_a_closed_socket_fails_pending_requests_and_names_the_last_operation(
     assert session.closed
 
 
+def test_an_interrupt_before_a_read_is_registered_sends_no_read(
+    session: BurnSession, end: BurnEnd, x: TensorHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(session._replies, "expect", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            RunnerStack(session).read_tensor_async(x)
+    pending = session.sync()
+    session.flush()
+    (sync,) = end.tasks()
+    assert type(sync) is Sync
+    end.answer(sync.request, None, is_sync=True)
+    pending.result(PATIENCE_SECONDS)
+
+
 def test_a_response_to_an_unknown_request_ends_the_session(
     session: BurnSession, end: BurnEnd
 ) -> None:

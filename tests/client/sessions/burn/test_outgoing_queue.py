@@ -87,11 +87,10 @@ def test_a_tensor_whose_last_use_was_sent_is_dropped_by_a_separate_task(
 
 @pytest.mark.parametrize("ask", [Read, Expose])
 def test_a_read_or_an_expose_may_be_the_last_use(ask: type[Any], outgoing: Outgoing) -> None:
-    def question(request: int) -> Any:
-        return Read(request, 1, SPEC) if ask is Read else Expose(1, SPEC, 1, 2**63, 5.0)
-
     outgoing.operation(ADD, [1, 2, 3])
-    outgoing.add_request(question)
+    request = outgoing.next_request()
+    question = Read(request, 1, SPEC) if ask is Read else Expose(1, SPEC, 1, 2**63, 5.0)
+    outgoing.add_request(question, request)
     outgoing.drop(1)
     operation, asked, drop = taken(outgoing)
     assert statuses(operation) == ["ReadOnly", "ReadOnly"]
@@ -114,8 +113,7 @@ def test_everything_is_freed_at_the_end(outgoing: Outgoing) -> None:
 
 
 def test_positions_never_repeat(outgoing: Outgoing) -> None:
-    requests = [outgoing.add_request(lambda request: Read(request, 1, SPEC)) for _ in range(5)]
-    assert len({*requests, outgoing.next_request()}) == 6
+    assert len({outgoing.next_request() for _ in range(5)}) == 5
 
 
 @pytest.mark.parametrize("store", [BOOL, BOOL_U8, BOOL_U32])
@@ -144,7 +142,8 @@ def fill(outgoing: Outgoing) -> None:
     """Queue operations, a request and drops of both kinds."""
     outgoing.operation(ADD, [1, 2, 3])
     outgoing.operation(ADD, [3, 3, 4])
-    outgoing.add_request(lambda request: Read(request, 4, SPEC))
+    request = outgoing.next_request()
+    outgoing.add_request(Read(request, 4, SPEC), request)
     for tensor in (3, 4, 1, 3):
         outgoing.drop(tensor)
     outgoing.upload(5, DATA)
