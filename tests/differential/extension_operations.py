@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import string
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -47,6 +48,13 @@ WIDE: Final = (np.dtype("f4"), np.dtype("f8"))
 LARGEST_SIDE: Final = 6
 
 # -- matrices -------------------------------------------------------------------------------------
+
+
+def _without_warnings(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of NumPy that warns of slices without numbers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return function(*arguments)
 
 
 def matrices(draw: Draw) -> Arguments:
@@ -538,7 +546,8 @@ OTHERS: Final = (
         Row(name, with_axis(FLOATS, nonempty=True, tame=True),
             lambda x, axis, name=name: getattr(br, name)(
                 br.where(x > 4, math.inf, br.where(x < -4, math.nan, x)) / 8, axis),
-            in_double(lambda x, axis, name=name: getattr(np, name)(
+            in_double(lambda x, axis, name=name: _without_warnings(
+                getattr(np, name),
                 np.where(x > 4, math.inf, np.where(x < -4, math.nan, x)) / 8, axis)), 16)
         for name in ("nansum", "nanmean", "nanvar", "nanstd", "nanprod")
     ),
