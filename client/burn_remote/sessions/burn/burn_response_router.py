@@ -103,10 +103,14 @@ class BurnResponseRouter:
         return None if failure is None or failure.reason in self._last_reason else failure
 
     def fail(self, error: BurnRemoteError) -> None:
-        """Fail every open request."""
-        requests, self._requests = self._requests, {}
-        for request in requests.values():
+        """Fail every open request; when this returns, all are done.
+
+        Several threads may call this at once.
+        """
+        for number, request in [*self._requests.items()]:
             request.pending.fail(fresh(error))
+            # Last, so that after an interrupt before this line the next call fails the request.
+            self._requests.pop(number, None)
 
 
 def _complete(pending: Pending[Any], value: object, spec: TensorSpec) -> None:

@@ -98,11 +98,15 @@ class ResponseRouter:
         return isinstance(message, Chunk) and message.payload not in self._requests
 
     def fail(self, error: BurnRemoteError) -> None:
-        """Fail every open request."""
+        """Fail every open request; when this returns, all are done.
+
+        Several threads may call this at once.
+        """
         self.memory.close()
-        requests, self._requests = self._requests, {}
-        for request in requests.values():
+        for number, request in [*self._requests.items()]:
             request.pending.fail(fresh(error))
+            # Last, so that after an interrupt before this line the next call fails the request.
+            self._requests.pop(number, None)
 
     def take_failures(self) -> OperationFailed | None:
         """Return and forget the failures that no read and no sync has raised, as one error."""

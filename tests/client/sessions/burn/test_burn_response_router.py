@@ -123,3 +123,34 @@ def test_a_pending_request_does_not_keep_the_tensor_alive(replies: BurnResponseR
 
     asked(replies, 1, handle(F32, holder=Noting()))
     assert dropped == [9]
+
+
+def test_requests_are_done_when_failing_them_returns_in_any_thread(
+    replies: BurnResponseRouter,
+) -> None:
+    first, second = asked(replies, 1), asked(replies, 2)
+    lost = ConnectionLost("gone")
+    seen: list[bool] = []
+
+    def fail_too(_: Pending[Any]) -> None:
+        replies.fail(lost)  # as another thread does that notices the end meanwhile
+        seen.append(second.done())
+
+    first.when_done(fail_too)
+    replies.fail(lost)
+    assert seen == [True]
+
+
+def test_an_interrupt_while_requests_fail_leaves_the_others_to_the_next_call(
+    replies: BurnResponseRouter,
+) -> None:
+    first, second = asked(replies, 1), asked(replies, 2)
+
+    def interrupt(_: Pending[Any]) -> None:
+        raise KeyboardInterrupt
+
+    first.when_done(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        replies.fail(ConnectionLost("gone"))
+    replies.fail(ConnectionLost("gone"))
+    assert second.done()
