@@ -106,7 +106,8 @@ def test_a_port_in_use_is_reported_with_advice(built: Faulty) -> None:
             other.down()
     assert done.returncode == CANNOT_BEGIN
     [said] = done.stderr.splitlines()
-    assert "a port is in use; choose others by PORT_A" in said
+    assert f"port {mine['PORT_A']} of this machine cannot be used" in said
+    assert "choose another one by PORT_A" in said
 
 
 def test_a_stopped_docker_daemon_is_reported(built: Faulty, tmp_path: Path) -> None:
