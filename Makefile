@@ -53,7 +53,7 @@ FUZZ_SECONDS ?= 60
 fuzz: $(READY)   ## Fuzz decoders, live sessions and results, FUZZ_SECONDS each (installs atheris)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group fuzz
 	@for target in native_frame operation session graph peer_handshake ring burn_frame burn_session \
-		burn_0_22_frame burn_0_22_session iroh_stream; do \
+		burn_0_22_frame burn_0_22_session burn_0_22_repeats iroh_stream; do \
 		PYTHONPATH=tests $(BIN)/python -m fuzz $$target $(FUZZ_SECONDS) || exit 1; \
 	done
 	@for kind in local native burn-0.21; do \

@@ -10,6 +10,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator
 from functools import cache
+from random import Random
 from typing import Any, Final
 
 import msgpack
@@ -110,6 +111,7 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.peer_authentication import admit_target, prove_to_source
 from burn_remote_server.backends import open_backends
 from burn_remote_server.backends.interface import Backend
+from burn_remote_server.dialects.burn_0_22.frame_batch import FrameBatch
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.registered_graphs import RegisteredGraphs
 from burn_remote_server.hosting.host import new_interpreter
@@ -118,6 +120,8 @@ from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.tensors.exposed_tensors import Transfers
 from burn_remote_server.tensors.slots import InFlight
 from fuzz.rings import ring, ring_frames
+from support.frame_programs import added, drawn_step, dropped, read, shifted
+from support.frame_runners import FrameRunner
 from support.kernels import signature
 from support.recorded import DATA, golden, recordings_0_22, sessions
 from support.scripted import ScriptedLink
@@ -129,6 +133,8 @@ SETTINGS: Final = Settings(
     max_session_bytes=2**20, max_session_tensors=200, fetch_timeout_seconds=0.001
 )
 _LENGTH: Final = struct.Struct(">H")
+# A frame is recognized from its third repetition on.
+REPETITIONS: Final = 5
 
 
 def native_frame(data: bytes) -> None:
@@ -213,6 +219,29 @@ def burn_0_22_session(data: bytes) -> None:
         engine.close()
     quota = interpreter.quota
     assert (quota.bytes, quota.tensors) == (0, 0), f"{quota.bytes} bytes are left"
+
+
+def burn_0_22_repeats(data: bytes) -> None:
+    """Repeat frames of Burn 0.22: the recognized ones do what their messages do one by one."""
+    frames = [*split(data)]
+    as_wholes, one_by_one = FrameRunner(settings=SETTINGS), FrameRunner(settings=SETTINGS)
+    try:
+        for _ in range(REPETITIONS):
+            for frame in frames:
+                batch = FrameBatch(as_wholes.recognizer)
+                batch.add(frame)
+                as_wholes.runner.run(batch.tasks)
+                alone = FrameBatch(MessageRecognizer())  # knows nothing, so it decodes in full
+                alone.add(frame)
+                for task in alone.tasks:
+                    one_by_one.runner.run([task])
+        # Text, because elements may be NaN, which differs from itself.
+        assert str(as_wholes.state) == str(one_by_one.state)
+    finally:
+        for each in (as_wholes, one_by_one):
+            each.engine.close()
+            quota = each.interpreter.quota
+            assert (quota.bytes, quota.tensors) == (0, 0), f"{quota.bytes} bytes are left"
 
 
 def burn_session(data: bytes) -> None:
@@ -571,6 +600,17 @@ def _burn_0_22_sessions() -> Iterator[bytes]:
                 yield joined(*payloads)
 
 
+def _burn_0_22_repeats() -> Iterator[bytes]:
+    elements = [bytes(8), [2], "F32"]
+    upload = {"Task": {"RegisterTensor": [[1], [1], elements]}}
+    for seed in range(40):
+        step = shifted(drawn_step(Random(seed)), 100)
+        messages = [upload, *step, dropped(1)]
+        yield joined(*(msgpack.packb(messages[at : at + 4]) for at in range(0, len(messages), 4)))
+    yield joined(msgpack.packb([upload, added(1, 1, 2), read(0, 2), dropped(2)]))
+    yield from _burn_0_22_sessions()
+
+
 def _burn_sessions() -> Iterator[bytes]:
     for tasks in _burn_tasks():
         yield joined(*(encode_tasks([task], 5) for task in tasks))
@@ -587,6 +627,7 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     "burn_session": burn_session,
     "burn_0_22_frame": burn_0_22_frame,
     "burn_0_22_session": burn_0_22_session,
+    "burn_0_22_repeats": burn_0_22_repeats,
 }
 
 # Inputs to start from, in addition to those stored in corpus/.
@@ -601,6 +642,7 @@ SEEDS: Final[dict[str, Callable[[], Iterator[bytes]]]] = {
     "burn_session": _burn_sessions,
     "burn_0_22_frame": _burn_0_22_frames,
     "burn_0_22_session": _burn_0_22_sessions,
+    "burn_0_22_repeats": _burn_0_22_repeats,
 }
 
 if importlib.util.find_spec("iroh") is not None:  # it has no wheel for some platforms

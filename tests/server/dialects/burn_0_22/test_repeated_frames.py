@@ -11,160 +11,42 @@ import numpy as np
 import pytest
 
 from burn_remote_protocol.dialects.burn_0_22 import decode_messages
-from burn_remote_protocol.dialects.burn_0_22_recognition import KnownFrame, MessageRecognizer
+from burn_remote_protocol.dialects.burn_0_22_recognition import KnownFrame
 from burn_remote_protocol.dtypes import F32, I32
-from burn_remote_protocol.errors import OperationFailed, ProtocolViolation
-from burn_remote_protocol.messages import Fetch, ReplyValue, Upload
+from burn_remote_protocol.errors import ProtocolViolation
+from burn_remote_protocol.messages import Upload
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access.quota import Pool, Quota
 from burn_remote_server.backends import open_backends
-from burn_remote_server.backends.interface import Backend
 from burn_remote_server.dialects.burn_0_21.task_runner import Unreadable
 from burn_remote_server.dialects.burn_0_22 import repeated_frames
-from burn_remote_server.dialects.burn_0_22.task_runner import Burn22Runner
-from burn_remote_server.execution.engine import Engine
 from burn_remote_server.fusion.cpu import elementwise_fuser
 from burn_remote_server.fusion.runtime_selection import with_fusion
-from burn_remote_server.hosting.host import new_interpreter
 from burn_remote_server.programs.plans import Plan
 from burn_remote_server.settings.server_settings import Settings
-from burn_remote_server.tensors.exposed_tensors import Transfers
-from burn_remote_server.tensors.slots import InFlight
+from support.frame_programs import (
+    added,
+    drawn_step,
+    dropped,
+    read,
+    registered,
+    selected,
+    shifted,
+    sync,
+)
+from support.frame_runners import FrameRunner
 from support.random_programs import forced_fusion
 
-S = [1]
 UNREADABLE = Unreadable(ProtocolViolation("no task at all"))
 
 
-class Answers:
-    """An outbox that records the replies, with elements as lists."""
-
-    def __init__(self) -> None:
-        self.values: dict[int, Any] = {}
-        self.failed_tensors: list[tuple[int, ...]] = []
-
-    def reply(self, request: int, value: ReplyValue) -> None:
-        if isinstance(value, TensorData):
-            self.values[request] = np.frombuffer(value.bytes, np.float32).tolist()
-        else:
-            self.values[request] = str(value)
-
-    def failed(self, tensors: tuple[int, ...], error: OperationFailed) -> None:
-        self.failed_tensors.append(tensors)
-
-    def fetch(self, task: Fetch, slot: InFlight) -> None:
-        raise AssertionError("nothing is fetched here")
-
-
-class Running:
-    """A runner and the recognizer of its repeated frames."""
-
-    def __init__(
-        self,
-        backend: Backend | None = None,
-        settings: Settings | None = None,
-        pool: Pool | None = None,
-    ) -> None:
-        self.answers = Answers()
-        backend = backend or open_backends("numpy", 1)[0]
-        self.interpreter = new_interpreter(backend, settings or Settings(), self.answers, pool)
-        self.engine = Engine(self.interpreter, Transfers(), self.answers, transfer_domain="burn")
-        self.runner = Burn22Runner(
-            self.engine,
-            self.interpreter,
-            self.answers,  # type: ignore[arg-type]
-            None,  # type: ignore[arg-type]
-            None,  # type: ignore[arg-type]
-        )
-        self.recognizer = MessageRecognizer()
-        self.undivided = 0
-
-    @property
-    def state(self) -> list[Any]:
-        """Everything that a client or another session can notice."""
-        tensors, quota = self.interpreter.tensors, self.interpreter.quota
-        return [
-            self.answers.values,
-            self.answers.failed_tensors,
-            {number: array.tolist() for number, array in tensors.arrays.items()},
-            {number: str(slot) for number, slot in tensors.slots.items()},
-            (quota.tensors, quota.bytes, quota.held),
-            sorted(each[1:] for each in tensors.allocations.shared.values()),
-            self.interpreter.executed,
-            str(self.runner.failure),
-        ]
-
-    def upload(self, tensor: int, *values: float) -> None:
-        data = np.asarray(values, np.float32).tobytes()
-        self.runner.run([Upload(tensor, TensorData(data, (len(values),), F32))])
-
-    def frame(self, *messages: Any) -> KnownFrame:
-        """Return a frame undivided, which the recognizer has then seen before."""
-        packed = msgpack.packb(messages)
-        for _ in range(3):
-            self.recognizer.decode(packed)
-        found = self.recognizer.recognize(packed)
-        assert found is not None
-        return found
-
-    def run(self, frames: list[bytes], *, undivided: bool) -> None:
-        for frame in frames:
-            known = self.recognizer.recognize(frame) if undivided else None
-            if known is None:
-                self.runner.run(self.recognizer.decode(frame))
-            else:
-                self.undivided += 1
-                self.runner.run([known])
-
-
 @pytest.fixture
-def running() -> Iterator[Running]:
-    started = Running()
+def running() -> Iterator[FrameRunner]:
+    started = FrameRunner()
     started.upload(1, 1.5, 2.5)
     yield started
     started.engine.close()
-
-
-def tensor(number: int, status: str = "ReadOnly", size: int = 2) -> Any:
-    return [[number], [[size]], status, "F32"]
-
-
-def registered(operation: Any) -> Any:
-    return {"Task": {"RegisterOperation": [S, operation]}}
-
-
-def added(first: int, second: int, out: int, status: str = "ReadOnly", size: int = 2) -> Any:
-    uses = [tensor(first, size=size), tensor(second, status, size), tensor(out, "NotInit", size)]
-    return registered({"NumericFloat": ["F32", {"Add": uses}]})
-
-
-def reshaped(number: int, out: int, size: int = 2) -> Any:
-    """Return an operation whose result shares the memory of its input."""
-    wide = [[out], [[1, size]], "NotInit", "F32"]
-    return registered({"BaseFloat": {"Reshape": [tensor(number, size=size), wide]}})
-
-
-def wide_dropped(number: int, size: int = 2) -> Any:
-    return registered({"Drop": [[number], [[1, size]], "ReadWrite", "F32"]})
-
-
-def selected(source: int, indices: int, out: int) -> Any:
-    """Return an operation that fails if an index is too large."""
-    uses = [tensor(source), 0, [[indices], [[1]], "ReadOnly", "I32"], tensor(out, "NotInit", 1)]
-    return registered({"BaseFloat": {"Select": uses}})
-
-
-def dropped(number: int, size: int = 2) -> Any:
-    return registered({"Drop": tensor(number, "ReadWrite", size)})
-
-
-def read(request: int, number: int, status: str = "ReadOnly", size: int = 2) -> Any:
-    return {"Task": {"ReadTensor": [request, S, tensor(number, status, size)]}}
-
-
-def sync(request: int) -> Any:
-    return {"Task": {"SyncBackend": [request, S]}}
 
 
 def frames(steps: int, size: int = 2) -> list[bytes]:
@@ -188,8 +70,8 @@ def frames(steps: int, size: int = 2) -> list[bytes]:
     return [msgpack.packb(messages[place : place + 4]) for place in range(0, len(messages), 4)]
 
 
-def test_a_repeated_program_gives_the_replies_of_its_messages(running: Running) -> None:
-    one_by_one = Running()
+def test_a_repeated_program_gives_the_replies_of_its_messages(running: FrameRunner) -> None:
+    one_by_one = FrameRunner()
     one_by_one.upload(1, 1.5, 2.5)
     program = frames(60)
 
@@ -207,50 +89,6 @@ def test_a_repeated_program_gives_the_replies_of_its_messages(running: Running) 
     assert running.interpreter.executed == one_by_one.interpreter.executed
 
 
-def drawn_step(random: Random) -> list[tuple[Any, ...]]:
-    """Return the messages of a step as a function and its arguments; ids from 100 on are new."""
-    step: list[tuple[Any, ...]] = []
-    made = [1]
-    wide = []
-    for out in range(100, 100 + random.randrange(4, 20)):
-        match random.randrange(10):
-            case 0:
-                step.append((reshaped, random.choice(made), out))
-                wide.append(out)
-                continue
-            case 1:
-                step.append((selected, random.choice(made), random.choice([3, 4]), out))
-                step.append((dropped, out, 1))
-                continue
-            case 2 if len(made) > 1:
-                step.append((dropped, made.pop(random.randrange(1, len(made)))))
-                continue
-            case 3:
-                step.append((read, out, random.choice(made)))
-                continue
-            case 4:  # an unknown tensor, one of another shape, or an id in use
-                step.append((added, 1, random.choice([99, 2]), random.choice([out, 1])))
-                step.append((dropped, out))
-                continue
-        status = random.choice(["ReadOnly", "ReadWrite"])
-        second = made.pop() if status == "ReadWrite" and len(made) > 1 else 1
-        step.append(
-            (added, random.choice(made), second, out, "ReadOnly" if second == 1 else status)
-        )
-        made.append(out)
-    step += [(wide_dropped, out) for out in wide] + [(dropped, out) for out in made[1:]]
-    step.append((read, 98, 1))
-    return step
-
-
-def shifted(step: list[tuple[Any, ...]], by: int) -> list[Any]:
-    """Return the messages of a repetition, with new ids in place of those from 98 on."""
-    return [
-        message(*[each + by if type(each) is int and each >= 98 else each for each in arguments])
-        for message, *arguments in step
-    ]
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_a_repeated_program_gives_the_results_and_failures_of_its_messages(seed: int) -> None:
     random = Random(seed)
@@ -259,7 +97,9 @@ def test_a_repeated_program_gives_the_results_and_failures_of_its_messages(seed:
     program = [msgpack.packb(messages[place : place + 4]) for place in range(0, len(messages), 4)]
     # With small shares of a small pool, some frames run one by one.
     small = Settings(max_session_bytes=random.choice([40, 90, 2**30]))
-    both = [Running(settings=small, pool=Pool(4096 * random.choice([3, 40, 2**20]))) for _ in "ab"]
+    both = [
+        FrameRunner(settings=small, pool=Pool(4096 * random.choice([3, 40, 2**20]))) for _ in "ab"
+    ]
     for running, undivided in zip(both, [True, False], strict=True):
         running.upload(1, 1.5, 2.5)
         running.upload(2, 1, 2, 3)
@@ -277,7 +117,7 @@ def test_a_repeated_program_gives_the_results_and_failures_of_its_messages(seed:
 
 
 def test_a_kernel_that_runs_out_of_memory_within_a_sequence_is_tried_again(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+    running: FrameRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = running.frame(added(1, 1, 2), added(1, 2, 3), read(0, 3), dropped(2), dropped(3))
     for _ in range(2):
@@ -304,7 +144,7 @@ def test_a_kernel_that_runs_out_of_memory_within_a_sequence_is_tried_again(
 
 def test_a_sequence_takes_no_more_memory_from_other_sessions_than_its_messages() -> None:
     pool = Pool(4096 * 1000)  # a session reserves shares of 1000 bytes
-    running = Running(pool=pool)
+    running = FrameRunner(pool=pool)
     running.upload(1, *range(100))
     steps = [added(1, 1, out, size=100) for out in (2, 3, 4)]
     drops = [dropped(out, 100) for out in (2, 3, 4)]
@@ -327,7 +167,7 @@ def test_a_sequence_takes_no_more_memory_from_other_sessions_than_its_messages()
 
 
 def test_an_end_of_the_session_within_a_sequence_skips_the_rest_of_it(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+    running: FrameRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = running.frame(added(1, 1, 2), added(1, 2, 3), added(1, 3, 4), read(0, 4))
     drops = running.frame(dropped(2), dropped(3), dropped(4))
@@ -353,7 +193,7 @@ def test_an_end_of_the_session_within_a_sequence_skips_the_rest_of_it(
 
 
 def test_a_session_that_fails_within_a_sequence_answers_its_requests(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+    running: FrameRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = TensorData(np.asarray([9], np.int32).tobytes(), (1,), I32)
     running.runner.run([Upload(4, data)])
@@ -377,8 +217,8 @@ def test_a_session_that_fails_within_a_sequence_answers_its_requests(
 
 def test_operations_that_fusers_take_are_fused_across_frames() -> None:
     with forced_fusion():
-        fused = Running(with_fusion(open_backends("numpy", 1)[0], compiles=False))
-        plain = Running()
+        fused = FrameRunner(with_fusion(open_backends("numpy", 1)[0], compiles=False))
+        plain = FrameRunner()
         for each in (fused, plain):
             each.upload(1, *range(1000))
         program = frames(40, 1000)
@@ -390,7 +230,7 @@ def test_operations_that_fusers_take_are_fused_across_frames() -> None:
     assert fused.answers.values == plain.answers.values
 
 
-def test_a_repeated_frame_has_a_known_cost_and_a_new_one_has_none(running: Running) -> None:
+def test_a_repeated_frame_has_a_known_cost_and_a_new_one_has_none(running: FrameRunner) -> None:
     frame = running.frame(added(1, 1, 2), read(0, 2))
 
     assert running.runner.estimate([frame]) is None
@@ -404,7 +244,7 @@ def test_a_repeated_frame_has_a_known_cost_and_a_new_one_has_none(running: Runni
 
 
 def test_a_program_that_is_known_is_not_searched_again(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+    running: FrameRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = running.frame(added(1, 1, 2), read(0, 2))
     for _ in range(2):
@@ -417,7 +257,7 @@ def test_a_program_that_is_known_is_not_searched_again(
 
 
 def test_a_session_that_has_failed_answers_each_request_of_a_repeated_frame(
-    running: Running,
+    running: FrameRunner,
 ) -> None:
     frame = running.frame(added(1, 1, 2), read(0, 2), sync(1))
     for _ in range(2):
@@ -431,7 +271,7 @@ def test_a_session_that_has_failed_answers_each_request_of_a_repeated_frame(
 
 
 def test_an_error_of_the_server_within_a_repeated_frame_answers_its_requests(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+    running: FrameRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any) -> None:
         raise RuntimeError("out of order")
@@ -447,7 +287,7 @@ def test_an_error_of_the_server_within_a_repeated_frame_answers_its_requests(
     assert running.answers.failed_tensors == [()]
 
 
-def test_a_session_that_is_stopped_runs_no_more_of_a_repeated_frame(running: Running) -> None:
+def test_a_session_that_is_stopped_runs_no_more_of_a_repeated_frame(running: FrameRunner) -> None:
     frame = running.frame(added(1, 1, 2), read(0, 2))
     for _ in range(2):
         running.runner.run([frame])
@@ -459,7 +299,7 @@ def test_a_session_that_is_stopped_runs_no_more_of_a_repeated_frame(running: Run
     assert running.answers.values == {}
 
 
-def test_a_lost_device_fails_repeated_frames(running: Running) -> None:
+def test_a_lost_device_fails_repeated_frames(running: FrameRunner) -> None:
     frame = running.frame(added(1, 1, 2), read(0, 2))
     for _ in range(2):
         running.runner.run([frame])
@@ -471,7 +311,7 @@ def test_a_lost_device_fails_repeated_frames(running: Running) -> None:
 
 
 def test_the_operation_that_does_not_return_is_named_within_a_repeated_frame(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+    running: FrameRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = running.frame(dropped(3), added(1, 1, 2), read(0, 2))
     for _ in range(2):
@@ -488,7 +328,7 @@ def test_the_operation_that_does_not_return_is_named_within_a_repeated_frame(
 
 
 def test_a_session_keeps_a_bounded_number_of_programs(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+    running: FrameRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repeated_frames, "PROGRAMS_KEPT", 4)
     for count in range(10):
@@ -500,7 +340,7 @@ def test_a_session_keeps_a_bounded_number_of_programs(
 
 
 def test_the_frames_of_the_programs_of_a_session_have_a_bounded_length(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+    running: FrameRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repeated_frames, "PROGRAM_FRAME_BYTES_KEPT", 2000)
     for count in range(10):
@@ -513,13 +353,13 @@ def test_the_frames_of_the_programs_of_a_session_have_a_bounded_length(
     assert sum(layout.length for layout in kept) <= 2000
 
 
-def test_undivided_frames_have_the_messages_of_their_bytes(running: Running) -> None:
+def test_undivided_frames_have_the_messages_of_their_bytes(running: FrameRunner) -> None:
     packed = msgpack.packb([added(1, 1, 2), sync(9)])
 
     assert running.frame(added(1, 1, 2), sync(9)).messages() == decode_messages(packed)
 
 
-def column_frame(running: Running) -> KnownFrame:
+def column_frame(running: FrameRunner) -> KnownFrame:
     """Return a frame with an operation that fusers take only after a larger one."""
     ids = [(1, "ReadOnly"), (1, "ReadOnly"), (2, "NotInit")]
     uses = [[[number], [[2, 1]], status, "F32"] for number, status in ids]
@@ -532,7 +372,7 @@ def test_an_operation_that_only_joins_others_divides_its_frame_only_after_them(
     follows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(elementwise_fuser, "BLOCKS_PAY", ((100_000, 1),))
-    running = Running(with_fusion(open_backends("numpy", 1)[0], compiles=False))
+    running = FrameRunner(with_fusion(open_backends("numpy", 1)[0], compiles=False))
     elements = np.ones(100_000, np.float32)
     running.upload(3, *elements)
     column = TensorData(elements[:2].tobytes(), (2, 1), F32)
