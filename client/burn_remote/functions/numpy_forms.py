@@ -6,11 +6,18 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
+
+from burn_remote.functions import complex_numbers, elementwise, statistics
+from burn_remote.functions.dtype_information import finfo
+from burn_remote.functions.nonzero_elements import argwhere, nonzero
+from burn_remote.functions.operands import sent
+from burn_remote.functions.padding import pad
+from burn_remote.functions.selection import where
+from burn_remote.functions.tensor_value import is_tensor
 
 __all__ = ["FUNCTIONS", "UFUNCS"]
 
@@ -21,10 +28,6 @@ _MODES: Final = {
     "reflect": "reflect",
     "wrap": "circular",
 }
-
-
-def _ours() -> Any:
-    return sys.modules[__name__.partition(".")[0]]
 
 
 def _pad(
@@ -42,36 +45,54 @@ def _pad(
         pad_width = given
     borders = np.broadcast_to(np.asarray(pad_width), (array.ndim, 2))
     flat = [int(size) for border in borders[::-1] for size in border]
-    return _ours().pad(array, flat, mode=_MODES[mode], value=constant_values)
+    if any(size < 0 for size in flat):
+        raise ValueError("pad_width can't contain negative values; x[1:-1] removes elements")
+    return pad(array, flat, mode=_MODES[mode], value=constant_values)
 
 
 def _average(a: Any, axis: Any = None, weights: Any = None, *, keepdims: bool = False) -> Any:
     if weights is None:
-        return _ours().mean(a, axis=axis, keepdims=keepdims)
-    if tuple(weights.shape) != tuple(a.shape):
+        return statistics.mean(a, axis=axis, keepdims=keepdims)
+    a, weights = _beside(weights, a), _beside(a, weights)
+    if weights.shape != a.shape:
         raise TypeError(
             "numpy.average of a tensor takes weights of the same shape; write "
             "burn_remote.broadcast_to(weights, x.shape)"
         )
-    total = _ours().sum(a * weights, axis=axis, keepdims=keepdims)
-    return total / _ours().sum(weights, axis=axis, keepdims=keepdims)
+    total = statistics.sum(a * weights, axis=axis, keepdims=keepdims)
+    return total / statistics.sum(weights, axis=axis, keepdims=keepdims)
+
+
+def _beside(tensor: Any, operand: Any) -> Any:
+    """Return an operand of a tensor as a tensor; an array or a list is sent to its device."""
+    return operand if is_tensor(operand) else sent(tensor, np.asarray(operand))
 
 
 def _nan_to_num(
     x: Any, copy: bool = True, nan: float = 0.0, posinf: Any = None, neginf: Any = None
 ) -> Any:
-    br = _ours()
+    if x.dtype.is_complex:
+        parts = [
+            _nan_to_num(part, nan=nan, posinf=posinf, neginf=neginf)
+            for part in (complex_numbers.real(x), complex_numbers.imag(x))
+        ]
+        return complex_numbers.complex(*parts)
     if not x.dtype.is_floating:
         return x.clone()
-    limits = br.finfo(x.dtype)
-    x = br.where(br.isnan(x), nan, x)
-    x = br.where(x == math.inf, limits.max if posinf is None else posinf, x)
-    return br.where(x == -math.inf, limits.min if neginf is None else neginf, x)
+    limits = finfo(x.dtype)
+    x = where(elementwise.isnan(x), nan, x)
+    x = where(x == math.inf, limits.max if posinf is None else posinf, x)
+    return where(x == -math.inf, limits.min if neginf is None else neginf, x)
 
 
 def _angle(z: Any, deg: bool = False) -> Any:
-    found = _ours().angle(z)
+    found = complex_numbers.angle(z)
     return found * (180 / math.pi) if deg else found
+
+
+def _ptp(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    greatest: Any = statistics.max(a, axis=axis, keepdims=keepdims)
+    return greatest - statistics.min(a, axis=axis, keepdims=keepdims)
 
 
 def _at_least(count: int, x: Any) -> Any:
@@ -90,19 +111,17 @@ def _all_at_least(count: int, arrays: Any) -> Any:
 # NumPy's function -> our form of it.
 FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "angle": _angle,
-    "argwhere": lambda a, /: _ours().argwhere(a),
+    "argwhere": argwhere,
     "atleast_1d": lambda *arrays: _all_at_least(1, arrays),
     "atleast_2d": lambda *arrays: _all_at_least(2, arrays),
     "atleast_3d": lambda *arrays: _all_at_least(3, arrays),
     "average": _average,
-    "flatnonzero": lambda a, /: _ours().nonzero(a.flatten())[0],
-    "imag": lambda val, /: _ours().imag(val),
+    "flatnonzero": lambda a, /: nonzero(a.flatten())[0],
+    "imag": complex_numbers.imag,
     "nan_to_num": _nan_to_num,
     "pad": _pad,
-    "ptp": lambda a, /, axis=None, *, keepdims=False: (
-        _ours().max(a, axis=axis, keepdims=keepdims) - _ours().min(a, axis=axis, keepdims=keepdims)
-    ),
-    "real": lambda val, /: _ours().real(val),
+    "ptp": _ptp,
+    "real": complex_numbers.real,
 }
 
 # NumPy's ufunc -> our form of it.
@@ -111,5 +130,5 @@ UFUNCS: Final[dict[str, Callable[..., Any]]] = {
     "degrees": lambda x, /: x * (180 / math.pi),
     "rad2deg": lambda x, /: x * (180 / math.pi),
     "radians": lambda x, /: x * (math.pi / 180),
-    "rint": lambda x, /: _ours().round(x),
+    "rint": elementwise.round,
 }

@@ -25,10 +25,16 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
     "atleast_3d of a vector": lambda x: np.atleast_3d(x[0]),
     "average": lambda x: np.average(x, axis=0),
     "average with weights": lambda x: np.average(x, axis=1, weights=x + 1),
+    "average with an array of weights": lambda x: np.average(x[0], weights=np.arange(3)),
+    "average with a list of weights": lambda x: np.average(x[0], weights=[1, 2, 4]),
+    "average of an array": lambda x: np.average(np.arange(3), weights=x[0]),
     "degrees": lambda x: np.degrees(x),
     "imag": lambda x: np.imag(x),
     "nan_to_num": lambda x: np.nan_to_num(np.where(x > 2, NAN, x), nan=7.0, copy=True),
     "nan_to_num of infinities": lambda x: np.nan_to_num(np.where(x > 2, -INFINITY, INFINITY + x)),
+    "nan_to_num of complex numbers": lambda x: np.nan_to_num(
+        np.where(x > 2, complex(np.nan, 1), complex(1, np.inf) + x).astype("complex64")
+    ),
     "pad": lambda x: np.pad(x, 1),
     "pad at the edge": lambda x: np.pad(x, ((0, 1), (2, 0)), mode="edge"),
     "pad with a number": lambda x: np.pad(x, (1, 2), constant_values=3),
@@ -123,6 +129,9 @@ def test_padding_that_is_not_computed_is_refused_with_what_is(device: br.LocalDe
     x = br.zeros((3,), device=device)
     with pytest.raises(TypeError, match="'edge', 'reflect' or 'wrap'"):
         np.pad(x, 1, mode="maximum")
+    for compute in (np.pad, lambda given, width: np.pad(given.numpy(), width)):
+        with pytest.raises(ValueError, match="can't contain negative values"):
+            compute(x, (1, -1))
     with pytest.raises(TypeError, match="weights of the same shape"):
         np.average(br.zeros((2, 3), device=device), axis=1, weights=x)
 
