@@ -235,8 +235,8 @@ def burn_0_22_repeats(data: bytes) -> None:
                 alone.add(frame)
                 for task in alone.tasks:
                     one_by_one.runner.run([task])
-        # Text, because elements may be NaN, which differs from itself.
-        assert str(as_wholes.state) == str(one_by_one.state)
+                # Text, because elements may be NaN, which differs from itself.
+                assert str(as_wholes.state) == str(one_by_one.state)
     finally:
         for each in (as_wholes, one_by_one):
             each.engine.close()
@@ -601,13 +601,21 @@ def _burn_0_22_sessions() -> Iterator[bytes]:
 
 
 def _burn_0_22_repeats() -> Iterator[bytes]:
-    elements = [bytes(8), [2], "F32"]
-    upload = {"Task": {"RegisterTensor": [[1], [1], elements]}}
-    for seed in range(40):
-        step = shifted(drawn_step(Random(seed)), 100)
-        messages = [upload, *step, dropped(1)]
+    contents = {
+        1: [bytes(8), [2], "F32"],
+        2: [bytes(12), [3], "F32"],
+        3: [bytes((1, 0, 0, 0)), [1], "I32"],
+        4: [bytes((9, 0, 0, 0)), [1], "I32"],  # as an index, it fails
+    }
+    uploads = [
+        {"Task": {"RegisterTensor": [[1], [tensor], content]}}
+        for tensor, content in contents.items()
+    ]
+    drops = [dropped(1), dropped(2, 3), dropped(3, 1), dropped(4, 1)]
+    twice = [added(1, 1, 5), added(1, 5, 6), added(1, 6, 5), read(0, 5), dropped(5), dropped(6)]
+    for step in (*(shifted(drawn_step(Random(seed)), 100) for seed in range(40)), twice):
+        messages = [*uploads, *step, *drops]
         yield joined(*(msgpack.packb(messages[at : at + 4]) for at in range(0, len(messages), 4)))
-    yield joined(msgpack.packb([upload, added(1, 1, 2), read(0, 2), dropped(2)]))
     yield from _burn_0_22_sessions()
 
 

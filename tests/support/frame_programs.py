@@ -38,6 +38,12 @@ def reshaped(number: int, out: int, size: int = 2) -> Any:
     return registered({"BaseFloat": {"Reshape": [tensor(number, size=size), wide]}})
 
 
+def sliced(number: int, out: int) -> Any:
+    """Return an operation whose result shares half of the memory of its input."""
+    uses = [tensor(number), [[0, 1, 1]], tensor(out, "NotInit", 1)]
+    return registered({"BaseFloat": {"Slice": uses}})
+
+
 def wide_dropped(number: int, size: int = 2) -> Any:
     return registered({"Drop": [[number], [[1, size]], "ReadWrite", "F32"]})
 
@@ -64,12 +70,17 @@ def drawn_step(random: Random) -> list[tuple[Any, ...]]:
     """Return the messages of a step as a function and its arguments; ids from 100 on are new."""
     step: list[tuple[Any, ...]] = []
     made = [1]
-    wide = []
+    # Views of the tensors, which may outlive them.
+    views: list[tuple[Any, ...]] = []
     for out in range(100, 100 + random.randrange(4, 20)):
         match random.randrange(10):
             case 0:
                 step.append((reshaped, random.choice(made), out))
-                wide.append(out)
+                views.append((wide_dropped, out))
+                continue
+            case 5:
+                step.append((sliced, random.choice(made), out))
+                views.append((dropped, out, 1))
                 continue
             case 1:
                 step.append((selected, random.choice(made), random.choice([3, 4]), out))
@@ -91,7 +102,9 @@ def drawn_step(random: Random) -> list[tuple[Any, ...]]:
             (added, random.choice(made), second, out, "ReadOnly" if second == 1 else status)
         )
         made.append(out)
-    step += [(wide_dropped, out) for out in wide] + [(dropped, out) for out in made[1:]]
+    drops = views + [(dropped, out) for out in made[1:]]
+    random.shuffle(drops)
+    step += drops
     step.append((read, 98, 1))
     return step
 

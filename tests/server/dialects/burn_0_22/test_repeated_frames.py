@@ -100,17 +100,18 @@ def test_a_repeated_program_gives_the_results_and_failures_of_its_messages(seed:
     both = [
         FrameRunner(settings=small, pool=Pool(4096 * random.choice([3, 40, 2**20]))) for _ in "ab"
     ]
-    for running, undivided in zip(both, [True, False], strict=True):
+    for running in both:
         running.upload(1, 1.5, 2.5)
         running.upload(2, 1, 2, 3)
         for number, index in ((3, 1), (4, 9)):
             data = TensorData(np.asarray([index], np.int32).tobytes(), (1,), I32)
             running.runner.run([Upload(number, data)])
-        running.run(program, undivided=undivided)
-
     sequences, one_by_one = both
+    for frame in program:
+        sequences.run([frame], undivided=True)
+        one_by_one.run([frame], undivided=False)
+        assert sequences.state == one_by_one.state
     assert sequences.undivided
-    assert sequences.state == one_by_one.state
     for running in both:
         running.engine.close()
         assert running.interpreter.quota.total_bytes == 0
