@@ -13,13 +13,13 @@ from burn_remote_protocol.errors import (
     SessionLost,
 )
 from burn_remote_protocol.handshake import agreed_version
-from burn_remote_protocol.links.checksummed_links import AnyAsyncLink
+from burn_remote_protocol.links.checksummed_links import AnyAsyncLink, CheckedAsyncLink, is_checked
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.messages import Closing, Hello, Refused
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.telemetry.logs import get_logger
 
-__all__ = ["name_of", "read_hello", "receive_first", "refuse", "send_closing"]
+__all__ = ["checked_link", "name_of", "read_hello", "receive_first", "refuse", "send_closing"]
 
 logger = get_logger(__name__)
 
@@ -37,6 +37,18 @@ async def receive_first(link: AsyncLink, host: Host) -> bytes:
             return await link.receive()
     except TimeoutError:
         raise ProtocolViolation(f"no Hello arrived within {seconds:g} seconds") from None
+
+
+def checked_link(plain: AsyncLink, first: bytes) -> tuple[AnyAsyncLink, bytes | memoryview]:
+    """Return the link for a connection, and the contents of its first frame.
+
+    If that frame has a checksum, so has every other one, in both directions. Raises
+    ``GarbledBytes``.
+    """
+    if not is_checked(first):
+        return plain, first
+    link = CheckedAsyncLink(plain)
+    return link, link.open(first)
 
 
 def read_hello(frame: bytes | memoryview) -> tuple[Hello, int]:

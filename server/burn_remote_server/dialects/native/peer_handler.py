@@ -23,7 +23,7 @@ from burn_remote_protocol.handshake import (
     MEMORY_SETTING,
     WAITING_SETTING,
 )
-from burn_remote_protocol.links.checksummed_links import AnyAsyncLink, CheckedAsyncLink, is_checked
+from burn_remote_protocol.links.checksummed_links import AnyAsyncLink, CheckedAsyncLink
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.messages import Acknowledged, Fetch, FetchRequest, JoinLink, Welcome
 from burn_remote_protocol.peer_proofs import FetchSigner
@@ -31,6 +31,7 @@ from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access.peer_authentication import admit_target
 from burn_remote_server.dialects.native.frame_writer import FrameWriter
 from burn_remote_server.dialects.native.handshake import (
+    checked_link,
     name_of,
     read_hello,
     receive_first,
@@ -59,11 +60,8 @@ async def serve_peer(plain: AsyncLink, host: Host) -> None:
     link: AnyAsyncLink = plain
     try:
         first = await receive_first(plain, host)
-        if is_checked(first):  # then every frame has a checksum, in both directions
-            link = checked = CheckedAsyncLink(plain)
-            hello, version = read_hello(checked.open(first))
-        else:
-            hello, version = read_hello(first)
+        link, contents = checked_link(plain, first)
+        hello, version = read_hello(contents)
         signer = await admit_target(
             link,
             hello,

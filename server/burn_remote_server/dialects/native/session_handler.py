@@ -26,7 +26,7 @@ from burn_remote_protocol.errors import (
     SessionLost,
 )
 from burn_remote_protocol.kept_tensors import MAX_PUBLISHED
-from burn_remote_protocol.links.checksummed_links import AnyAsyncLink, CheckedAsyncLink, is_checked
+from burn_remote_protocol.links.checksummed_links import AnyAsyncLink, CheckedAsyncLink
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.messages import (
     Acknowledged,
@@ -40,6 +40,7 @@ from burn_remote_server.access.admission import Grant
 from burn_remote_server.access.quota import OverheadAccount
 from burn_remote_server.dialects.native.frame_writer import FrameWriter
 from burn_remote_server.dialects.native.handshake import (
+    checked_link,
     name_of,
     read_hello,
     receive_first,
@@ -82,11 +83,8 @@ async def serve_session(
     try:
         if first is None:
             first = await receive_first(plain, host)
-        if is_checked(first):  # then every frame has a checksum, in both directions
-            link = checked = CheckedAsyncLink(plain)
-            hello, version = read_hello(checked.open(first))
-        else:
-            hello, version = read_hello(first)
+        link, contents = checked_link(plain, first)
+        hello, version = read_hello(contents)
         grant = host.access.admit(token if hello.token is None else hello.token)
         admitted()
         if hello.resume is not None:
