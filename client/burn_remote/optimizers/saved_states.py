@@ -7,10 +7,12 @@ all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from burn_remote.functions.tensor_value import is_tensor, read
+from burn_remote.optimizers.formulas import STEP
+from burn_remote.optimizers.optimizer_arguments import PARAMS
 from burn_remote.tensor_files.named_tensors import nested_by_dots
 from burn_remote_protocol.errors import ArgumentMismatch
 
@@ -19,7 +21,7 @@ __all__ = ["from_file"]
 GROUPS: Final = "param_groups"
 STATE: Final = "state"
 # Entries of a group that are lists.
-LISTS: Final = ("params", "betas")
+LISTS: Final = (PARAMS, "betas")
 
 
 def from_file(state_dict: Any) -> Any:
@@ -41,9 +43,9 @@ def from_file(state_dict: Any) -> Any:
         for name in LISTS:
             if isinstance(group.get(name), Mapping):
                 group[name] = _listed(name, group[name])
-        group.setdefault(LISTS[0], [])
+        group.setdefault(PARAMS, [])  # an empty list leaves nothing in a file
     _read_numbers([*found, *[group[name] for group in found for name in LISTS if name in group]])
-    _read_numbers([*states.values()], only="step")
+    _read_numbers([*states.values()], only=STEP)
     return {**state_dict, GROUPS: found, STATE: states}
 
 
@@ -70,5 +72,5 @@ def _read_numbers(containers: list[Any], only: str | None = None) -> None:
         container[key] = number.item()
 
 
-def _entries(container: Any) -> Iterator[tuple[Any, Any]]:
-    return iter([*(container.items() if isinstance(container, dict) else enumerate(container))])
+def _entries(container: dict[str, Any] | list[Any]) -> Iterable[tuple[Any, Any]]:
+    return container.items() if isinstance(container, dict) else enumerate(container)

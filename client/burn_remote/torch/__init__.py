@@ -59,8 +59,8 @@ def connect(address: str | None = None, **options: Any) -> Any:
     """Connect to a server and return its ``torch.device``: the next index of ``burn``.
 
     The default address is ``$BURN_REMOTE_ADDRESS``, else ``ws://127.0.0.1:3000``. ``options`` are
-    those of ``burn_remote.RemoteDevice``, whose errors this raises. An address that
-    is already connected keeps its index.
+    those of ``burn_remote.RemoteDevice``, whose errors this raises. An address that is already
+    connected keeps its index.
     """
     return add(br.RemoteDevice(address, **options))
 
