@@ -191,7 +191,7 @@ class CollectiveCall:
         A member that receives nothing has one output of ``TOKEN_SPEC``. Raises ``UsageError`` for
         a call that a group of this size cannot make.
         """
-        return _output_specs(self, members, rank)
+        return _kept_output_specs(self, members, rank)
 
     def _output_specs(self, members: int, rank: int) -> tuple[TensorSpec, ...]:
         self.check(members)
@@ -263,10 +263,10 @@ class CollectiveCall:
         return _described(self)
 
 
-# Programs repeat their calls. Checking one, and writing the texts that servers need for each
-# collective, takes 3 to 8 µs, finding the results 0.5.
+# Results for the latest calls, because programs repeat them: checking a call, or writing one of the
+# texts that servers need for each collective, takes 3 to 8 µs, finding the result 0.5.
 @functools.lru_cache(maxsize=128)
-def _output_specs(call: CollectiveCall, members: int, rank: int) -> tuple[TensorSpec, ...]:
+def _kept_output_specs(call: CollectiveCall, members: int, rank: int) -> tuple[TensorSpec, ...]:
     return call._output_specs(members, rank)
 
 

@@ -141,7 +141,7 @@ class LimitExceeded(ProtocolViolation):
         return f"{self.limit}: seen {seen}, allowed {self.allowed:,}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickling would pass the two numbers by position, as copying would.
+        # By default, pickling and copying pass the numbers by position, which ``__init__`` refuses.
         make = partial(type(self), seen=self.seen, allowed=self.allowed)
         return make, (self.limit,), self.__dict__
 

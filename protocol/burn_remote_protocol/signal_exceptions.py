@@ -16,7 +16,8 @@ from typing import Any, Final
 
 __all__ = ["RaisedAgain", "is_of_signal_handler", "pass_on_of_signal_handler"]
 
-_BY_PLACE: Final = 2  # a handler gets the number of the signal and the interrupted frame
+# A handler gets two arguments: the number of the signal and the interrupted frame.
+_ARGUMENTS: Final = 2
 
 
 class RaisedAgain:
@@ -24,7 +25,7 @@ class RaisedAgain:
 
 
 def is_of_signal_handler(error: BaseException) -> bool:
-    """Whether a signal handler or a trace function raised an error.
+    """Return whether a signal handler or a trace function raised an error.
 
     Both get the interrupted frame as an argument. A handler that has deleted this argument is
     recognized while it is installed.
@@ -49,7 +50,7 @@ def pass_on_of_signal_handler(error: BaseException) -> None:
 
 
 def _is_given_frame(trace: TracebackType) -> bool:
-    """Whether the next function of the traceback has the frame before it as an argument."""
+    """Return whether the next function of the traceback has this frame as an argument."""
     called = trace.tb_next
     return called is not None and any(
         argument is trace.tb_frame for argument in _arguments(called.tb_frame)
@@ -65,11 +66,11 @@ def _arguments(frame: FrameType) -> list[Any]:
     values = frame.f_locals
     names = code.co_varnames
     # A method has ``self`` in front of the two arguments.
-    found = [values.get(name) for name in names[: min(code.co_argcount, _BY_PLACE + 1)]]
+    found = [values.get(name) for name in names[: min(code.co_argcount, _ARGUMENTS + 1)]]
     if has_rest:
         rest = values.get(names[code.co_argcount + code.co_kwonlyargcount])
         if isinstance(rest, tuple):
-            found += rest[: _BY_PLACE + 1]
+            found += rest[: _ARGUMENTS + 1]
     return found
 
 

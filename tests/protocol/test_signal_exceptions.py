@@ -1,3 +1,5 @@
+"""Exceptions of signal handlers are told from others, by the frames of their tracebacks."""
+
 from __future__ import annotations
 
 import enum

@@ -57,9 +57,9 @@ def cosine_embedding_loss(
     """Return ``1 - cos`` where the target is 1, otherwise ``max(cos - margin, 0)``.
 
     ``cos`` is the cosine of the angle between the inputs, whose squared lengths are increased by
-    1e-12. Shapes: inputs ``[batch, n]`` and target
-    ``[batch]``, or inputs ``[n]`` and a 0-d target. ``reduction``: ``"mean"`` and ``"sum"`` give a
-    tensor ``[]``, ``"none"`` one loss for each target.
+    1e-12. Shapes: inputs ``[batch, n]`` and target ``[batch]``, or inputs ``[n]`` and a 0-d target.
+    ``reduction``: ``"mean"`` and ``"sum"`` give a tensor ``[]``, ``"none"`` one loss for each
+    target.
     """
     wide = [at_least_float32(x) for x in (input1, input2)]
     squares = [add(sum(square(x), axis=-1), ADDED_TO_SQUARES) for x in wide]

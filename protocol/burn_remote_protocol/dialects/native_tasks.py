@@ -214,7 +214,8 @@ def _collective_from_wire(
     inputs: Any,
     outputs: Any,
 ) -> Collective:
-    # By its bytes: ``True`` and ``1`` are equal. Those of a map would be those of a list.
+    # The key is the call's bytes, because ``True`` equals ``1``. Calls with maps are not kept: the
+    # bytes of a map are those of the list of its entries.
     wire = _pack((kind, reduction, root, specs)) if _has_plain_dtypes(specs) else b""
     if 0 < len(wire) <= MAX_KEPT_CALL_BYTES:
         call = _kept_call(wire)
@@ -225,7 +226,7 @@ def _collective_from_wire(
 
 
 def _has_plain_dtypes(specs: Any) -> bool:
-    """Whether all dtypes are texts. Others, such as that of booleans, are maps."""
+    """Return whether all dtypes are texts; others, such as that of booleans, are maps."""
     return type(specs) is tuple and all(
         type(spec) is tuple and len(spec) == 2 and type(spec[1]) is str for spec in specs
     )
@@ -423,8 +424,9 @@ class LastUses:
                 if task[0] >= 0:
                     # The last argument of a graph may be a list of numbers.
                     tensors = task[1:-1] if type(task[-1]) is tuple else task[1:]
-                    # Raises for anything but numbers, in less time than a check of the types: a
-                    # client can choose tuples with equal hashes.
+                    # Raises ``TypeError`` for anything but numbers, in less time than a check of
+                    # the types. They must not be hashed: a client can choose tuples with equal
+                    # hashes.
                     sum(tensors)
                     used.update(dict.fromkeys(tensors, place))
                     continue

@@ -96,7 +96,7 @@ class NcclEngine:
         done = partial(self._finished, job)
         try:
             started.hurry = self._communicator.start(job.call, inputs, specs, done)
-        except Exception as error:
+        except Exception as error:  # CuPy's errors have no common class
             raise OperationFailed(f"NCCL did not start {job.call.describe()}: {error}") from error
         for slot in job.outputs:
             slot.call_on_wait(started.hurry)
@@ -109,7 +109,7 @@ class NcclEngine:
         self._examine_at = now + EXAMINE_SECONDS
         try:
             self._communicator.examine()
-        except Exception as error:
+        except Exception as error:  # as above
             raise OperationFailed(f"NCCL failed: {error}") from error
         with self._lock:
             oldest = next(iter(self._in_flight.values()), None)
@@ -241,7 +241,7 @@ def _open(
 ) -> None:
     try:
         communicator = open_communicator()
-    except Exception as error:
+    except Exception as error:  # any: the member that waits raises it
         opened.put(error)
         return
     opened.put(communicator)

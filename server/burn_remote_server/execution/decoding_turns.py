@@ -25,13 +25,12 @@ STEP_SECONDS: Final = 0.005
 # Shorter turns end without a pause: the event loop's clock has a resolution of a millisecond.
 SHORT_SECONDS: Final = 0.0005
 
-
-# Shorter frames are decoded without turns, but all sessions together decode only so many bytes in
-# one iteration of the event loop, plus one frame. Without this limit, 64 sessions that each sent a
-# frame of the worst kind took 700 ms.
+# Frames of at most ``LARGE_FRAME_BYTES`` are decoded without turns. In one iteration of the event
+# loop, all sessions together begin no further frame once they have decoded this many bytes. Without
+# this limit, 64 sessions that each sent a frame of the worst kind took 700 ms.
 BYTES_AT_ONCE: Final = LARGE_FRAME_BYTES
-# Frames up to this size may be decoded beyond that, until so many bytes were. So the long frames of
-# others do not delay them.
+# Frames up to this size have the higher limit ``SMALL_BYTES_AT_ONCE``, so that the longer frames of
+# other sessions do not delay them.
 SMALL_FRAME_BYTES: Final = 4096
 SMALL_BYTES_AT_ONCE: Final = 3 * BYTES_AT_ONCE
 
@@ -46,8 +45,10 @@ class DecodingTurns:
 
     A session waits for one turn at a time, and turns are given in the order in which they were
     requested. So a frame waits for at most one turn and one pause of each other session: 80 ms for
-    each session, or 20 s if 256 sessions send frames of the worst kind without a break. Smaller
-    frames do not wait for turns.
+    each session, or 20 s if 256 sessions send frames of the worst kind without a break.
+
+    Shorter frames need no turn, but share a number of bytes in each iteration of the event loop:
+    ``allows``, ``spend`` and ``wait``.
     """
 
     def __init__(self) -> None:

@@ -196,7 +196,8 @@ class Allocations:
 
     def _end_all(self) -> None:
         lock: Any = self._lock
-        if lock._is_owned():
+        is_owned = lock._is_owned  # private, but ``threading.Condition`` needs it of its lock too
+        if is_owned():
             return  # inside of a call of this thread, which ends them when it has left the lock
         try:
             while self._ended and lock.acquire(blocking=False):
@@ -212,7 +213,7 @@ class Allocations:
                 lock.release()
         finally:
             # An interrupt may come between ``acquire`` and the next instruction.
-            if lock._is_owned():
+            if is_owned():
                 lock.release()
 
 

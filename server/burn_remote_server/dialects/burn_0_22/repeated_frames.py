@@ -125,13 +125,11 @@ def _operation(plan: Plan, part: Part) -> Step:
 
 def _parts(steps: list[tuple[int, Step]]) -> tuple[tuple[OperationSequence | None, int], ...]:
     parts: list[tuple[OperationSequence | None, int]] = []
-    for is_sequence, group in groupby(map(_sequence_step, steps), lambda step: step is not None):
+    for _, group in groupby(map(_sequence_step, steps), lambda step: step is not None):
         found = [*group]
-        # For a single step, a sequence takes longer.
-        sequence = [step for step in found if step is not None] if len(found) > 1 else []
-        parts.append(
-            (OperationSequence.of(sequence) if is_sequence and sequence else None, len(found))
-        )
+        sequence = [step for step in found if step is not None]
+        # A single step takes less time alone.
+        parts.append((OperationSequence.of(sequence) if len(sequence) > 1 else None, len(found)))
     return tuple(parts)
 
 
