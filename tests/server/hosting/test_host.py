@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
-from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +28,13 @@ from burn_remote_server.fusion.counts import KernelCounts
 from burn_remote_server.fusion.cpu.runtime import NumpyFusionRuntime
 from burn_remote_server.fusion.fusing_backend import Fusion
 from burn_remote_server.hosting import host as module
-from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Host, hand_over
-from burn_remote_server.settings.server_settings import Settings
+from burn_remote_server.hosting.host import NATIVE_TRANSFERS, hand_over
 from burn_remote_server.tensors.exposed_tensors import Exposed
 from burn_remote_server.tensors.slots import InFlight
 from support.engines import RecordingOutbox, floats, undecoded
+from support.hosts import ARRAY, KEY, SPEC, expose, hosting
 from support.native_clients import until
 from support.waiting import PATIENCE_SECONDS
-
-KEY = ("native", b"t" * 32)
-SPEC = TensorSpec((4,), F32)
-ARRAY = np.arange(4, dtype=np.float32)
 
 
 class Watched(NumpyBackend):
@@ -81,33 +75,6 @@ class Poor(NumpyBackend):
 
     def import_shared(self, shared: Any, spec: TensorSpec, source: Backend) -> Any:
         raise MemoryError
-
-
-@contextlib.asynccontextmanager
-async def hosting(*backends: Backend, **settings: Any) -> AsyncIterator[Host]:
-    async with asyncio.timeout(2 * PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
-        host = Host(Settings(**settings), [*backends] or [NumpyBackend()], tasks)
-        try:
-            yield host
-        finally:
-            host.draining.set()
-
-
-def expose(
-    host: Host,
-    array: Any = ARRAY,
-    spec: TensorSpec = SPEC,
-    *,
-    device: int = 0,
-    key: tuple[str, bytes | int] = KEY,
-) -> None:
-    exposed = Exposed(array, spec, host.devices[device].backend)
-    host.transfers.expose(key, exposed, owner=host, count=1, expires_seconds=60)
-
-
-async def within_patience(waited: Awaitable[Any]) -> Any:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        return await waited
 
 
 async def test_the_memory_pools_are_those_of_replies_and_of_devices_on_the_host() -> None:

@@ -3,67 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pytest
 
-from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import TransferFailed
 from burn_remote_protocol.ids import new_transfer_id
 from burn_remote_protocol.messages import MAX_HOPS, FetchRequest
-from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.interface import Backend
-from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.hosting import waiting_peers as module
-from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Host
+from burn_remote_server.hosting.host import NATIVE_TRANSFERS
 from burn_remote_server.hosting.waiting_peers import WaitingPeers
-from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.tensors.exposed_tensors import MAX_WAITING, Exposed, Transfers
 from burn_remote_server.transfers.outgoing_transfers import OutgoingTransfers
 from support.engines import RecordingOutbox
+from support.hosts import ARRAY, KEY, SPEC, expose, hosting, within_patience
 from support.native_clients import turns, until
-from support.waiting import PATIENCE_SECONDS
-
-KEY = ("native", b"t" * 32)
-SPEC = TensorSpec((4,), F32)
-ARRAY = np.arange(4, dtype=np.float32)
-
-
-@contextlib.asynccontextmanager
-async def hosting(*backends: Backend, **settings: Any) -> AsyncIterator[Host]:
-    async with asyncio.timeout(2 * PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
-        host = Host(Settings(**settings), [*backends] or [NumpyBackend()], tasks)
-        try:
-            yield host
-        finally:
-            host.draining.set()
 
 
 def named(session: int) -> tuple[str, bytes]:
     """Return the key of a transfer id that names a session."""
     return NATIVE_TRANSFERS, new_transfer_id(session)
-
-
-def expose(
-    host: Host,
-    array: Any = ARRAY,
-    spec: TensorSpec = SPEC,
-    *,
-    device: int = 0,
-    key: tuple[str, bytes | int] = KEY,
-) -> None:
-    exposed = Exposed(array, spec, host.devices[device].backend)
-    host.transfers.expose(key, exposed, owner=host, count=1, expires_seconds=60)
-
-
-async def within_patience(waited: Awaitable[Any]) -> Any:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        return await waited
 
 
 @dataclass

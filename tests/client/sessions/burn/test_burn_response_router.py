@@ -15,6 +15,7 @@ from burn_remote_protocol.dialects.burn_0_21_responses import BurnReply
 from burn_remote_protocol.dtypes import BOOL, BOOL_U8, F32, I32, I64, U8, DType, DTypeUsage
 from burn_remote_protocol.errors import ConnectionLost, OperationFailed, ProtocolViolation
 from burn_remote_protocol.tensors import TensorData, TensorSpec
+from support.response_routers import FailureConformance
 
 
 class Holder:
@@ -125,32 +126,7 @@ def test_a_pending_request_does_not_keep_the_tensor_alive(replies: BurnResponseR
     assert dropped == [9]
 
 
-def test_requests_are_done_when_failing_them_returns_in_any_thread(
-    replies: BurnResponseRouter,
-) -> None:
-    first, second = asked(replies, 1), asked(replies, 2)
-    lost = ConnectionLost("gone")
-    seen: list[bool] = []
-
-    def fail_too(_: Pending[Any]) -> None:
-        replies.fail(lost)  # as another thread does that notices the end meanwhile
-        seen.append(second.done())
-
-    first.when_done(fail_too)
-    replies.fail(lost)
-    assert seen == [True]
-
-
-def test_an_interrupt_while_requests_fail_leaves_the_others_to_the_next_call(
-    replies: BurnResponseRouter,
-) -> None:
-    first, second = asked(replies, 1), asked(replies, 2)
-
-    def interrupt(_: Pending[Any]) -> None:
-        raise KeyboardInterrupt
-
-    first.when_done(interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        replies.fail(ConnectionLost("gone"))
-    replies.fail(ConnectionLost("gone"))
-    assert second.done()
+class TestFailure(FailureConformance):
+    def requests(self) -> tuple[BurnResponseRouter, Pending[Any], Pending[Any]]:
+        router = BurnResponseRouter(Locations())
+        return router, asked(router, 1), asked(router, 2)

@@ -22,6 +22,7 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.messages import Acknowledged, Chunk, Closing, Failed, Reply
 from burn_remote_protocol.tensors import TensorData, TensorSpec
+from support.response_routers import FailureConformance
 from support.specs import f32
 
 
@@ -351,30 +352,7 @@ def note(locations: Locations, tensor: int) -> None:
     register_op()
 
 
-def test_requests_are_done_when_failing_them_returns_in_any_thread() -> None:
-    answers = ResponseRouter(Locations())
-    first, second = asked(answers, 1), asked(answers, 2)
-    lost = ConnectionLost("gone")
-    seen: list[bool] = []
-
-    def fail_too(_: Pending[Any]) -> None:
-        answers.fail(lost)  # as another thread does that notices the end meanwhile
-        seen.append(second.done())
-
-    first.when_done(fail_too)
-    answers.fail(lost)
-    assert seen == [True]
-
-
-def test_an_interrupt_while_requests_fail_leaves_the_others_to_the_next_call() -> None:
-    answers = ResponseRouter(Locations())
-    first, second = asked(answers, 1), asked(answers, 2)
-
-    def interrupt(_: Pending[Any]) -> None:
-        raise KeyboardInterrupt
-
-    first.when_done(interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        answers.fail(ConnectionLost("gone"))
-    answers.fail(ConnectionLost("gone"))
-    assert second.done()
+class TestFailure(FailureConformance):
+    def requests(self) -> tuple[ResponseRouter, Pending[Any], Pending[Any]]:
+        router = ResponseRouter(Locations())
+        return router, asked(router, 1), asked(router, 2)
