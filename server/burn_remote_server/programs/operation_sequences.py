@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from burn_remote_server.programs.plans import Plan
 
-__all__ = ["OperationSequence", "SequenceStep", "drop_step", "operation_step", "takes"]
+__all__ = ["OperationSequence", "SequenceStep", "can_contain", "drop_step", "operation_step"]
 
 # An operation, or without a plan the drop of tensors: its place among the messages, its plan, the
 # shapes and dtypes of its inputs in one tuple, the number of its inputs, the places of the first
@@ -39,7 +39,7 @@ class OperationSequence(NamedTuple):
         return sum(step[0] <= place for step in self.steps)
 
 
-def takes(plan: Plan) -> bool:
+def can_contain(plan: Plan) -> bool:
     """Whether a sequence may contain an operation.
 
     One with large results may reuse the memory of an input, and decides that for itself.

@@ -21,16 +21,23 @@ from typing import Any, Final
 
 from burn_remote_server.telemetry.logs import get_logger
 
-__all__ = ["INTERVAL_SECONDS", "NOT_READY", "PATIENT_SECONDS", "Awaited", "EventPoller", "Line"]
+__all__ = [
+    "INTERVAL_SECONDS",
+    "NOT_READY",
+    "PATIENT_SECONDS",
+    "Awaited",
+    "EventPoller",
+    "EventQueue",
+]
 
 logger = get_logger(__name__)
 
 # The polling interval for the oldest event of a stream. It delays each read by up to this time.
 # With a shorter one, other threads wait for the interpreter lock more often.
 INTERVAL_SECONDS: Final = 50e-6
-# If other events must pass before the awaited one, the thread polls after this part of the time
-# that they will take, by the time that the last ones took.
-PART: Final = 0.5
+# If other events must pass before the awaited one, the thread polls again after this fraction of
+# the time that they will take. That is estimated from the last events, so it may be too long.
+POLLED_FRACTION: Final = 0.5
 # The longest interval, also for events that nobody waits for. Their callbacks free memory, so a
 # longer one would let programs that drop results hold more of them.
 PATIENT_SECONDS: Final = 1e-3
@@ -50,7 +57,7 @@ class Awaited:
         self.is_urgent = is_urgent
 
 
-class Line(deque[Awaited]):
+class EventQueue(deque[Awaited]):
     """The awaited events of a stream, the oldest first."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -69,7 +76,7 @@ class Line(deque[Awaited]):
         """Return when to poll again: soon if somebody waits for one of the next events."""
         for place, awaited in enumerate(self):
             if awaited.is_urgent:
-                seconds = PART * place * self._seconds_each
+                seconds = POLLED_FRACTION * place * self._seconds_each
                 return min(max(INTERVAL_SECONDS, seconds), PATIENT_SECONDS)
         return PATIENT_SECONDS
 
@@ -129,7 +136,7 @@ class EventPoller:
     def _run(self) -> None:
         with contextlib.suppress(RuntimeError):  # the device is lost; its events report that
             self._device.use()
-        waiting: dict[Hashable, Line] = {}
+        waiting: dict[Hashable, EventQueue] = {}
         while True:
             self._take_news(waiting)
             for stream in [*waiting]:
@@ -137,7 +144,7 @@ class EventPoller:
                 if not waiting[stream]:
                     del waiting[stream]
             if waiting:
-                self._has_news.acquire(timeout=min(map(Line.interval, waiting.values())))
+                self._has_news.acquire(timeout=min(map(EventQueue.interval, waiting.values())))
                 continue
             # ``call`` adds the event before it looks whether this thread is idle, so one of both
             # threads sees what the other one wrote.
@@ -146,7 +153,7 @@ class EventPoller:
                 self._has_news.acquire()
             self._is_idle = False
 
-    def _take_news(self, waiting: dict[Hashable, Line]) -> None:
+    def _take_news(self, waiting: dict[Hashable, EventQueue]) -> None:
         # Before the events that are new, because ``hurry`` comes after ``call``.
         hurried = []
         while self._hurried:
@@ -154,26 +161,26 @@ class EventPoller:
         while self._new:
             stream, awaited = self._new.popleft()
             if stream not in waiting:
-                waiting[stream] = Line()
+                waiting[stream] = EventQueue()
             waiting[stream].append(awaited)
-        for line in waiting.values() if hurried else ():
-            for awaited in line:
+        for queue in waiting.values() if hurried else ():
+            for awaited in queue:
                 if any(awaited.event is event for event in hurried):
                     awaited.is_urgent = True
 
-    def _poll(self, line: Line) -> None:
+    def _poll(self, queue: EventQueue) -> None:
         """Invoke the callbacks of a stream's events, up to the first one that is pending."""
         count = 0
-        while line:
-            status = self._status(line[0].event)
+        while queue:
+            status = self._status(queue[0].event)
             if status == NOT_READY:
                 break
-            passed = line.popleft().passed
+            passed = queue.popleft().passed
             _invoke(passed, status)
             del passed
             count += 1
-        if count and line:
-            line.note_passed(count)
+        if count and queue:
+            queue.note_passed(count)
 
 
 def _invoke(passed: Callable[[int], None], status: int) -> None:

@@ -1,4 +1,4 @@
-"""What the launches of a captured graph leave behind for later launches.
+"""Memory that the launches of a captured graph have in common: of inputs, and of outputs.
 
 ``InputMemory`` records the inputs whose elements are already in the graph's memory. Arrays never
 change. So an array that was also an input of the previous launch, such as a model's weights, needs
@@ -147,7 +147,7 @@ class OutputMemory:
         self._kept = [None] * len(self._layouts)
 
 
-def _measured() -> tuple[int, int]:
+def _measure_references() -> tuple[int, int]:
     """Return the reference counts of a pointer that only one list holds, and of its memory.
 
     Measured, because the references that a loop and a call add depend on Python's version.
@@ -165,7 +165,7 @@ def _measured() -> tuple[int, int]:
     raise AssertionError
 
 
-_UNUSED, _UNUSED_MEMORY = _measured()
+_UNUSED, _UNUSED_MEMORY = _measure_references()
 
 
 def _nothing() -> None:

@@ -20,9 +20,9 @@ from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.programs.operation_sequences import (
     OperationSequence,
     SequenceStep,
+    can_contain,
     drop_step,
     operation_step,
-    takes,
 )
 from burn_remote_server.programs.plans import Plan
 
@@ -137,5 +137,5 @@ def _sequence_step(numbered: tuple[int, Step]) -> SequenceStep | None:
     """Return a step for a sequence; ``None`` if it must run alone."""
     place, step = numbered
     if step.plan is not None:
-        return operation_step(place, step.plan, step.start) if takes(step.plan) else None
+        return operation_step(place, step.plan, step.start) if can_contain(step.plan) else None
     return drop_step(place, step.start, step.stop) if step.make is None else None

@@ -13,7 +13,7 @@ from burn_remote_server.backends.cupy.event_poller import (
     PATIENT_SECONDS,
     Awaited,
     EventPoller,
-    Line,
+    EventQueue,
 )
 from support.waiting import PATIENCE_SECONDS
 
@@ -139,22 +139,22 @@ class TestIntervals:
     """When a stream is polled again, by who waits for which of its events."""
 
     @staticmethod
-    def line(*urgent: bool, seconds_each: float = 0.0) -> Line:
+    def events(*urgent: bool, seconds_each: float = 0.0) -> EventQueue:
         times = iter([0.0, 4 * seconds_each])
-        line = Line(lambda: next(times))
-        line.extend([Awaited(FakeEvent(), print, is_urgent=one) for one in urgent])
-        line.note_passed(4)
-        return line
+        events = EventQueue(lambda: next(times))
+        events.extend([Awaited(FakeEvent(), print, is_urgent=one) for one in urgent])
+        events.note_passed(4)
+        return events
 
     def test_seldom_if_nobody_waits(self) -> None:
-        assert self.line(False, False).interval() == PATIENT_SECONDS
+        assert self.events(False, False).interval() == PATIENT_SECONDS
 
     def test_often_for_the_oldest_event(self) -> None:
-        assert self.line(True, False, seconds_each=1.0).interval() == INTERVAL_SECONDS
+        assert self.events(True, False, seconds_each=1.0).interval() == INTERVAL_SECONDS
 
     def test_by_the_time_that_the_events_before_it_will_take(self) -> None:
-        line = self.line(False, False, False, True, seconds_each=200e-6)
-        assert line.interval() == pytest.approx(300e-6)
+        events = self.events(False, False, False, True, seconds_each=200e-6)
+        assert events.interval() == pytest.approx(300e-6)
 
     def test_at_most_as_seldom_as_for_an_event_that_nobody_waits_for(self) -> None:
-        assert self.line(False, True, seconds_each=1.0).interval() == PATIENT_SECONDS
+        assert self.events(False, True, seconds_each=1.0).interval() == PATIENT_SECONDS
