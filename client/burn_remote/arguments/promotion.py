@@ -13,6 +13,11 @@ integer with bools), the result has the default dtype of its kind: int64, float3
 dtype of the tensor's precision.
 
 Signed integers and uint64 have no common integer dtype, and quantized tensors none at all.
+
+Comparisons of integers with floats or complex numbers are exceptions: their operands are converted
+as in NumPy, to the smallest dtype that holds the elements of both, at most float64 or complex128.
+PyTorch and JAX round the integers to the dtype of the floats, which makes 2049 equal to
+``float16(2048)``.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from burn_remote_protocol import dtypes
 from burn_remote_protocol.dtypes import Category, DType
 from burn_remote_protocol.errors import DTypeMismatch
 
-__all__ = ["compared_with_number", "promoted", "promoted_with_number"]
+__all__ = ["compared", "compared_with_number", "promoted", "promoted_with_number"]
 
 _SIGNED: Final = (dtypes.I8, dtypes.I16, dtypes.I32, dtypes.I64)
 # Each dtype holds all numbers of those before it. bfloat16 and flex32 have no place in this order:
@@ -142,11 +147,32 @@ def promoted_with_number(dtype: DType, number: Any) -> DType:
     return dtype
 
 
+def compared(first: DType, second: DType) -> DType:
+    """Return the dtype in which elements of two dtypes are compared.
+
+    As ``promoted``, except for integers with floats or complex numbers. Raises ``DTypeMismatch`` if
+    there is no common dtype.
+    """
+    common = promoted(first, second)
+    if common.is_integer or not (first.is_integer or second.is_integer):
+        return common
+    integers = first if first.is_integer else second
+    # float16 and bfloat16 hold all integers of 8 bits, float32 those of 16 bits.
+    if integers.itemsize == 1:
+        return common
+    if common.category is Category.COMPLEX:
+        return common if integers.itemsize == 2 else dtypes.C128
+    return _floats(common, dtypes.F32 if integers.itemsize == 2 else dtypes.F64)
+
+
 def compared_with_number(dtype: DType, number: Any) -> DType:
     """Return the dtype in which a tensor is compared with a Python number.
 
-    As ``promoted_with_number``, but integers are compared with floats in float64, in which
-    NumPy compares them too: float32 would make ``2**24 + 1`` equal to ``2.0**24``.
+    As ``promoted_with_number``, but integers are compared with floats in float64 and with complex
+    numbers in complex128, in which NumPy compares them too: float32 would make ``2**24 + 1`` equal
+    to ``2.0**24``.
     """
     common = promoted_with_number(dtype, number)
-    return dtypes.F64 if common is dtypes.F32 and dtype.is_integer else common
+    if not dtype.is_integer or common is dtype:
+        return common
+    return dtypes.C128 if common.category is Category.COMPLEX else dtypes.F64

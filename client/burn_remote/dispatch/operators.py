@@ -66,19 +66,22 @@ class Operator:
     ``ShapeMismatch``, ``DTypeMismatch`` or ``DeviceMismatch`` before anything is sent.
     """
 
-    __slots__ = ("_alignments", "_convert", "_promoted_with", "_signatures", "row")
+    __slots__ = ("_alignments", "_convert", "_promoted", "_promoted_with", "_signatures", "row")
 
     def __init__(
         self,
         row: Row,
         *,
         convert: Callable[[Any, DType], Any] | None = None,
+        promoted: Callable[[DType, DType], DType] = promoted,
         promoted_with: Callable[[DType, Any], DType] = promoted_with_number,
     ) -> None:
         self.row = row
         # Converts a tensor to a dtype. Operands of a row without it must have one dtype.
         self._convert = convert
-        # Returns the dtype of a tensor and a number.
+        # Returns the dtype to which tensors of two dtypes are converted.
+        self._promoted = promoted
+        # Returns the dtype to which a tensor is converted for a number.
         self._promoted_with = promoted_with
         self._signatures = Signatures(row)
         # Specs of operands of different ranks -> the shapes of equal rank they are reshaped to.
@@ -277,7 +280,7 @@ class Operator:
     def _binary_anew(self, x1: Tensor, x2: Tensor) -> Tensor:
         specs = (x1.handle.spec, x2.handle.spec)
         if self._convert is not None and specs[0].dtype is not specs[1].dtype:
-            dtype = promoted(specs[0].dtype, specs[1].dtype)
+            dtype = self._promoted(specs[0].dtype, specs[1].dtype)
             # Raises an error with the common dtype and the shapes, before a conversion is sent.
             infer(self.row, tuple([TensorSpec(spec.shape, dtype) for spec in specs]))
             converted: list[Tensor] = [self._convert(x, dtype) for x in (x1, x2)]

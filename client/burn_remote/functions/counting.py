@@ -59,7 +59,7 @@ def searchsorted(
         raise UsageError(f"side must be 'left' or 'right', not {side!r}")
     if sorter is not None:
         x1 = take(x1, sorter, axis=0)
-    x1, x2 = alike(x1, x2)
+    x1, x2 = alike(x1, x2, compares=True)
     values = x2 if is_tensor(x2) else reshaped(constant(x1, x2), ())
     return SEARCH_SORTED.apply((x1, values), (side == "right",))
 
@@ -71,7 +71,7 @@ def isin(x1: Tensor | Number, x2: Tensor | Number, /, *, invert: bool = False) -
     NaN occurs nowhere. ``invert`` returns the opposite. Raises ``Unsupported`` on Burn's own
     servers.
     """
-    x1, x2 = alike(x1, x2)
+    x1, x2 = alike(x1, x2, compares=True)
     if not is_tensor(x1):
         if not is_tensor(x2):
             refuse_numbers(x1, x2)

@@ -11,6 +11,7 @@ import numpy as np
 from burn_remote.arguments.arrays import as_array, data_from
 from burn_remote.arguments.numbers import Number, Operand, is_imaginary, number_for
 from burn_remote.arguments.promotion import (
+    compared,
     compared_with_number,
     promoted,
     promoted_with_number,
@@ -64,10 +65,10 @@ class Pair:
 
     Without a row for numbers, the number is converted to a tensor of one element. Operands of
     different dtypes are converted to their common dtype; ``promotes=False`` leaves that to the
-    row. ``compares`` says that the row compares (see ``compared_with_number``).
+    row. ``compares`` says that the row compares (see ``compared``).
     """
 
-    __slots__ = ("_number", "_reflected", "_tensors")
+    __slots__ = ("_number", "_promoted_with", "_reflected", "_tensors")
 
     def __init__(
         self,
@@ -79,11 +80,15 @@ class Pair:
         compares: bool = False,
     ) -> None:
         promoted_with = compared_with_number if compares else promoted_with_number
+        promoted_tensors = compared if compares else promoted
 
         def operator(row: Row) -> Operator:
             convert = converted_to if promotes else None
-            return Operator(row, convert=convert, promoted_with=promoted_with)
+            return Operator(
+                row, convert=convert, promoted=promoted_tensors, promoted_with=promoted_with
+            )
 
+        self._promoted_with = promoted_with
         self._tensors = operator(tensors)
         self._number = None if number is None else operator(number)
         self._reflected = None if reflected is None else operator(reflected)
@@ -113,7 +118,7 @@ class Pair:
 
     def _with_number(self, x1: Tensor, x2: Number) -> Tensor:
         if isinstance(x2, complex):  # also NumPy's complex128
-            x1 = converted_to(x1, promoted_with_number(x1.dtype, x2))
+            x1 = converted_to(x1, self._promoted_with(x1.dtype, x2))
             if is_imaginary(x2):
                 return self._tensors.binary(x1, constant(x1, x2))
         if self._number is not None:
@@ -124,7 +129,7 @@ class Pair:
 
     def _with_number_first(self, x1: Number, x2: Tensor) -> Tensor:
         if isinstance(x1, complex):
-            x2 = converted_to(x2, promoted_with_number(x2.dtype, x1))
+            x2 = converted_to(x2, self._promoted_with(x2.dtype, x1))
             if is_imaginary(x1):
                 return self._tensors.binary(constant(x2, x1), x2)
         if self._reflected is not None:
@@ -139,13 +144,17 @@ class Pair:
         return result if wide.handle.spec.dtype is dtype else converted_to(result, dtype)
 
 
-def alike(x1: Tensor | Operand, x2: Tensor | Operand) -> tuple[Any, Any]:
+def alike(x1: Tensor | Operand, x2: Tensor | Operand, *, compares: bool = False) -> tuple[Any, Any]:
     """Convert two operands to their common dtype; numbers stay as they are, arrays are sent.
 
-    Operands that need no conversion are returned themselves. Raises ``DTypeMismatch`` if there is
-    no common dtype.
+    Operands that need no conversion are returned themselves. ``compares`` says that the elements
+    are compared, and that no operand may be rounded for it (see ``compared``); float16 and bfloat16
+    beside a number that they do not hold become float32. Raises ``DTypeMismatch`` if there is no
+    common dtype.
     """
     x1, x2 = operands(x1, x2)
+    if compares:
+        return _comparable(x1, x2)
     if is_tensor(x1):
         if is_tensor(x2):
             first, second = x1.handle.spec.dtype, x2.handle.spec.dtype
@@ -156,6 +165,19 @@ def alike(x1: Tensor | Operand, x2: Tensor | Operand) -> tuple[Any, Any]:
         return converted_to(x1, promoted_with_number(x1.handle.spec.dtype, x2)), x2
     if is_tensor(x2):
         return x1, converted_to(x2, promoted_with_number(x2.handle.spec.dtype, x1))
+    return x1, x2
+
+
+def _comparable(x1: Any, x2: Any) -> tuple[Any, Any]:
+    if is_tensor(x1) and is_tensor(x2):
+        dtype = compared(x1.dtype, x2.dtype)
+        return converted_to(x1, dtype), converted_to(x2, dtype)
+    if is_tensor(x1):
+        x1 = converted_to(x1, compared_with_number(x1.dtype, x2))
+        return _wide(x1, x2)[0], x2
+    if is_tensor(x2):
+        x2 = converted_to(x2, compared_with_number(x2.dtype, x1))
+        return x1, _wide(x2, x1)[0]
     return x1, x2
 
 

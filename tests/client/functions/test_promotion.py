@@ -143,6 +143,43 @@ def test_large_integers_are_compared_exactly_with_floats(local: br.LocalDevice) 
 
 
 @pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge"])
+@pytest.mark.parametrize("floats", [br.bfloat16, br.float16, br.float32, br.complex64])
+@pytest.mark.parametrize("integers", [br.uint8, br.int16, br.uint16, br.int32, br.uint32, br.int64])
+def test_comparisons_do_not_round_integers_to_the_dtype_of_the_floats(
+    name: str, floats: br.DType, integers: br.DType, local: br.LocalDevice
+) -> None:
+    if floats is br.complex64 and name not in ("eq", "ne"):
+        return
+    compare = getattr(operator, name)
+    limit = np.iinfo(np.dtype(integers)).max
+    numbers = [0, 1, 255, 257, 2049, 32767, 65505, 2**24 + 1, 2**31 - 1]
+    first = np.array([one for one in numbers if one <= limit], np.dtype(integers))[:, None]
+    with np.errstate(over="ignore"):
+        second = first.ravel().astype(np.dtype(floats))
+    wide = np.complex128 if floats is br.complex64 else np.float64
+    expected = compare(first.astype(wide), second.astype(wide))
+    x, y = br.tensor(first, device=local), br.tensor(second, device=local)
+    np.testing.assert_array_equal(compare(x, y).numpy(), expected)
+    exchanged = compare(second.astype(wide), first.astype(wide))
+    np.testing.assert_array_equal(compare(y, x).numpy(), exchanged)
+
+
+def test_searches_do_not_round_what_they_search_for(local: br.LocalDevice) -> None:
+    halves = br.tensor([0.1, 2048], dtype=br.float16, device=local)
+    integers = br.tensor([2049, 2**24 + 1], device=local)
+    assert not br.isin(integers, halves).any().item()
+    assert not br.isin(halves, integers).any().item()
+    assert not br.isin(2.0**24, integers).item()
+    assert not br.isin(2049, halves).item()
+    assert not br.isin(0.1, halves).item()
+    assert br.searchsorted(halves, integers).numpy().tolist() == [2, 2]
+    assert br.searchsorted(halves, 2049).item() == 2
+    assert br.searchsorted(integers, 2.0**24).item() == 1
+    assert not br.array_equal(integers[:1], halves[1:])
+    assert not (integers == complex(2**24)).any().item()
+
+
+@pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge"])
 @pytest.mark.parametrize("signed", [np.int8, np.int64])
 def test_signed_integers_are_compared_exactly_with_uint64(
     name: str, signed: Any, local: br.LocalDevice
