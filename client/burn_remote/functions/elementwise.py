@@ -18,7 +18,7 @@ from burn_remote.dispatch.rows_with_fallbacks import preferring
 from burn_remote.functions.arithmetic import add, copysign, divide, multiply, subtract
 from burn_remote.functions.casting import as_float, astype, at_least_float32, distinct
 from burn_remote.functions.closed_form_gradients import gradient_from_argument, gradient_from_result
-from burn_remote.functions.complex_numbers import complex, conj, imag, real
+from burn_remote.functions.complex_numbers import complex, imag, real
 from burn_remote.functions.logic import (
     equal,
     greater,
@@ -222,7 +222,22 @@ def norm_of_squares(squares: Tensor, /) -> Tensor:
 @explained
 def exp2(x: Tensor, /) -> Tensor:
     """Return ``2 ** x``."""
+    if x.dtype.is_complex:
+        return _complex_exp2(x)
     return POWF.apply(constant(x, 2.0), x)
+
+
+@gradient_from_result(lambda result, grad: multiply(grad, multiply(result, math.log(2))))
+def _complex_exp2(z: Tensor) -> Tensor:
+    """Return ``2 ** z``, for infinite and NaN real parts as ``exp(log(2) z)``, as in NumPy.
+
+    A power of complex numbers multiplies the infinite real part with 0, which makes NaN of the
+    imaginary part.
+    """
+    powers = POWF.apply(constant(z, 2.0), z)
+    x, y = real(z), imag(z)
+    limits = EXP.unary(complex(multiply(x, math.log(2)), multiply(y, math.log(2))))
+    return where(isfinite(x), powers, limits)
 
 
 @gradient_from_result(lambda result, grad: multiply(grad, add(result, 1)))
@@ -230,8 +245,7 @@ def _expm1(x: Tensor) -> Tensor:
     return multiply(TANH.unary(divide(x, 2)), add(EXP.unary(x), 1))
 
 
-# A gradient of a complex result is multiplied by the conjugate of the derivative.
-@gradient_from_result(lambda result, grad: multiply(grad, conj(add(result, 1))))
+@gradient_from_result(lambda result, grad: multiply(grad, add(result, 1)))
 def _complex_expm1(z: Tensor) -> Tensor:
     """Return ``expm1(x) cos(y) - 2 sin(y / 2) ** 2 + i exp(x) sin(y)`` of ``z = x + i y``.
 

@@ -123,6 +123,17 @@ def test_complex_expm1_has_the_special_values_of_the_standard(
     np.testing.assert_allclose([found.real, found.imag], [expected.real, expected.imag], rtol=1e-11)
 
 
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_complex_exp2_has_the_special_values_of_numpy(dtype: type) -> None:
+    parts = [0.0, -0.0, 1.0, -1.5, math.inf, -math.inf, math.nan]
+    z: Any = np.array([complex(x, y) for x in parts for y in parts], dtype)
+    found = br.exp2(br.tensor(z, device="local")).numpy()
+    with np.errstate(all="ignore"):
+        expected = np.exp2(z)
+    np.testing.assert_allclose(found.real, expected.real, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(found.imag, expected.imag, rtol=1e-6, atol=1e-7)
+
+
 def test_a_diagonal_far_outside_of_a_matrix_is_empty() -> None:
     for k in (2**63, -(2**63), 5, -4):
         assert not br.eye(3, 5, k=k, device="local").any().item()
