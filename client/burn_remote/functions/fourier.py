@@ -148,7 +148,8 @@ def irfftn(
 ) -> Tensor:
     """Return the real samples that have this spectrum: the inverse of ``rfftn``.
 
-    By default, the last axis has ``2 * (m - 1)`` samples for ``m`` frequencies.
+    By default, the last axis has ``2 * (m - 1)`` samples for ``m`` frequencies, also if its size in
+    ``s`` is -1. This is PyTorch's rule; NumPy takes -1 for ``m`` samples.
     """
     places, sizes = _extent(x, s, axes)
     if sizes and (s is None or s[-1] == -1):
