@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple
 
@@ -109,7 +110,10 @@ async def serve_session(
     log.info("session resumed" if hello.resume else "session opened", client=hello.client)
     ending = _Ending()
     try:
-        await link.send(encode_frame(_welcome(device, attachment, version)))
+        # A client that has left may have sent ``Closing`` before, which is read although the link
+        # broke.
+        with contextlib.suppress(ConnectionLost):
+            await link.send(encode_frame(_welcome(device, attachment, version)))
         ending = _Ending(await connection.converse())
     except BurnRemoteError as error:
         ending = _ending(error, attachment, host)

@@ -734,6 +734,19 @@ async def test_a_client_that_ended_its_session_is_told_nothing_more() -> None:
         assert attachments._attachments == {}
 
 
+async def test_a_client_that_leaves_before_the_welcome_leaves_no_session() -> None:
+    async with hosting() as host:
+        closing = encode_frame(Closing(ClosedDevice("nobody waits for the session")))
+
+        def refuse(frame: bytes) -> None:
+            raise ConnectionLost("the client has closed the connection")
+
+        link = ScriptedLink([HELLO, closing], refuse)
+        link.end()
+        await serve_session(link, host.devices[0], Attachments())
+        assert not host.sessions
+
+
 async def test_a_session_that_is_leaving_cannot_be_resumed() -> None:
     async with hosting(inline_cost_limit=0) as host:
         attachments = Attachments()
