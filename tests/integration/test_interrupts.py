@@ -264,6 +264,95 @@ def test_a_forgotten_device_ends_its_session_although_ctrl_c_came_in_the_finaliz
     assert place > 2
 
 
+OPENING = (
+    Connection._open,
+    Connection._handler,
+    NativeSession.__init__,
+    Receiver.start,
+    Flusher.start,
+    BlockingWebSocket.send,
+    BlockingWebSocket.receive,
+    FrameWriter.send,
+    PlainStream.write,
+)
+
+
+@pytest.mark.parametrize("kind", [InterruptAfterCall, InterruptAt])
+def test_ctrl_c_while_a_device_is_opened_leaves_no_session(kind: type[InterruptAt]) -> None:
+    opening: Any = OPENING
+    codes = frozenset(function.__code__ for function in opening)
+    place, is_over = 0, False
+    with server() as running:
+        while not is_over:
+            interrupt = kind(place, codes)
+            with interrupt.watching(), contextlib.suppress(br.ClosedDevice):
+                br.RemoteDevice(running.address, dialect="native").close()
+            wait_until(lambda: running.metric("burn_remote_sessions") == 0)
+            place, is_over = place + 1, not interrupt.has_come
+    assert place > 20
+
+
+CLOSING = (
+    Connection.close,
+    Connection.end,
+    Connection._complete_end,
+    Connection.discard,
+    NativeSession.close,
+    NativeSession.flush,
+    BurnConnection.close,
+    BurnConnection.end,
+    BurnConnection._complete_end,
+    BurnConnection._close_links,
+    BurnSession.close,
+    FlushPolicy.flush,
+    ResponseRouter.fail,
+    BurnResponseRouter.fail,
+    Receiver.close,
+    Flusher.stop,
+    BlockingWebSocket.send,
+    BlockingWebSocket.close,
+    BlockingWebSocket._send_close,
+    BlockingWebSocket._drain,
+    FrameWriter.send,
+    PlainStream.write,
+)
+
+
+@pytest.mark.parametrize("dialect", ["native", "burn-0.21"])
+@pytest.mark.parametrize("kind", [InterruptAfterCall, InterruptAt])
+def test_ctrl_c_while_a_device_is_closed_ends_its_session_and_what_waits_for_it(
+    dialect: str, kind: type[InterruptAt]
+) -> None:
+    closing: Any = CLOSING
+    codes = frozenset(function.__code__ for function in closing)
+    place, is_over = 0, False
+    with server() as running:
+        while not is_over:
+            device = br.RemoteDevice(running.address, dialect=dialect)
+            session = device.session
+            threads = (session._flusher._thread, session._connection.receiver._attendant)
+            # Never answered, because the server does not know the request.
+            waiting: Pending[Any] = Pending()
+            if dialect == "native":
+                session._router.expect(1_000_000, waiting, None, reports_failures=False)
+            else:
+                session._replies.expect(1_000_000, waiting, reports_failures=False)
+            interrupt = kind(place, codes)
+            with interrupt.watching():
+                session.close()
+            del device, session  # after Ctrl-C before its first line, the finalizer closes it
+            gc.collect()
+            for thread in threads:
+                thread.join(PATIENCE_SECONDS)
+                assert not thread.is_alive(), interrupt.place
+            assert waiting.done(), interrupt.place
+            with pytest.raises(br.ClosedDevice):
+                waiting.result()
+            wait_until(lambda: running.metric("burn_remote_sessions") == 0)
+            place, is_over = place + 1, not interrupt.has_come
+    assert place > 20
+
+
 @br.compile
 def added(x: br.Tensor, y: br.Tensor) -> br.Tensor:
     return x + y * y

@@ -59,6 +59,7 @@ class BurnConnection:
         self._explain = explain
         self._ending = threading.Lock()
         self._closing: ClosedDevice | None = None
+        self._is_complete = False  # whether the end is complete
         self._release: Final = release
         self._requests, self._responses, self.bool_store = release.open(dial, timeout_seconds)
         self.receiver: Final = Receiver(self._responses, handle, self._break)
@@ -123,14 +124,23 @@ class BurnConnection:
             if self.error is not None:
                 return
             self.error = error
-        self._close_links()
-        self._lost(error)
-        self.receiver.close()
-        if self._watcher is not None:
-            self._watcher.close()
+        self._complete_end(error)
+
+    def _complete_end(self, error: BurnRemoteError) -> None:
+        """Close the links, fail what is pending, and end the threads. May be called again."""
+        if not self._is_complete:
+            self._close_links()
+            self._lost(error)
+            self.receiver.close()
+            if self._watcher is not None:
+                self._watcher.close()
+            self._is_complete = True
 
     def close(self, last_frames: Sequence[bytes]) -> None:
-        """Send the last frames and a close message, and end the session."""
+        """Send the last frames and a close message, and end the session.
+
+        If Ctrl-C interrupts this or ``end``, a second call does what was left.
+        """
         closed = ClosedDevice(f"this program closed its connection to {self.address}")
         if self.error is None:
             # The server hangs up when the last message arrives, which a receiver may notice first.
@@ -139,10 +149,13 @@ class BurnConnection:
                 last = self._release.frames([self._release.last_message()])
                 self._requests.send_together([*last_frames, *last])
         self.end(closed)
+        if self.error is not None:
+            self._complete_end(self.error)
 
     def abandon(self, error: BurnRemoteError) -> None:
         """Fail every later use in a forked child; send nothing on the sockets of its parent."""
         self.error = error
+        self._is_complete = True
         self._ending = threading.Lock()
 
     def _close_links(self) -> None:

@@ -395,10 +395,13 @@ class BurnSession:
         drop them, so the drops are sent behind the queued tasks. Our server skips those anyway when
         the sockets close.
         """
-        with contextlib.suppress(BurnRemoteError), self._policy.free_lock():
-            self._policy.send_now()
-        self._connection.close(self._outgoing.take_drops())
-        self._flusher.stop()
+        try:
+            with contextlib.suppress(BurnRemoteError), self._policy.free_lock():
+                self._policy.send_now()
+            self._connection.close(self._outgoing.take_drops())
+        finally:
+            # After Ctrl-C, its thread closes the connection.
+            self._flusher.stop()
 
     def abandon_after_fork(self) -> None:
         """Make every use in a forked child raise an error; the parent keeps the sockets."""

@@ -135,21 +135,28 @@ class Connection:
         self._due = due
         self._beat_due = False
         self._is_leaving = False  # whether ``Closing`` has been sent, or is being sent
+        self._is_complete = False  # whether the end is complete
         self._renew_locks()
         self._nested: Final = nested or NestedCalls(_never)
         self._end: SessionEnd[Parts] = SessionEnd(Role.CLIENT)
         self._link, self.welcome = self._open(timeout_seconds, None)
-        # The size of an upload's chunks. A server that does not announce its limit accepts the
-        # chunks that servers themselves send.
-        announced = self.welcome.limits.get("chunk_bytes", CHUNK_BYTES)
-        size = max(1, min(UPLOAD_CHUNK_BYTES, announced))
-        self.chunk_bytes: Final = size
-        # Memory of the copies of chunks in the replay window, at most as many as it has room for.
-        self.copies: Final = ReusedMemory(size, size, REPLAY_BYTES // size)
-        self._end.fire(Event.OPENED)
-        self._handle = handle
-        self.receiver: Final = Receiver(self._link, self._handler(), self._break)
-        self._nested.add(self._is_sending, self.receiver.is_receiving)
+        try:
+            # The size of an upload's chunks. A server that does not announce its limit accepts the
+            # chunks that servers themselves send.
+            announced = self.welcome.limits.get("chunk_bytes", CHUNK_BYTES)
+            size = max(1, min(UPLOAD_CHUNK_BYTES, announced))
+            self.chunk_bytes: Final = size
+            # Memory of the copies of chunks in the replay window, at most as many as it has room
+            # for.
+            self.copies: Final = ReusedMemory(size, size, REPLAY_BYTES // size)
+            self._end.fire(Event.OPENED)
+            self._handle = handle
+            self.receiver: Final = Receiver(self._link, self._handler(), self._break)
+            self._nested.add(self._is_sending, self.receiver.is_receiving)
+        except BaseException:  # Ctrl-C
+            _send_closing(self._link)
+            self._link.close()
+            raise
 
     def _renew_locks(self) -> None:
         # Re-entrant only to know its owner; see ``NestedCalls``.
@@ -501,9 +508,11 @@ class Connection:
 
     def _open(self, timeout_seconds: float, resume: Resume | None) -> tuple[BlockingLink, Welcome]:
         deadline = time.monotonic() + timeout_seconds
-        plain = self._dial(timeout_seconds)
-        link = plain if plain.detects_corruption else CheckedLink(plain)
+        link: BlockingLink | None = None
         try:
+            link = self._dial(timeout_seconds)
+            if not link.detects_corruption:
+                link = CheckedLink(link)
             hello = Hello(VERSIONS, token=self._token, resume=resume, client=CLIENT_NAME)
             link.send(encode_frame(hello))
             try:
@@ -523,8 +532,13 @@ class Connection:
             if heartbeat := welcome.limits.get("heartbeat_milliseconds"):
                 link.keep_alive(heartbeat / 1000, self._beat)
             return link, welcome
-        except BaseException:
-            link.close()
+        except BaseException as error:
+            if link is not None:
+                if resume is None and not isinstance(error, HandshakeRefused):
+                    # Otherwise, the server would keep the session that it has opened, or opens
+                    # later when it comes to the ``Hello``, for its lease.
+                    _send_closing(link)
+                link.close()
             raise
 
     # -- the end ------------------------------------------------------------------------------
@@ -537,16 +551,28 @@ class Connection:
             self.error = error
             self._end.fire(Event.CLOSE)
             self._changed.notify_all()
-        self._link.close()
-        self._lost(error)
-        self.receiver.close()
-        self.copies.close()
+        self._complete_end(error)
+
+    def _complete_end(self, error: BurnRemoteError) -> None:
+        """Close the link, fail what is pending, and end the threads. May be called again."""
+        if not self._is_complete:
+            self._link.close()
+            self._lost(error)
+            self.receiver.close()
+            self.copies.close()
+            self._is_complete = True
 
     def close(self) -> None:
-        """Send ``Closing``, so that the server need not keep the session for its lease, and end."""
-        is_nested = self._is_sending()  # a finalizer must not send inside of a frame
-        nested = self._nested
-        try:
+        """Send ``Closing``, so that the server need not keep the session for its lease, and end.
+
+        If Ctrl-C interrupts this or ``end``, a second call does what was left.
+        """
+        if self._is_leaving and self.error is None:
+            # Interrupted: it is unknown how much was sent, so only a new link can carry a frame.
+            self.discard()
+        elif self.error is None:
+            is_nested = self._is_sending()  # a finalizer must not send inside of a frame
+            nested = self._nested
             with self._sending:
                 nested.check = nested.while_sending  # for good, because the session ends
                 if self._is_attached and not is_nested:
@@ -554,10 +580,11 @@ class Connection:
                     # before ``end`` must not resume.
                     self._is_leaving = True
                     _send_closing(self._link)
-        finally:
             self.end(
                 ClosedDevice(f"this program closed its connection to {self.address}; {OPEN_AGAIN}")
             )
+        if self.error is not None:
+            self._complete_end(self.error)
 
     def discard(self) -> None:
         """End the session at once, although the server may be busy and read no frames.
@@ -578,6 +605,7 @@ class Connection:
     def abandon(self, error: BurnRemoteError) -> None:
         """Fail every later use; touch neither locks nor socket, which the parent still uses."""
         self.error = error
+        self._is_complete = True
         self._end = SessionEnd(Role.CLIENT)
         self._renew_locks()
 

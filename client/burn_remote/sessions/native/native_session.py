@@ -189,16 +189,20 @@ class NativeSession(StorageRequests):
             weakly(self._beat),
             self._nested,
         )
-        self._traffic: Final = self._connection.traffic  # each operation counts itself there
-        # The most steps of a graph that the server runs as one task; 0 if it runs none.
-        self.graph_steps: Final[int] = self.welcome.limits.get("graph_steps", 0)
-        self._extensions = self.welcome.device.get(EXTENSIONS_FIELD, {})
-        # The answers of ``has_row``.
-        self._rows: Final[dict[Row, bool]] = {}
-        self._flusher: Final = Flusher(self._connection.close)
-        self._flusher.start(self)
-        self._connection.receiver.start()
-        watch(self)
+        try:
+            self._traffic: Final = self._connection.traffic  # each operation counts itself there
+            # The most steps of a graph that the server runs as one task; 0 if it runs none.
+            self.graph_steps: Final[int] = self.welcome.limits.get("graph_steps", 0)
+            self._extensions = self.welcome.device.get(EXTENSIONS_FIELD, {})
+            # The answers of ``has_row``.
+            self._rows: Final[dict[Row, bool]] = {}
+            self._flusher: Final = Flusher(self._connection.close)
+            self._flusher.start(self)
+            self._connection.receiver.start()
+            watch(self)
+        except BaseException:  # Ctrl-C, or no thread can be started
+            self._connection.close()
+            raise
 
     def _renew_lock(self) -> None:
         # Re-entrant only to know its owner: a plain lock would wait for its own thread for good.
@@ -785,13 +789,16 @@ class NativeSession(StorageRequests):
         ``discards``: the server skips the tasks that it has not executed, and this call does not
         wait until the server has read the queued ones.
         """
-        if discards:
-            self._connection.discard()
-        else:
-            with contextlib.suppress(BurnRemoteError):
-                self.flush()
-            self._connection.close()
-        self._flusher.stop()
+        try:
+            if discards:
+                self._connection.discard()
+            else:
+                with contextlib.suppress(BurnRemoteError):
+                    self.flush()
+                self._connection.close()
+        finally:
+            # After Ctrl-C, its thread closes the connection.
+            self._flusher.stop()
 
     def abandon_after_fork(self) -> None:
         """Make every use in a forked child raise an error; the parent keeps the connection."""

@@ -206,6 +206,26 @@ def test_a_failed_handshake_raises_its_reason_and_closes_the_link(
     assert ends.lost.empty()
 
 
+def test_a_server_that_answers_too_late_learns_that_nobody_wants_the_session() -> None:
+    ends = Ends(None)
+    with pytest.raises(ConnectionLost, match="handshake"):
+        ends.open(timeout_seconds=0.01)
+    _, closing = frames_at(ends.links[0][1], 2)
+    assert isinstance(closing, Closing)
+
+
+def test_an_attempt_to_resume_that_gets_no_answer_does_not_end_the_session() -> None:
+    ends = Ends(welcome(), None)
+    connection = ends.open()
+    with pytest.raises(ConnectionLost, match="handshake"):
+        connection._resume(0)
+    (hello,) = frames_at(ends.links[1][1], 1)
+    assert hello.resume == Resume(1, b"secret", 0)
+    with pytest.raises(ConnectionLost):
+        ends.links[1][1].receive(PATIENCE_SECONDS)
+    connection.close()
+
+
 def test_frames_that_the_server_lacks_are_sent_again_after_a_break() -> None:
     ends = Ends(welcome(), welcome(received=1))
     connection = ends.open()
