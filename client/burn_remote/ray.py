@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import secrets
 import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from queue import Empty
 from types import TracebackType
 from typing import Any, Final, Self
@@ -63,8 +65,9 @@ class Servers:
     The next ``addresses()`` restarts a server that has ended. Ray restarts an actor whose process
     or machine failed, at most ``max_restarts`` times (-1: without a limit). A restarted server has
     another address and no tensors. Raises ``UsageError`` for invalid arguments and without a Ray
-    cluster. Raises ``ConnectionFailed`` if Ray cannot place the servers within
-    ``timeout_seconds``, or if a server does not start.
+    cluster. Warns at once if the machines of the cluster have no room for the servers. Raises
+    ``ConnectionFailed`` if Ray cannot place them within ``timeout_seconds``, or if a server does
+    not start.
     """
 
     def __init__(
@@ -103,6 +106,16 @@ class Servers:
         self._seconds: Final = timeout_seconds
         resources = {"CPU": cpus, "GPU": gpus}
         bundle = {name: amount for name, amount in resources.items() if amount}
+        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if (room := _room(bundle, machines, strategy)) < count:
+            # Not an error: Ray may add machines to the cluster, or one may be about to join it.
+            warnings.warn(
+                f"the Ray cluster has room for {room:g} of {count} servers with {_listed(bundle)} "
+                f"each (strategy {strategy!r}); its machines have "
+                f"{' / '.join(map(_listed, machines))}; waiting up to {timeout_seconds:g} seconds "
+                "for more machines",
+                stacklevel=2,
+            )
         self._group: Final = placement_group([bundle] * count, strategy=strategy)
         self._actors: list[Any] = []
         try:
@@ -191,6 +204,28 @@ class Servers:
                 f"an actor of the Ray cluster does not answer: {error}"
             ) from error
         return found
+
+
+def _room(
+    bundle: Mapping[str, float], machines: Iterable[Mapping[str, float]], strategy: str
+) -> float:
+    """Return how many servers fit into machines that run nothing else."""
+    each = [
+        min([machine.get(name, 0) // amount for name, amount in bundle.items()], default=math.inf)
+        for machine in machines
+    ]
+    match strategy:
+        case "STRICT_SPREAD":
+            return sum(count >= 1 for count in each)
+        case "STRICT_PACK":
+            return max(each, default=0)
+        case _:
+            return sum(each)
+
+
+def _listed(resources: Mapping[str, float]) -> str:
+    """Return the processors and GPUs of a machine or a server, as ``4 CPU, 1 GPU``."""
+    return ", ".join(f"{resources.get(name, 0):g} {name}" for name in ("CPU", "GPU"))
 
 
 class _Server:

@@ -17,7 +17,7 @@ from support.waiting import wait_until
 
 ray = pytest.importorskip("ray")
 
-from burn_remote.ray import Servers  # noqa: E402 it needs Ray
+from burn_remote.ray import Servers, _room  # noqa: E402 it needs Ray
 
 pytestmark = [
     pytest.mark.ray,
@@ -113,8 +113,12 @@ def test_a_stranger_without_the_token_is_refused() -> None:
 
 
 def test_too_many_servers_for_the_cluster_are_refused_with_what_it_has() -> None:
-    with pytest.raises(br.ConnectionFailed, match=r"no room for 9 servers .* 'CPU': 4"):
+    with (
+        pytest.warns(UserWarning, match=r"room for 4 of 9 .*machines have 4 CPU, 2 GPU;") as warned,
+        pytest.raises(br.ConnectionFailed, match=r"no room for 9 servers .* 'CPU': 4"),
+    ):
         Servers(9, timeout_seconds=1.0)
+    assert warned[0].filename == __file__
     with Servers(4):  # nothing of the attempt is reserved any more
         pass
 
@@ -158,3 +162,22 @@ def test_arguments_of_another_type_are_refused_with_what_to_write() -> None:
         Servers("2")  # type: ignore[arg-type]
     with pytest.raises(br.UsageError, match=r"write flags=\('--nccl', 'true'\)"):
         Servers(1, flags="--nccl true")
+
+
+@pytest.mark.parametrize(
+    ("bundle", "strategy", "room"),
+    [
+        ({"CPU": 1.0}, "SPREAD", 6),
+        ({"CPU": 1.0}, "STRICT_SPREAD", 3),
+        ({"CPU": 1.0}, "STRICT_PACK", 4),
+        ({"CPU": 1.0, "GPU": 1.0}, "PACK", 2),
+        ({"GPU": 2.0}, "PACK", 1),
+        ({"GPU": 0.5}, "STRICT_SPREAD", 1),
+        ({"CPU": 8.0}, "SPREAD", 0),
+    ],
+)
+def test_the_room_for_servers_depends_on_each_machine(
+    bundle: dict[str, float], strategy: str, room: int
+) -> None:
+    machines = [{"CPU": 4.0, "GPU": 2.0}, {"CPU": 1.0, "memory": 1e9}, {"CPU": 1.0}]
+    assert _room(bundle, machines, strategy) == room
