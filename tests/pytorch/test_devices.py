@@ -300,8 +300,9 @@ def test_an_unknown_operation_runs_on_the_cpu_if_that_is_allowed(device: Any) ->
     x = torch.ones(2, 2, device=device)
     brt.fallback("cpu")
     try:
-        with pytest.warns(UserWarning, match="aten::geqrf runs on the CPU"):
+        with pytest.warns(UserWarning, match="aten::geqrf runs on the CPU") as warned:
             a, _ = torch.geqrf(x)
+        assert [one.filename for one in warned] == [__file__]
         torch.geqrf(x)  # no second warning
     finally:
         brt.fallback(None)

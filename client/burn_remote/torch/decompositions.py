@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 from torch._decomp import core_aten_decompositions, decomposition_table
 
+from burn_remote.sessions.source_locations import caller_and_depth
 from burn_remote.torch.argument_checks import checked
 from burn_remote.torch.burn_tensor import BurnTensor, to_cpu, upload, wrap
 from burn_remote.torch.device_registry import index_of
@@ -101,7 +102,7 @@ def _on_cpu(func: Any) -> Handler:
             warned = True
             warnings.warn(
                 f"{func.name()} runs on the CPU: its tensors are copied there and back",
-                stacklevel=2,
+                stacklevel=caller_and_depth(1)[2],
             )
         place = None
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from burn_remote.sessions.source_locations import caller_and_depth
 from burn_remote.torch.argument_checks import checked
 from burn_remote.torch.aten.table import TABLE, overload
 from burn_remote.torch.burn_tensor import (
@@ -210,6 +211,6 @@ def resize(target: BurnTensor, shape: tuple[int, ...], stride: Any) -> None:
         warnings.warn(
             f"An output with one or more elements was resized since it had shape "
             f"{list(target.shape)}, which does not match the required output shape {list(shape)}.",
-            stacklevel=3,
+            stacklevel=caller_and_depth(1)[2],
         )
     target.data = unset(shape, stride, target.dtype, target._place)

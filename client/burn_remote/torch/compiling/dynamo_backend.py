@@ -21,6 +21,7 @@ from torch._dynamo.backends import registry
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.variables.builder import VariableBuilder
 
+from burn_remote.sessions.source_locations import caller_and_depth
 from burn_remote.torch.aten.table import TABLE, overload
 from burn_remote.torch.burn_tensor import BurnTensor
 from burn_remote.torch.compiling.lowering import is_on_device, lower
@@ -127,7 +128,9 @@ def _checked(
     def warn(why: str) -> None:
         if why not in warned:
             warned.add(why)
-            warnings.warn(f"{why}, so its operations run one by one", stacklevel=3)
+            warnings.warn(
+                f"{why}, so its operations run one by one", stacklevel=caller_and_depth(1)[2]
+            )
 
     def call(*args: Any) -> Any:
         if bundles and has_hooks():
