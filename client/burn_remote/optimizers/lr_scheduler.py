@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from burn_remote.diagnostics.foreign_names import missing_from
 from burn_remote.diagnostics.invalid_calls import explained
@@ -60,6 +60,14 @@ class LRScheduler(ABC):
     @abstractmethod
     def rate(self, first: float, epoch: int) -> float:
         """Return the rate after ``epoch`` calls of ``step``, if the first one was ``first``."""
+
+    def __reduce__(self) -> NoReturn:
+        # ``copy`` calls this too.
+        raise ArgumentMismatch(
+            "a scheduler can be neither pickled nor copied, because its optimizer cannot; make "
+            f"another {type(self).__name__}, and pass it the state: "
+            "new.load_state_dict(scheduler.state_dict())"
+        )
 
     def step(self) -> None:
         """Set the next rates. Call it after ``optimizer.step()``."""

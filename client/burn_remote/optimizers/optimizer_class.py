@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, NoReturn, final
 
 import numpy as np
 
@@ -104,6 +104,15 @@ class Optimizer:
         options = ", ".join(f"{name}={self._shown(name)}" for name in self.defaults)
         count = len(self._names)
         return f"<{type(self).__name__}({options}) of {count} parameter{'s' * (count != 1)}>"
+
+    def __reduce__(self) -> NoReturn:
+        # ``copy`` calls this too. A copy would share the parameters and their moments.
+        kind = type(self).__name__
+        raise ArgumentMismatch(
+            f"an optimizer can be neither pickled nor copied, because its tensors live on a "
+            f"device; make another {kind}, and pass it the state: "
+            "new.load_state_dict(optimizer.state_dict())"
+        )
 
     def _shown(self, name: str) -> str:
         values = [group[name] for group in self.param_groups] or [self.defaults[name]]

@@ -8,9 +8,9 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar
 
-from burn_remote_protocol.errors import BurnRemoteError, fresh
+from burn_remote_protocol.errors import ArgumentMismatch, BurnRemoteError, fresh
 from burn_remote_protocol.signal_exceptions import is_of_signal_handler, pass_on_of_signal_handler
 
 __all__ = ["Pending", "Source", "completed"]
@@ -55,6 +55,13 @@ class Pending(Generic[T]):
     def __repr__(self) -> str:
         state = "done" if self._outcomes else "not done"
         return f"<Pending: {state}; wait with result() or await>"
+
+    def __reduce__(self) -> NoReturn:
+        # ``copy`` calls this too.
+        raise ArgumentMismatch(
+            "a value that may not have arrived can be neither pickled nor copied; pickle what its "
+            "result() returns"
+        )
 
     def done(self) -> bool:
         """Whether the value or the error has arrived."""

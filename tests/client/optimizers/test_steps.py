@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import math
+import pickle
 import re
 import sys
 from collections.abc import Callable
@@ -207,6 +209,18 @@ def test_a_state_dict_is_the_same_after_it_was_saved_and_loaded(
     for place, state in expected["state"].items():
         for name, content in state.items():
             np.testing.assert_allclose(found["state"][place][name], content, rtol=1e-14)
+
+
+@pytest.mark.parametrize("copying", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_copy_of_an_optimizer_or_scheduler_is_refused_with_what_to_pass_on(
+    copying: Callable[[Any], Any],
+) -> None:
+    optimizer = optim.SGD([br.tensor([1.0], device="local").requires_grad_()], lr=0.1)
+    scheduler = lr_scheduler.StepLR(optimizer, 2)
+    with pytest.raises(br.ArgumentMismatch, match=r"another SGD.*optimizer\.state_dict\(\)"):
+        copying(optimizer)
+    with pytest.raises(br.ArgumentMismatch, match=r"another StepLR.*scheduler\.state_dict\(\)"):
+        copying(scheduler)
 
 
 def test_a_saved_state_with_a_gap_in_its_groups_is_refused() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import logging
+import pickle
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 from burn_remote.runner.pending import Pending
-from burn_remote_protocol.errors import ConnectionLost
+from burn_remote_protocol.errors import ArgumentMismatch, ConnectionLost
 from support.interrupts import InterruptAt
 from support.link_ends import in_thread
 from support.waiting import PATIENCE_SECONDS
@@ -34,6 +36,14 @@ def test_an_exception_in_a_callback_is_logged_and_the_others_are_called(
         pending.complete(3)
     assert got == [3]
     assert "a callback of the program" in caplog.text
+
+
+@pytest.mark.parametrize("copying", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_copy_of_a_pending_value_is_refused_with_what_to_pickle(
+    copying: Callable[[Any], Any],
+) -> None:
+    with pytest.raises(ArgumentMismatch, match=r"pickle what its result\(\) returns"):
+        copying(Pending())
 
 
 def test_an_exception_in_a_late_callback_is_logged_too(
