@@ -166,6 +166,35 @@ def test_schedulers_set_the_rates_of_pytorch(name: str, kind: str, device: br.De
     both.check()
 
 
+CHAINS: list[tuple[str, ...]] = [
+    ("ConstantLR", "StepLR"),
+    ("LinearLR", "ExponentialLR", "MultiStepLR"),
+    ("CosineAnnealingLR", "ConstantLR"),
+    ("StepLR", "LambdaLR"),
+    ("ExponentialLR",),
+]
+
+
+@pytest.mark.parametrize("names", CHAINS)
+def test_schedulers_that_step_together_set_the_rates_of_pytorch(
+    names: tuple[str, ...], device: br.Device
+) -> None:
+    both = Both(device, "SGD", {"lr": 0.1})
+    ours = [SCHEDULERS[name](lr_scheduler, both.our_optimizer) for name in names]
+    theirs = [SCHEDULERS[name](torch.optim.lr_scheduler, both.their_optimizer) for name in names]
+    for step in range(1, STEPS):
+        both.step(step)
+        for scheduler in [*ours, *theirs]:
+            scheduler.step()
+        assert ours[0].get_last_lr() == pytest.approx(
+            [group["lr"] for group in both.their_optimizer.param_groups], rel=1e-12
+        ), step
+        if step == STEPS // 2:
+            for owner in (both.our_optimizer, both.their_optimizer):
+                owner.param_groups[0]["lr"] = 0.7
+    both.check()
+
+
 @pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.5, float("inf")])
 @pytest.mark.parametrize("bound", [0.01, 1e9])
 def test_gradients_are_clipped_as_in_pytorch(

@@ -2,7 +2,11 @@
 
 A scheduler sets ``lr`` of each group of an optimizer's parameters: once when it is made, and then
 with each call of its ``step``. Rates are functions of the number of these calls and of the group's
-first rate, so a scheduler overwrites changes of ``lr`` by the program.
+first rate.
+
+As in PyTorch, several schedulers may step one after the other: if the program or another scheduler
+has changed ``lr``, most schedulers multiply it by the quotient of their rates. ``LambdaLR``,
+``OneCycleLR`` and ``SequentialLR`` overwrite it.
 """
 
 from __future__ import annotations
@@ -41,6 +45,10 @@ class LRScheduler(ABC):
 
     # Whether a rate is proportional to the first one, so that schedulers can be chained.
     is_factor = True
+    # Whether the next rate continues from one that something else has set.
+    continues = True
+    # What the rate is above, if it is changed by a factor.
+    floor = 0.0
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         if not isinstance(optimizer, Optimizer) or not optimizer.param_groups:
@@ -55,7 +63,9 @@ class LRScheduler(ABC):
                 raise UsageError("the optimizer has a schedule as its lr already; give it a number")
             self.base_lrs.append(group.setdefault("initial_lr", group["lr"]))
         self.last_epoch = last_epoch + 1
-        self._apply()
+        # The rate of each group by the formula, before the next call of ``step``.
+        self._rates = [*self.base_lrs]
+        self._apply(anew=self.last_epoch > 0)
 
     @abstractmethod
     def rate(self, first: float, epoch: int) -> float:
@@ -80,22 +90,42 @@ class LRScheduler(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, for ``load_state_dict``."""
-        return {"last_epoch": self.last_epoch, "base_lrs": [*self.base_lrs]}
+        return {
+            "last_epoch": self.last_epoch,
+            "base_lrs": [*self.base_lrs],
+            "lrs": self.get_last_lr(),
+        }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from the state of another scheduler, and set its rates."""
         self.last_epoch = state_dict["last_epoch"]
         self.base_lrs = [*state_dict["base_lrs"]]
-        self._apply()
+        self._apply(anew=True)
+        # The rates of all schedulers of the optimizer together.
+        for group, rate in zip(
+            self.optimizer.param_groups, state_dict.get("lrs", ()), strict=False
+        ):
+            group["lr"] = rate
 
-    def _apply(self) -> None:
-        for group, first in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
-            group["lr"] = self.rate(first, self.last_epoch)
+    def _apply(self, *, anew: bool = False) -> None:
+        """Set the rates; ``anew`` overwrites those that something else has set."""
+        groups = self.optimizer.param_groups
+        for place, (group, first) in enumerate(zip(groups, self.base_lrs, strict=True)):
+            rate = self.rate(first, self.last_epoch)
+            before, present = self._rates[place], group["lr"]
+            if anew or not self.continues or before in (present, self.floor):
+                group["lr"] = rate
+            else:
+                factor = (rate - self.floor) / (before - self.floor)
+                group["lr"] = self.floor + (present - self.floor) * factor
+            self._rates[place] = rate
 
 
 @final
 class LambdaLR(LRScheduler):
     """Multiply the first rate by ``lr_lambda(epoch)``."""
+
+    continues = False
 
     @explained
     def __init__(
@@ -212,6 +242,7 @@ class CosineAnnealingLR(LRScheduler):
         self.T_max = T_max
         self.eta_min = eta_min
         self.is_factor = eta_min == 0
+        self.floor = eta_min
         super().__init__(optimizer, last_epoch)
 
     def rate(self, first: float, epoch: int) -> float:
@@ -230,6 +261,7 @@ class OneCycleLR(LRScheduler):
     """
 
     is_factor = False
+    continues = False
 
     @explained
     def __init__(
@@ -278,8 +310,8 @@ class OneCycleLR(LRScheduler):
         """Return the rate by ``schedules.one_cycle``, which does not depend on the first one."""
         return self._rate(epoch)
 
-    def _apply(self) -> None:
-        super()._apply()
+    def _apply(self, *, anew: bool = False) -> None:
+        super()._apply(anew=anew)
         if self._name is None:
             return
         momentum = self._momentum(self.last_epoch)
@@ -293,6 +325,7 @@ class SequentialLR(LRScheduler):
     """Use one scheduler after the other; each number of calls in ``milestones`` starts the next."""
 
     is_factor = False
+    continues = False
 
     @explained
     def __init__(
@@ -336,7 +369,10 @@ class ChainedScheduler(LRScheduler):
                     "cannot be chained; use SequentialLR, or LambdaLR with a function of your own"
                 )
         self._schedulers = [*schedulers]
+        self.continues = all(one.continues for one in schedulers)
         super().__init__(optimizer)
+        # The schedulers have set their own rates.
+        self._apply(anew=True)
 
     def rate(self, first: float, epoch: int) -> float:
         """Return the product."""

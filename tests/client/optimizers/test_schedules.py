@@ -128,6 +128,53 @@ def test_a_scheduler_continues_from_its_state() -> None:
     assert lr_scheduler.StepLR(optimizer(), 2, 0.5, last_epoch=2).get_last_lr() == [0.5, 0.25]
 
 
+def test_schedulers_that_step_one_after_the_other_multiply_their_factors() -> None:
+    owner = optimizer()
+    constant = lr_scheduler.ConstantLR(owner, 0.5, total_iters=2)
+    halving = lr_scheduler.StepLR(owner, 3, gamma=0.5)
+    found = []
+    for _ in range(5):
+        found.append(owner.param_groups[0]["lr"])
+        constant.step()
+        halving.step()
+    assert found == pytest.approx([0.5, 0.5, 1.0, 0.5, 0.5])
+
+
+def test_a_scheduler_continues_from_a_rate_that_the_program_has_set() -> None:
+    owner = optimizer()
+    halving = lr_scheduler.StepLR(owner, 2, gamma=0.5)
+    cosine = lr_scheduler.CosineAnnealingLR(owner, 2, eta_min=0.25)
+    owner.param_groups[0]["lr"] = 4.25
+    halving.step()
+    assert halving.get_last_lr()[0] == pytest.approx(4.25)
+    cosine.step()
+    assert cosine.get_last_lr()[0] == pytest.approx(2.25)
+    halving.step()
+    assert halving.get_last_lr()[0] == pytest.approx(1.125)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("optimizer_first", [True, False])
+def test_several_schedulers_continue_from_their_states(order: int, optimizer_first: bool) -> None:
+    def made(owner: br.optim.Optimizer) -> list[lr_scheduler.LRScheduler]:
+        return [lr_scheduler.LinearLR(owner, 0.5), lr_scheduler.ExponentialLR(owner, 0.9)]
+
+    def step(schedulers: list[lr_scheduler.LRScheduler]) -> list[float]:
+        for one in schedulers:
+            one.step()
+        return schedulers[0].get_last_lr()
+
+    first, second = optimizer(), optimizer()
+    ours, theirs = made(first), made(second)
+    step(ours)
+    if optimizer_first:
+        second.load_state_dict(first.state_dict())
+    for one, other in [*zip(ours, theirs, strict=True)][::order]:
+        other.load_state_dict(one.state_dict())
+    assert theirs[0].get_last_lr() == pytest.approx(ours[0].get_last_lr())
+    assert step(theirs) == pytest.approx(step(ours))
+
+
 def test_one_cycle_moves_the_momentum_in_the_opposite_direction() -> None:
     owner = optimizer(momentum=0.9)
     scheduler = lr_scheduler.OneCycleLR(owner, 1.0, epochs=2, steps_per_epoch=5)
