@@ -113,8 +113,10 @@ class LRScheduler(ABC):
         for place, (group, first) in enumerate(zip(groups, self.base_lrs, strict=True)):
             rate = self.rate(first, self.last_epoch)
             before, present = self._rates[place], group["lr"]
-            if anew or not self.continues or before in (present, self.floor):
+            if anew or not self.continues or before == present:
                 group["lr"] = rate
+            elif before == self.floor:
+                group["lr"] = present + rate - before
             else:
                 factor = (rate - self.floor) / (before - self.floor)
                 group["lr"] = self.floor + (present - self.floor) * factor
