@@ -44,7 +44,7 @@ from burn_remote_protocol.dialects.bounded_unpacking import unpack_lists
 from burn_remote_protocol.dialects.native import decode_frame
 from burn_remote_protocol.links.websocket.blocking_link import BlockingWebSocket
 from burn_remote_protocol.links.websocket.frame_writer import FrameWriter
-from burn_remote_protocol.links.websocket.socket_streams import PlainStream
+from burn_remote_protocol.links.websocket.socket_streams import PlainStream, _Waker
 from burn_remote_protocol.session_states import ReplayWindow
 from burn_remote_protocol.timed_queue import TimedQueue
 from burn_remote_server.custom import custom_operation
@@ -313,8 +313,12 @@ CLOSING = (
     BlockingWebSocket.close,
     BlockingWebSocket._send_close,
     BlockingWebSocket._drain,
+    BlockingWebSocket._release_socket,
     FrameWriter.send,
     PlainStream.write,
+    PlainStream.close,
+    _Waker.wake,
+    _Waker.close,
 )
 
 

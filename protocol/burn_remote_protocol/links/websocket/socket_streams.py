@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import errno
+import io
 import os
 import select
 import socket
@@ -113,9 +114,12 @@ class _Waker:
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        self._read_end, self._write_end = os.pipe()
+        self._read_end, write_end = os.pipe()
+        # Files rather than descriptors, because a file can be closed again after Ctrl-C.
+        self._reader = io.FileIO(self._read_end, "r")
+        self._writer = io.FileIO(write_end, "w")
         os.set_blocking(self._read_end, False)
-        os.set_blocking(self._write_end, False)
+        os.set_blocking(write_end, False)
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         self._poll.register(self._read_end, select.POLLIN)
@@ -124,22 +128,21 @@ class _Waker:
 
     def wake(self) -> None:
         # A full pipe already wakes the waiting thread, and no thread waits for a closed one.
-        with self._lock, contextlib.suppress(OSError):
-            os.write(self._write_end, b"\0")
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            self._writer.write(b"\0")
 
     def watch(self, timeout_seconds: float | None) -> WatchResult:
         found = [descriptor for descriptor, _ in self._poll.poll(_milliseconds(timeout_seconds))]
         if self._read_end in found:
-            with contextlib.suppress(OSError):
-                os.read(self._read_end, 4096)
+            with contextlib.suppress(OSError, ValueError):
+                self._reader.read(4096)
             return WatchResult.WOKEN
         return WatchResult.READABLE if found else WatchResult.TIMED_OUT
 
     def close(self) -> None:
         with self._lock:
-            os.close(self._read_end)
-            os.close(self._write_end)
-            self._read_end = self._write_end = -1
+            self._reader.close()
+            self._writer.close()
 
 
 class PlainStream:
