@@ -10,11 +10,11 @@ import itertools
 import linecache
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["InterruptAfterCall", "InterruptAt"]
+__all__ = ["CallAt", "InterruptAfterCall", "InterruptAt"]
 
 # After these instructions, CPython runs the handlers of signals that have arrived.
 CHECKING = ("CALL", "RESUME")
@@ -79,8 +79,11 @@ class InterruptAt:
             if self.lines_left < 0:
                 self.has_come = True
                 self.place = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
-                raise self._raises
+                self._come()
         return self._count
+
+    def _come(self) -> None:
+        raise self._raises
 
     def _cannot_be_interrupted(self, frame: FrameType) -> bool:
         """Return whether CPython runs no signal handler directly before the line."""
@@ -131,7 +134,7 @@ class InterruptAfterCall(InterruptAt):
             if self.lines_left < 0:
                 self.has_come = True
                 self.place = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
-                raise self._raises
+                self._come()
         return self._count
 
     def _forget_frames(self) -> None:
@@ -141,6 +144,19 @@ class InterruptAfterCall(InterruptAt):
     def _is_checked(self, frame: FrameType) -> bool:
         """Return whether the instruction that was executed last runs signal handlers."""
         return frame.f_lasti in _places_after_checks(frame.f_code)
+
+
+class CallAt(InterruptAfterCall):
+    """Calls a function, as a signal's handler, at the n-th place where CPython runs handlers."""
+
+    def __init__(
+        self, place: int, codes: frozenset[CodeType], function: Callable[[], object]
+    ) -> None:
+        super().__init__(place, codes)
+        self._function = function
+
+    def _come(self) -> None:
+        self._function()
 
 
 def _is_behind_await(instruction: dis.Instruction) -> bool:

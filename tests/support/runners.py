@@ -157,6 +157,9 @@ class RecordingSession:
     def memory_cleanup(self) -> None:
         self.events.append(("memory_cleanup",))
 
+    def is_in_call(self) -> bool:
+        return False
+
     def fence_soon(self) -> Pending[None]:
         return _done(None)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Final, Generic, Protocol, TypeVar
 
-from burn_remote_protocol.errors import BurnRemoteError, ConnectionFailed, fresh
+from burn_remote_protocol.errors import BurnRemoteError, ConnectionFailed, UsageError, fresh
 from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 
 __all__ = ["SharedSessions", "Use"]
@@ -42,6 +42,7 @@ class _Shared(Generic[S]):
     def __init__(self, key: Hashable) -> None:
         self.key: Final = key
         self.opening: Final[Future[S]] = Future()
+        self.opener: Final = threading.get_ident()
         # Weak references: a garbage-collected device no longer counts, but does not close the
         # session.
         self.uses: Final[weakref.WeakSet[Use[S]]] = weakref.WeakSet()
@@ -88,7 +89,8 @@ class SharedSessions(Generic[S]):
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Re-entrant, because a signal handler may close a device while its thread holds the lock.
+        self._lock = threading.RLock()
         self._shared: weakref.WeakValueDictionary[Hashable, _Shared[S]] = (
             weakref.WeakValueDictionary()
         )
@@ -114,8 +116,14 @@ class SharedSessions(Generic[S]):
                 # Ctrl-C may come at any line above. Other threads wait for the outcome.
                 self._give_up(wanted, error)
                 raise
+            opening = use.shared.opening
+            if not opening.done() and use.shared.opener == threading.get_ident():
+                raise UsageError(
+                    "a finalizer, a signal handler or a callback of the garbage collector opened a "
+                    "device that its own thread is opening"
+                )
             try:
-                failure = use.shared.opening.exception(timeout_seconds)
+                failure = opening.exception(timeout_seconds)
             except concurrent.futures.CancelledError:
                 continue  # the thread that opened it was interrupted, so open it here
             except TimeoutError as error:
@@ -176,5 +184,5 @@ class SharedSessions(Generic[S]):
     def _forget(self) -> None:
         # A forked child calls this: a thread of the parent may have held the lock, or have been
         # opening a session.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._shared = weakref.WeakValueDictionary()

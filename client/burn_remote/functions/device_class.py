@@ -181,6 +181,9 @@ class Device:
         devices have arrived, at most ``timeout_seconds``. After that time, the server skips the
         remaining operations. With 0, this does not wait, and moves that have not arrived fail.
 
+        In a signal handler or finalizer that interrupted a call of this device in the same thread,
+        this returns at once, and another thread closes the device.
+
         Raises the first ``OperationFailed`` that no read and no ``sync`` has raised; its attribute
         ``others`` has the later ones. The session has ended nevertheless.
         """

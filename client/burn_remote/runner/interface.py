@@ -249,6 +249,14 @@ class Session(Protocol):
         """Whether the session has ended."""
         ...
 
+    def is_in_call(self) -> bool:
+        """Return whether this thread is inside of a call of the session, which was interrupted.
+
+        Signal handlers, finalizers and callbacks of the garbage collector interrupt calls. Threads
+        of the session are always inside of one.
+        """
+        ...
+
     @property
     def transfer_domain(self) -> str | None:
         """The domain in which sessions fetch tensors by transfer id; ``None`` if none can."""

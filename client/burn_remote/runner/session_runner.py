@@ -238,6 +238,10 @@ class SessionRunner:
         """Free a tensor with the next message."""
         self.session.drop(identifier)
 
+    def is_in_call(self) -> bool:
+        """Return whether ``finish`` would wait for a call that this thread is inside of."""
+        return any(session.is_in_call() for session in (self.session, *self._targets))
+
     def finish(self, work_seconds: float, moves_seconds: float) -> bool:
         """Wait until the session has executed everything and no other session fetches from it.
 

@@ -20,6 +20,7 @@ from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.session_runner import SessionRunner
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
+from burn_remote_protocol.errors import BurnRemoteError
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
@@ -296,7 +297,18 @@ class RunnerStack:
 
         After ``timeout_seconds`` it ends anyway, and the server skips the rest. ``is_after_error``
         shortens the wait for its own work. Raises the failures that no read and no sync has raised.
+
+        Inside of a call of the session, which a signal handler interrupted, this returns at once:
+        another thread closes the session, because waiting here would wait for that call.
         """
+        if self._innermost.is_in_call():
+            threading.Thread(
+                target=self._close_in_thread,
+                args=(timeout_seconds, is_after_error),
+                name="burn-remote-close",
+                daemon=True,
+            ).start()
+            return
         work_seconds = min(timeout_seconds, AFTER_ERROR_SECONDS if is_after_error else inf)
         is_done = False
         try:
@@ -312,6 +324,12 @@ class RunnerStack:
         failure = self.session.take_failures()
         if failure is not None:
             raise failure
+
+    def _close_in_thread(self, timeout_seconds: float, is_after_error: bool) -> None:
+        try:
+            self.close(timeout_seconds, is_after_error=is_after_error)
+        except BurnRemoteError as error:
+            _logger.error("an operation failed and nobody read its result: %s", error)
 
     def _bind(self) -> None:
         bare = self.outermost.runner is self._innermost

@@ -186,6 +186,10 @@ class Flusher:
         """Call a function, which must not raise, in the thread. Never blocks."""
         self._asked.put(function)
 
+    def runs_here(self) -> bool:
+        """Return whether this thread is the flusher's."""
+        return threading.get_ident() == self._thread.ident
+
     def stop(self) -> None:
         """Tell the thread to end the connection and itself. Never blocks."""
         self._asked.put(None)

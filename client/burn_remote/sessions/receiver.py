@@ -144,6 +144,10 @@ class Receiver:
         """Whether this thread receives, so was interrupted."""
         return self._reader.get(READER) == [threading.get_ident()]
 
+    def runs_here(self) -> bool:
+        """Whether this thread receives, or is the attendant."""
+        return self.is_receiving() or threading.get_ident() == self._attendant.ident
+
     def attend(self) -> None:
         """Have the attendant read now, because no thread waits for a reply that is expected."""
         self._wanted.set()

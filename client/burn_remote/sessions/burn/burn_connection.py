@@ -57,9 +57,10 @@ class BurnConnection:
         self.error: BurnRemoteError | None = None
         self._lost = lost
         self._explain = explain
-        self._ending = threading.Lock()
+        self._ending = threading.RLock()
         self._closing: ClosedDevice | None = None
         self._is_complete = False  # whether the end is complete
+        self._completing: int | None = None  # the thread that completes it
         self._release: Final = release
         self._requests, self._responses, self.bool_store = release.open(dial, timeout_seconds)
         self.receiver: Final = Receiver(self._responses, handle, self._break)
@@ -73,6 +74,11 @@ class BurnConnection:
     def address(self) -> str:
         """The server's address, with the route of the tasks."""
         return self._requests.address
+
+    def runs_here(self) -> bool:
+        """Return whether this thread receives."""
+        watcher = self._watcher
+        return self.receiver.runs_here() or (watcher is not None and watcher.runs_here())
 
     def start(self) -> None:
         """Watch all sockets."""
@@ -128,7 +134,9 @@ class BurnConnection:
 
     def _complete_end(self, error: BurnRemoteError) -> None:
         """Close the links, fail what is pending, and end the threads. May be called again."""
-        if not self._is_complete:
+        thread = threading.get_ident()
+        if not self._is_complete and self._completing != thread:
+            self._completing = thread
             self._close_links()
             self._lost(error)
             self.receiver.close()
@@ -156,7 +164,7 @@ class BurnConnection:
         """Fail every later use in a forked child; send nothing on the sockets of its parent."""
         self.error = error
         self._is_complete = True
-        self._ending = threading.Lock()
+        self._ending = threading.RLock()
 
     def _close_links(self) -> None:
         for link in (self._requests, self._responses):

@@ -388,6 +388,10 @@ class BurnSession:
         """Whether the session has ended."""
         return self._connection.error is not None
 
+    def is_in_call(self) -> bool:
+        """Return whether this thread is inside of a call; see ``Session.is_in_call``."""
+        return self._policy.is_locked() or self._flusher.runs_here() or self._connection.runs_here()
+
     def close(self, *, discards: bool = False) -> None:
         """Send queued tasks, free all tensors and end the session. A second call does nothing.
 

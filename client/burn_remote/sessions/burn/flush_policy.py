@@ -6,6 +6,7 @@ the server, when a thread waits for a response, and at the latest after a millis
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -42,11 +43,11 @@ class FlushPolicy:
         """Replace the lock, which another thread may have held when this process was forked."""
         lock = QuickLock()
         self._lock: AbstractContextManager[Any] = lock.held
-        self._is_locked = lock.is_owned
+        self.is_locked: Callable[[], bool] = lock.is_owned
 
     def free_lock(self) -> AbstractContextManager[Any]:
         """Return the lock. Raises ``UsageError`` if this thread holds it, so was interrupted."""
-        if self._is_locked():
+        if self.is_locked():
             raise nested_use(self._connection.address)
         return self._lock
 

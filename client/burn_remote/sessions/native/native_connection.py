@@ -136,6 +136,8 @@ class Connection:
         self._beat_due = False
         self._is_leaving = False  # whether ``Closing`` has been sent, or is being sent
         self._is_complete = False  # whether the end is complete
+        self._completing: int | None = None  # the thread that completes it
+        self._resuming: int | None = None  # the thread that resumes the session
         self._renew_locks()
         self._nested: Final = nested or NestedCalls(_never)
         self._end: SessionEnd[Parts] = SessionEnd(Role.CLIENT)
@@ -182,6 +184,14 @@ class Connection:
         """Return the handler for frames of the newest link."""
         handle, link = self._handle, self._end.link
         return lambda frame: handle(frame, link)
+
+    def runs_here(self) -> bool:
+        """Return whether this thread is inside of a call of this connection."""
+        return (
+            self._nested.while_sending()
+            or self.receiver.runs_here()
+            or self._resuming == threading.get_ident()
+        )
 
     def take_received(self) -> int:
         """Return the number of session frames received, for a frame that acknowledges them."""
@@ -408,11 +418,14 @@ class Connection:
         self.end(error)
 
     def _resume_in_thread(self, cause: str) -> None:
+        self._resuming = threading.get_ident()
         try:
             self._resume_within_lease(cause)
         except Exception as error:  # a defect: whoever waits for the session needs its end
             _logger.exception("resuming a session failed unexpectedly")
             self.end(SessionLost(f"{cause}; resuming failed with {type(error).__name__}: {error}"))
+        finally:
+            self._resuming = None
 
     def _resume_within_lease(self, cause: str) -> None:
         self._link.close()
@@ -555,7 +568,9 @@ class Connection:
 
     def _complete_end(self, error: BurnRemoteError) -> None:
         """Close the link, fail what is pending, and end the threads. May be called again."""
-        if not self._is_complete:
+        thread = threading.get_ident()
+        if not self._is_complete and self._completing != thread:
+            self._completing = thread
             self._link.close()
             self._lost(error)
             self.receiver.close()

@@ -783,6 +783,10 @@ class NativeSession(StorageRequests):
         """Whether the session has ended."""
         return self._connection.error is not None
 
+    def is_in_call(self) -> bool:
+        """Return whether this thread is inside of a call; see ``Session.is_in_call``."""
+        return self._flusher.runs_here() or self._connection.runs_here()
+
     def close(self, *, discards: bool = False) -> None:
         """Send queued tasks and end the session. A second call does nothing.
 
