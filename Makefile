@@ -81,10 +81,10 @@ bench: $(READY)  ## Measure the engine and compare it with a bare socket, NumPy 
 	@$(BIN)/python benchmarks/engine.py
 
 bench-graphs: $(READY)  ## Measure compiled functions against NumPy and against single operations
-	@OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/graphs.py
+	@$(BIN)/python benchmarks/graphs.py
 
 bench-training: $(READY)  ## Measure training: latencies, eager and compiled steps, and a transformer beside PyTorch
-	@OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/training.py
+	@$(BIN)/python benchmarks/training.py
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/training_transformer.py
 
 compare: $(READY)  ## Compare the speed with another commit's: make compare COMMIT=v0.1.0

@@ -37,7 +37,8 @@ from rich.table import Table
 import burn_remote as br
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from graphs import remote_step, server_seconds, training_arrays
+from graphs import remote_step, server_seconds
+from numpy_training import softmax_arrays
 
 from support.servers import RunningServer, server
 
@@ -172,7 +173,7 @@ def training(table: Table, running: RunningServer, milliseconds: float, rounds: 
     """Measure a training step on both sides."""
     with delayed(running, milliseconds) as address:
         devices = [br.RemoteDevice(address, automatic_graphs=mode) for mode in (False, True)]
-        sides = [[br.tensor(array, device=one) for array in training_arrays()] for one in devices]
+        sides = [[br.tensor(array, device=one) for array in softmax_arrays()] for one in devices]
         for reads_each in (1, 10, STEPS) if milliseconds < 100 else (10, STEPS):
             found: dict[str, list[float]] = {"elapsed": [], "client": [], "server": []}
             for side in sides:
@@ -230,7 +231,7 @@ def sending(table: Table, running: RunningServer) -> None:
     """Measure how long operations wait in the client, in bursts with pauses of 3 ms."""
     for automatic in (False, True):
         with br.RemoteDevice(running.address, automatic_graphs=automatic) as device:
-            tensors = [br.tensor(array, device=device) for array in training_arrays()]
+            tensors = [br.tensor(array, device=device) for array in softmax_arrays()]
 
             def program(tensors: list[br.Tensor] = tensors) -> None:
                 x, y, *weights = tensors

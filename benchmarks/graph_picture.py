@@ -19,7 +19,8 @@ from burn_remote.runner.interface import TensorHandle
 from burn_remote_protocol.operations.row import Signature
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from graphs import remote_step, training_arrays
+from graphs import remote_step
+from numpy_training import softmax_arrays
 
 from support.servers import server
 
@@ -45,7 +46,7 @@ class Names(ForwardingRunner):
 def operation_names() -> tuple[str, ...]:
     """Return the names of the operations of one step."""
     with br.LocalDevice() as device:
-        tensors = [br.tensor(array, device=device) for array in training_arrays()]
+        tensors = [br.tensor(array, device=device) for array in softmax_arrays()]
         device.client = names = Names(device.client)
         remote_step(*tensors)
         return names.seen
@@ -53,7 +54,7 @@ def operation_names() -> tuple[str, ...]:
 
 def bytes_of_calls(step: Callable[..., Any], device: br.Device) -> tuple[float, float]:
     """Return the bytes sent for the first two steps, and for each later one."""
-    x, y, w1, b1, w2, b2 = (br.tensor(array, device=device) for array in training_arrays())
+    x, y, w1, b1, w2, b2 = (br.tensor(array, device=device) for array in softmax_arrays())
     found = []
     for count in (2, STEPS, STEPS):
         device.sync()

@@ -1,16 +1,19 @@
 """Measure training by automatic differentiation: a perceptron 784-128-10 with 64 images a step.
 
-    OPENBLAS_NUM_THREADS=1 python benchmarks/training.py
-    OPENBLAS_NUM_THREADS=1 python benchmarks/training.py --latency 0 --rounds 30
+    python benchmarks/training.py
+    python benchmarks/training.py --latency 0 --rounds 30
 
 For each latency (0, 10, 50 and 150 ms there and back), a relay between client and server delays all
 bytes; without latency, there is no relay. Prints for each latency:
 
 - the requests per step, without and with a read of the loss;
-- the time of a step, eager and compiled, divided by that of the same step written by hand in NumPy
-  in this process, with quartiles;
+- the time of a step, eager and compiled, divided by that of the same step written by hand in
+  NumPy, in a process of its own (``numpy_training.py``), with quartiles; the compiled step also
+  divided by NumPy's with a glibc that keeps freed memory;
 - the server's processor time of a compiled step, divided by NumPy's, which hardly depends on other
   programs.
+
+All processes use one BLAS thread.
 
 Then prints the processor time of issuing an operation on a tracked tensor, divided by that for an
 untracked one. The sides of a ratio alternate; each figure is a median of rounds.
@@ -20,32 +23,32 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import statistics
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import numpy as np
-import psutil
 import typer
+from numpy_training import NumpyProgram, cross_entropy_arrays, cross_entropy_step
 
 import burn_remote as br
 from burn_remote import functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from support.servers import server
+from graphs import server_seconds
+
+from support.servers import RunningServer, server
 
 ISSUED: Final = 500
-BATCH: Final = 64
 RATE: Final = 0.05
-SHAPES: Final = ((128, 784), (128,), (10, 128), (10,))
 ONES: Final = np.ones((16, 16), np.float32)
-
-Array = np.ndarray[Any, Any]
 
 
 @contextmanager
@@ -82,42 +85,12 @@ def step(
     return [weight - grad * RATE for weight, grad in zip(weights, grads, strict=True)], loss
 
 
-def local_step(weights: list[Array], x: Array, labels: Array) -> tuple[list[Array], Array]:
-    """Compute the same step by hand."""
-    first, bias, second, out_bias = weights
-    hidden = x @ first.T + bias
-    active = np.maximum(hidden, 0)
-    scores = active @ second.T + out_bias
-    scores -= scores.max(axis=1, keepdims=True)
-    scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
-    rows = np.arange(len(x))
-    loss = -scores[rows, labels].mean()
-    to_scores = np.exp(scores)
-    to_scores[rows, labels] -= 1
-    to_scores /= len(x)
-    to_hidden = to_scores @ second
-    to_hidden[hidden <= 0] = 0
-    grads = (to_hidden.T @ x, to_hidden.sum(axis=0), to_scores.T @ active, to_scores.sum(axis=0))
-    return [w - g * np.float32(RATE) for w, g in zip(weights, grads, strict=True)], loss
-
-
-def seconds_of(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
 def train(
     made: Callable[..., Any], weights: list[Any], x: Any, labels: Any, steps: int
 ) -> list[Any]:
     for _ in range(steps):
         weights, _ = made(weights, x, labels)
     return weights
-
-
-def processor_seconds(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 def shown(ratios: list[float]) -> str:
@@ -127,17 +100,14 @@ def shown(ratios: list[float]) -> str:
 
 
 def measure_steps(
-    device: br.Device, milliseconds: float, process: psutil.Process, rounds: int, steps: int
+    device: br.Device, milliseconds: float, running: RunningServer, rounds: int, steps: int
 ) -> None:
-    random = np.random.default_rng(0)
-    arrays = [random.normal(0, 0.05, shape).astype(np.float32) for shape in SHAPES]
-    images = random.uniform(0, 1, (BATCH, 784)).astype(np.float32)
-    classes = random.integers(0, 10, BATCH)
+    arrays, images, classes = cross_entropy_arrays()
     weights = [device.tensor(array) for array in arrays]
     x, labels = device.tensor(images), device.tensor(classes)
     compiled = br.compile(step)
     mine, loss = step(weights, x, labels)
-    theirs, expected = local_step(arrays, images, classes)
+    theirs, expected = cross_entropy_step(arrays, images, classes)
     compiled(weights, x, labels)
     np.testing.assert_allclose(loss.item(), expected, rtol=1e-4)
     for one, other in zip(mine, theirs, strict=True):
@@ -152,38 +122,48 @@ def measure_steps(
         step(weights, x, labels)[1].item()
     read = (device.traffic.requests - before) / 3
 
-    def remote(made: Callable[..., Any]) -> Callable[[], object]:
-        return lambda: train(made, weights, x, labels, steps)[0].sum().item()
+    def remote(made: Callable[..., Any]) -> tuple[float, float]:
+        start, start_server = time.perf_counter(), server_seconds(running)
+        train(made, weights, x, labels, steps)[0].sum().item()
+        return time.perf_counter() - start, server_seconds(running) - start_server
 
-    eager_ratios, compiled_ratios, processor_ratios, rates = [], [], [], []
-    sides: list[Callable[[], object]] = [
-        lambda: train(local_step, arrays, images, classes, steps),
-        remote(step),
-        remote(compiled),
+    def local(program: NumpyProgram) -> tuple[float, float]:
+        found = program.run(steps)
+        return found.elapsed * steps, found.processor * steps
+
+    found = []
+    with (
+        NumpyProgram("cross entropy") as plain,
+        NumpyProgram("cross entropy", keeps_memory=True) as keeping,
+    ):
+        sides = [
+            partial(local, plain),
+            partial(local, keeping),
+            partial(remote, step),
+            partial(remote, compiled),
+        ]
+        for side in sides:  # allocates memory and warms caches
+            side()
+        for number in range(rounds):
+            times = [(0.0, 0.0)] * len(sides)
+            # Each side goes first in a quarter of the rounds.
+            for place in np.roll(range(len(sides)), number):
+                times[place] = sides[place]()
+            found.append(times)
+    rates = [
+        statistics.median(steps / elapsed for elapsed, _ in side)
+        for side in zip(*found, strict=True)
     ]
-    for side in sides:  # allocates memory and warms caches
-        side()
-    for number in range(rounds):
-        seconds = [0.0] * len(sides)
-        processor = [0.0] * len(sides)
-        # Each side goes first in a third of the rounds.
-        for place in np.roll(range(len(sides)), number):
-            before_local, before_server = time.process_time(), processor_seconds(process)
-            seconds[place] = seconds_of(sides[place])
-            used_here = time.process_time() - before_local
-            used_there = processor_seconds(process) - before_server
-            processor[place] = used_there if place else used_here
-        local, eager, graph = seconds
-        processor_ratios.append(processor[2] / processor[0])
-        eager_ratios.append(eager / local)
-        compiled_ratios.append(graph / local)
-        rates.append((steps / eager, steps / graph, steps / local))
-    of_eager, of_graph, of_local = map(statistics.median, zip(*rates, strict=True))
+
+    def ratio(side: int, other: int, clock: int) -> str:
+        return shown([times[side][clock] / times[other][clock] for times in found])
+
     print(
         f"{milliseconds:5g} ms: {silent:g} requests a step, {read:g} with a read; steps/s eager "
-        f"{of_eager:,.0f}, compiled {of_graph:,.0f}, NumPy {of_local:,.0f}; time ÷ NumPy eager "
-        f"{shown(eager_ratios)}, compiled {shown(compiled_ratios)}; server's processor time "
-        f"of compiled ÷ NumPy's {shown(processor_ratios)}"
+        f"{rates[2]:,.0f}, compiled {rates[3]:,.0f}, NumPy {rates[0]:,.0f}, NumPy that keeps its "
+        f"memory {rates[1]:,.0f}; time ÷ NumPy eager {ratio(2, 0, 0)}, compiled {ratio(3, 0, 0)}, "
+        f"compiled ÷ NumPy that keeps its memory {ratio(3, 1, 0)}; server's processor time of "
+        f"compiled ÷ NumPy's {ratio(3, 0, 1)}, ÷ NumPy's that keeps its memory {ratio(3, 1, 1)}"
     )
 
 
@@ -227,8 +207,8 @@ def main(
     ] = True,
 ) -> None:
     """Measure training steps of a perceptron beside NumPy, and the recording of operations."""
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # for the processes that it starts
     with server() as running:
-        process = psutil.Process(running.process.pid)
         for milliseconds in latency or [0.0, 10.0, 50.0, 150.0]:
             with (
                 delaying_relay(running.port, milliseconds / 2000)
@@ -236,7 +216,7 @@ def main(
                 else nullcontext(running.port) as port,
                 br.RemoteDevice(f"ws://127.0.0.1:{port}") as device,
             ):
-                measure_steps(device, milliseconds, process, rounds, steps)
+                measure_steps(device, milliseconds, running, rounds, steps)
         if recording:
             with br.RemoteDevice(running.address) as device:
                 measure_recording(device, rounds)
