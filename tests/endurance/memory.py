@@ -526,6 +526,18 @@ def queued_graphs(address: str, limit: int) -> Iterator[Wire]:
         yield wire
 
 
+def nested_frames(address: str, limit: int) -> Iterator[Wire]:
+    """Send a frame of lists nested 1,000 deep behind a fetch that waits, in 64 sessions."""
+    nested = b"\x92\x20" + b"\x91" * 1000 + b"\xc0"
+    frame = encode_batch(0, [encode_task(Drop(())), *[nested] * 59])
+    for _ in range(64):
+        wire = _native(address)
+        wire.say(Fetch(secrets.token_bytes(32), address, 1, SCALAR), Sync(1))
+        for _ in range(4):
+            wire.send(frame)
+        yield wire
+
+
 def published_views(address: str, limit: int) -> Iterator[Wire]:
     """Publish views from 14 sessions at once, whose memory is copied."""
     size = limit // 16
@@ -570,6 +582,7 @@ ATTACKS: Final[dict[str, Attack]] = {
         values_of_registered_graphs,
         lists_of_signatures,
         published_views,
+        nested_frames,
         queued_graphs,
         signatures,
         fetches_of_peers,

@@ -9,16 +9,23 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 
-from burn_remote_protocol.dialects.native import encode_batch, encode_frame, encode_task
+from burn_remote_protocol.dialects.native import (
+    decode_frame,
+    encode_batch,
+    encode_frame,
+    encode_task,
+)
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.messages import Hello, Read, Sync, Upload
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import open_backends
 from burn_remote_server.dialects.native.session_attachments import Attachments
 from burn_remote_server.dialects.native.session_handler import serve_session
-from burn_remote_server.execution.sessions import DECODED_SIZE, FRAME_COST, TURN_COST
+from burn_remote_server.execution.costs import decoded_bytes
+from burn_remote_server.execution.sessions import FRAME_COST, TURN_COST
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
+from support.native_clients import until
 from support.scripted import ScriptedLink
 
 HELLO = encode_frame(Hello((1,)))
@@ -90,7 +97,7 @@ async def test_a_read_is_answered_while_another_session_is_inside_a_long_operati
     await asyncio.gather(*serving)
 
 
-@pytest.mark.parametrize("limit", [{"session_queue_batches": 3}, {"session_queue_bytes": 2**24}])
+@pytest.mark.parametrize("limit", [{"session_queue_batches": 3}, {"session_queue_bytes": 2**21}])
 async def test_a_session_whose_queue_is_full_is_not_read(limit: dict[str, int]) -> None:
     async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
         host = Host(Settings(**limit), open_backends("numpy", 1), tasks)
@@ -102,11 +109,13 @@ async def test_a_session_whose_queue_is_full_is_not_read(limit: dict[str, int]) 
         leave = threading.Event()
         session.submit(lambda: assert_soon(leave))
         link.say([frame] * 100)
+        # One blocked call, and the frames up to the one that reached the limit.
+        by_bytes = 2**21 // decoded_bytes(decode_frame(frame), frame) + 1
+        expected = limit.get("session_queue_batches", by_bytes + 1)
+        await until(lambda: session.queued >= expected)
         for _ in range(1000):
             await asyncio.sleep(0)
-        # One blocked call, and the frames up to the one that reached the limit.
-        by_bytes = 2**24 // (DECODED_SIZE * len(frame)) + 1
-        assert session.queued == limit.get("session_queue_batches", by_bytes + 1)
+        assert session.queued == expected
         assert len(link.frames) == 100 - (session.queued - 1)
         leave.set()
         link.end()

@@ -12,15 +12,18 @@ creates objects. A negative first element is the code of any other task.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple, cast
 
+import msgpack
 from xxhash import xxh3_64_intdigest
 
 from burn_remote_protocol.dialects.bounded_unpacking import (
     MAX_LIST_LENGTH,
+    NOT_MESSAGEPACK,
     Steps,
+    not_messagepack,
     unpack_frozen,
     unpack_frozen_in_steps,
     unpack_lists,
@@ -88,8 +91,11 @@ __all__ = [
     "VERSION",
     "VERSIONS",
     "Batch",
+    "BatchPart",
     "EncodedTask",
     "LastUses",
+    "batch_in_parts",
+    "batch_received",
     "chunk_head",
     "decode_batch_in_steps",
     "decode_frame",
@@ -151,6 +157,9 @@ SESSION_LIMITS: Final[dict[str, int]] = {
 # Up to this length of a batch, finding the tasks that can be encoded together takes longer than
 # encoding each of them. A round trip has two or three tasks.
 FEW_TASKS: Final = 4
+
+# The type of a frame with a batch, the length of its array, and ``received``.
+_BATCH_HEAD_BYTES: Final = 1 + 1 + 9
 
 _REPLY_KIND: Final = bytes((REPLY,))
 _CHUNK_HEAD: Final = struct.Struct(">BBHIQQ")  # kind, flags, reserved, checksum, payload, offset
@@ -295,6 +304,78 @@ def decode_batch_in_steps(frame: bytes | memoryview) -> Steps[Batch]:
     if len(frame) > MAX_BODY_BYTES:
         raise LimitExceeded("bytes of a frame", seen=len(frame), allowed=MAX_BODY_BYTES)
     return _batch((yield from unpack_frozen_in_steps(_body(frame))))
+
+
+def batch_received(frame: bytes | memoryview) -> int:
+    """Return ``received`` of the batch in a frame, without decoding its tasks.
+
+    Raises ``ProtocolViolation``.
+    """
+    return _opened(_body(frame[:_BATCH_HEAD_BYTES]))[1]
+
+
+class BatchPart(NamedTuple):
+    """Consecutive tasks of a batch, not decoded."""
+
+    length: int
+    packed: memoryview
+
+    def decode(self) -> tuple[Any, ...]:
+        """Return the tasks as they are in a ``Batch``. Raises ``ProtocolViolation``."""
+        head = b"\xdd" + self.length.to_bytes(4, "big")
+        tasks: tuple[Any, ...] = unpack_frozen(b"".join((head, self.packed)))
+        return tasks
+
+
+def batch_in_parts(frame: bytes | memoryview, most_bytes: int) -> Iterator[BatchPart]:
+    """Divide a batch into parts of at most ``most_bytes`` bytes, or of one longer task.
+
+    Raises ``ProtocolViolation`` before the first part, unless the frame has the outline of a batch.
+    """
+    if len(frame) > MAX_BODY_BYTES:
+        raise LimitExceeded("bytes of a frame", seen=len(frame), allowed=MAX_BODY_BYTES)
+    body = memoryview(frame)[1:]
+    ends = _ends_of_tasks(body)
+    first = 0
+    for place in range(1, len(ends)):
+        if place + 1 == len(ends) or ends[place + 1] - ends[first] > most_bytes:
+            yield BatchPart(place - first, body[ends[first] : ends[place]])
+            first = place
+
+
+def _ends_of_tasks(body: memoryview) -> list[int]:
+    """Return where the first task of a batch begins, and where each task ends."""
+    unpacker, _ = _opened(body)
+    try:
+        length = unpacker.read_array_header()
+        if length > MAX_LIST_LENGTH:
+            raise ValueError(f"{length} exceeds max_array_len({MAX_LIST_LENGTH})")
+        ends = [unpacker.tell()]
+        for _ in range(length):
+            unpacker.skip()
+            ends.append(unpacker.tell())
+    except NOT_MESSAGEPACK as error:
+        pass_on_of_signal_handler(error)
+        raise not_messagepack(error) from None
+    if ends[-1] != len(body):
+        raise ProtocolViolation("not MessagePack: bytes follow the value")
+    return ends
+
+
+def _opened(body: bytes | memoryview) -> tuple[msgpack.Unpacker, int]:
+    """Return an unpacker that has read the beginning of a batch, and its ``received``."""
+    size = len(body) or 1
+    unpacker = msgpack.Unpacker(max_buffer_size=size, read_size=size)
+    try:
+        unpacker.feed(body)
+        length = unpacker.read_array_header()
+        received = unpacker.unpack()
+    except NOT_MESSAGEPACK as error:
+        pass_on_of_signal_handler(error)
+        raise not_messagepack(error) from None
+    if length != 2:
+        raise ProtocolViolation(f"malformed batch: an array of {length}")
+    return unpacker, count(received)
 
 
 def _batch(wire: Any) -> Batch:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Self
 
 from burn_remote_protocol.errors import QuotaExceeded, SessionLost
+from burn_remote_server.access.thread_turns import ThreadTurns
 
 __all__ = ["TENSOR_BYTES", "HeldCopies", "OverheadAccount", "Pool", "Quota", "ended_for_memory"]
 
@@ -74,6 +75,8 @@ class Pool:
         # Called with the number of missing bytes before a refusal, without the lock. Returns
         # whether it returned bytes to the pool.
         self.reclaim: Callable[[int], bool] = _free_nothing
+        # The threads that exceed the limit, one at a time, because they cannot do without.
+        self.overdrafts: Final = ThreadTurns()
 
     def on_given_back(self, size: int, report: Callable[[], None]) -> None:
         """Call ``report`` each time ``size`` further bytes were returned, in any thread."""
@@ -96,6 +99,10 @@ class Pool:
                 return False
             self._taken += size
             return True
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes are available, as far as is known without reclaiming any."""
+        return self._taken + size <= self.max_bytes
 
     def add(self, size: int) -> None:
         """Count bytes that are already allocated, even beyond the pool's limit."""

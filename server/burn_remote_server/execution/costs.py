@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
+from burn_remote_protocol.dialects.bounded_unpacking import unpacked_bytes
 from burn_remote_protocol.dialects.native import (
     DEFINE_GRAPH_TASK,
     DEFINE_TASK,
@@ -20,7 +21,7 @@ from burn_remote_protocol.tensors import MAX_RANK
 from burn_remote_server.programs.graphs import GRAPH_STEP_COST, GraphPlan
 from burn_remote_server.programs.plans import Plan
 
-__all__ = ["DEFINITION_BYTE_COST", "READ_COST", "TASK_COST", "batch_cost"]
+__all__ = ["DEFINITION_BYTE_COST", "READ_COST", "TASK_COST", "batch_cost", "decoded_bytes"]
 
 # All costs are in nanoseconds. Dispatching one task in Python takes about a microsecond.
 TASK_COST: Final = 1_000
@@ -41,7 +42,23 @@ READ_COST: Final = 1
 # Up to this many tasks, a loop takes less time than a ``Counter``.
 FEW_TASKS: Final = 16
 
+# In batches with shorter tasks, ``decoded_bytes`` does not look for elements of uploads: the search
+# takes longer than a more precise result is worth.
+LONG_TASK_BYTES: Final = 256
+
 _INTEGER: Final = frozenset({int})
+
+
+def decoded_bytes(batch: Batch, frame: bytes | memoryview) -> int:
+    """Return a bound for the memory of a batch that was decoded from a frame."""
+    total = unpacked_bytes(frame)
+    if len(frame) > LONG_TASK_BYTES * len(batch.tasks):
+        # The bytes of elements may have any values, so they would count many times.
+        for task in batch.tasks:
+            match task:
+                case (_, _, (bytes() as elements, _, _)):
+                    total += len(elements) - unpacked_bytes(elements)
+    return total
 
 
 def batch_cost(

@@ -12,11 +12,16 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
+from burn_remote_protocol.dialects.bounded_unpacking import (
+    MAX_UNPACKED_BYTES_PER_BYTE,
+    unpacked_bytes,
+)
 from burn_remote_protocol.dialects.native import Batch
 from burn_remote_protocol.errors import BurnRemoteError, HandshakeRefused
 from burn_remote_protocol.messages import Chunk
-from burn_remote_server.access.quota import Pool
+from burn_remote_server.access.quota import Pool, ended_for_memory
 from burn_remote_server.backends.interface import Deliver
+from burn_remote_server.execution.costs import decoded_bytes
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.worker import Worker
@@ -24,10 +29,11 @@ from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.telemetry.logs import get_logger, session_name
 
 __all__ = [
-    "DECODED_SIZE",
     "FRAME_COST",
     "MAX_WAITING_REPLIES",
+    "PART_BYTES",
     "TURN_COST",
+    "Part",
     "Session",
     "Sessions",
 ]
@@ -46,12 +52,20 @@ FRAME_COST: Final = 10_000
 # Worst-case cost of decoding one byte of a frame other than a chunk, and of freeing the result:
 # 40 ms for 512 KiB of nested lists.
 DECODED_COST_PER_BYTE: Final = 80
-# Memory of a decoded batch per byte of its frame: an invocation of 12 bytes becomes a list of four
-# numbers, which takes 180 bytes.
-DECODED_SIZE: Final = 16
+# If the memory pool has no room for a decoded frame, the session's thread decodes it in parts of at
+# most this many bytes. A small part runs also while the pool is full: so a session can always drop
+# tensors, and expose those for which others wait.
+PART_BYTES: Final = 1024
+# Memory of a small part: that of ``PART_BYTES`` in which each byte begins a map.
+SMALL_PART_BYTES: Final = MAX_UNPACKED_BYTES_PER_BYTE * PART_BYTES
+# A task that takes more than this, and more than a quarter of the pool, needs room in the pool.
+LARGE_PART_BYTES: Final = 16 * 1024 * 1024
 # Copying 512 KiB takes about 60 µs.
 CHUNK_BYTES_PER_COST: Final = 8
 
+
+# A part of a frame: the memory that it takes when it is decoded, and what decodes and executes it.
+Part = tuple[int, Callable[[], None]]
 
 # The counter of a session for each count of its interpreter.
 _FUSION_COUNTS: Final = (
@@ -124,6 +138,8 @@ class Session:
         )
         self._memory = memory
         self._operation_lost_seconds = operation_lost_seconds
+        # Whether the thread waits until a large task may exceed the memory pool.
+        self._waits_for_memory = False
         # The engine's progress, and for how many seconds it was seen unchanged.
         self._progress_seen: tuple[int, ...] = ()
         self._seconds_seen = 0.0
@@ -144,10 +160,11 @@ class Session:
         Times are those of ``time.monotonic``. Returns 0 if the session works, and more if it waits
         for a tensor of another server (``ProgressReport.hops_after``). Returns ``None`` if the
         session was idle at any time since then. Also returns ``None`` if it waits for a tensor of
-        this process, because the session that will expose that tensor reports instead.
+        this process, because the session that will expose that tensor reports instead. Also returns
+        ``None`` if it waits for memory, because it may wait for a session that waits for it.
         """
         busy_since = self._worker.busy_since
-        if busy_since is None or busy_since > moment:
+        if busy_since is None or busy_since > moment or self._waits_for_memory:
             return None
         slot = self.interpreter.tensors.waits_for
         if slot is None:
@@ -216,9 +233,84 @@ class Session:
             or (self._memory is not None and self._memory.is_full and self.queued_bytes > 0)
         )
 
-    def submit_batch(self, batch: Batch, size: int = 0) -> None:
-        """Execute a batch, whose frame has ``size`` bytes, now or after the queued work."""
+    def lacks_room(self, frame: bytes | memoryview) -> bool:
+        """Whether the memory pool has no room for a frame when it is decoded.
+
+        If so, pass the frame to ``submit_parts``.
+        """
+        memory, size = self._memory, len(frame)
+        if size <= PART_BYTES or memory is None:
+            return False
+        if memory.has_room(MAX_UNPACKED_BYTES_PER_BYTE * size):
+            return False
+        return not memory.has_room(unpacked_bytes(frame))
+
+    @contextlib.contextmanager
+    def decoding(self, frame: bytes | memoryview) -> Iterator[None]:
+        """Count the memory of a frame that is decoded in the context."""
+        size = unpacked_bytes(frame)
+        if self._memory is not None:
+            self._memory.add(size)
+        try:
+            yield
+        finally:
+            if self._memory is not None:
+                self._memory.give_back(size)
+
+    def submit_parts(self, parts: Iterator[Part], size: int) -> None:
+        """Decode and execute the parts of a frame of ``size`` bytes, after the queued work.
+
+        A large part waits until the memory pool has room for it, or until no other large part
+        exceeds the pool.
+        """
+        self.spent += FRAME_COST + size * DECODED_COST_PER_BYTE
+        self._worker.submit(partial(self._run, partial(self._run_parts, parts)), size)
+
+    def _run_parts(self, parts: Iterator[Part]) -> None:
+        for held_bytes, run in parts:
+            with self._room(held_bytes) as is_given:
+                if not is_given or self.engine.is_stopped:
+                    return
+                run()
+
+    @contextlib.contextmanager
+    def _room(self, size: int) -> Iterator[bool]:
+        """Count memory, which may exceed the pool if it is little or no other session's does.
+
+        The context is ``False`` if the session ended before.
+        """
+        memory = self._memory
+        if memory is None:
+            yield True
+            return
+        if size <= SMALL_PART_BYTES:
+            memory.add(size)
+        elif not memory.take(size):
+            with self._overdraft(memory, size) as is_given:
+                yield is_given
+            return
+        try:
+            yield True
+        finally:
+            memory.give_back(size)
+
+    @contextlib.contextmanager
+    def _overdraft(self, memory: Pool, size: int) -> Iterator[bool]:
+        if size > max(memory.max_bytes // 4, LARGE_PART_BYTES):
+            raise ended_for_memory("a task", memory.refusal(size))
+        self._waits_for_memory = True
+        with memory.overdrafts.turn(lambda: self.engine.is_stopped) as is_given:
+            self._waits_for_memory = False
+            memory.add(size)
+            try:
+                yield is_given
+            finally:
+                memory.give_back(size)
+
+    def submit_batch(self, batch: Batch, frame: bytes | memoryview = b"") -> None:
+        """Execute a batch now, or after the queued work; ``frame`` is the frame it came in."""
         engine = self.engine
+        size = len(frame)
         # The body of ``submit_work``, inlined to save two function calls.
         self.spent += FRAME_COST + size * DECODED_COST_PER_BYTE
         if not self._worker.queued:
@@ -228,7 +320,7 @@ class Session:
                 self._context.run(self._run, engine.run, batch)
                 self.notify()
                 return
-        self._worker.submit(partial(self._run, engine.run, batch), DECODED_SIZE * size)
+        self._worker.submit(partial(self._run, engine.run, batch), decoded_bytes(batch, frame))
 
     def submit_work(
         self,

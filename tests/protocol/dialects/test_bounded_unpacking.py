@@ -11,6 +11,7 @@ import pytest
 from burn_remote_protocol.dialects import bounded_unpacking as module
 from burn_remote_protocol.dialects.bounded_unpacking import (
     MAX_LIST_LENGTH,
+    MAX_UNPACKED_BYTES_PER_BYTE,
     MAX_VALUE_BYTES,
     STEP_BYTES,
     completed,
@@ -18,6 +19,7 @@ from burn_remote_protocol.dialects.bounded_unpacking import (
     unpack_frozen,
     unpack_frozen_in_steps,
     unpack_lists,
+    unpacked_bytes,
 )
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
 from burn_remote_protocol.frozen_map import FrozenMap
@@ -194,3 +196,49 @@ def test_a_large_message_without_exactly_one_large_buffer_is_never_unpacked(
     with pytest.raises(LimitExceeded, match="without the elements"):
         completed(unpack_around_buffer(body, BEFORE))
     assert not unpacked
+
+
+def _array(element: bytes, count: int) -> bytes:
+    return b"\xdc" + count.to_bytes(2, "big") + element * count
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        pytest.param(b"\x91" * 1000 + b"\xc0", id="nested arrays"),
+        pytest.param(b"\x81\xa0" * 1000 + b"\xc0", id="nested maps"),
+        pytest.param(b"\x80", id="empty maps"),
+        pytest.param(b"\x90", id="empty arrays"),
+        pytest.param(b"\x82\xa2ab\xc0\xa2cd\xc0", id="maps of two pairs"),
+        pytest.param(b"\x8f" + b"".join(b"\xa2a%c\xc0" % (97 + n) for n in range(15)), id="maps"),
+        pytest.param(b"\xe0", id="negative numbers of one byte"),
+        pytest.param(b"\xd0\x81", id="numbers of one byte"),
+        pytest.param(b"\xcd\x02\x01", id="numbers of two bytes"),
+        pytest.param(b"\xcf" + b"\x7f" * 8, id="numbers of eight bytes"),
+        pytest.param(b"\xcb" + b"\x7f" * 8, id="floats"),
+        pytest.param(b"\xa2ab", id="texts"),
+        pytest.param(b"\xa3\xe2\x98\x83", id="texts of one wide character"),
+        pytest.param(b"\xbf" + b"\xf0\x9f\x98\x80" * 7 + b"abc", id="texts of wide characters"),
+        pytest.param(b"\xa5\xf0\x9f\x98\x80a", id="texts of two wide characters"),
+        pytest.param(b"\xc4\x02ab", id="buffers"),
+        pytest.param(b"\xd4\x01\x01", id="extensions"),
+        pytest.param(b"\xc7\x00\x01", id="empty extensions"),
+        pytest.param(b"\xd6\xff\x00\x00\x00\x01", id="times"),
+        pytest.param(b"\x94\x07\xcd\x04\x01\xcd\x04\x02\xcd\x04\x03", id="invocations"),
+        pytest.param(b"\x92\xfd\x91\x05", id="drops"),
+    ],
+)
+def test_the_bound_of_unpacked_memory_covers_what_python_allocates(element: bytes) -> None:
+    body = _array(element, max(1, min(MAX_LIST_LENGTH, 200_000 // len(element))))
+    unpack_frozen(body)  # what is allocated once only
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        value = unpack_frozen(body)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert value
+    assert after - before <= unpacked_bytes(body) + 4096
+    assert unpacked_bytes(memoryview(body)) == unpacked_bytes(body)
+    assert unpacked_bytes(body) <= MAX_UNPACKED_BYTES_PER_BYTE * len(body)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from burn_remote_protocol.dialects.bounded_unpacking import unpacked_bytes
 from burn_remote_protocol.dialects.native import Batch, decode_frame, encode_batch, encode_frame
 from burn_remote_protocol.dialects.native_tasks import encode_task
 from burn_remote_protocol.dtypes import F32, DType
@@ -19,6 +23,7 @@ from burn_remote_protocol.errors import (
     HandshakeRefused,
     OperationLost,
     ProtocolViolation,
+    SessionLost,
     TransferFailed,
 )
 from burn_remote_protocol.messages import (
@@ -42,8 +47,9 @@ from burn_remote_server.dialects.native.session_attachments import Attachments
 from burn_remote_server.dialects.native.session_handler import serve_session
 from burn_remote_server.execution.sessions import (
     DECODED_COST_PER_BYTE,
-    DECODED_SIZE,
     FRAME_COST,
+    PART_BYTES,
+    SMALL_PART_BYTES,
     Session,
     Sessions,
 )
@@ -118,7 +124,7 @@ class Running:
 
     def submit(self, *tasks: Any, size: int = 0) -> None:
         wire = tuple(task if type(task) is tuple else undecoded(task) for task in tasks)
-        self.session.submit_batch(Batch(0, wire), size)
+        self.session.submit_batch(Batch(0, wire), bytes(size))
 
     async def idle(self) -> None:
         """Wait until no work is queued."""
@@ -143,9 +149,9 @@ async def test_a_batch_costs_what_decoding_the_bytes_of_its_frame_does() -> None
     running = Running()
     async with asyncio.timeout(5):
         gate = Gate(running.session)
-        running.submit(Upload(1, DATA), size=1000)
+        running.submit(Sync(1), size=1000)
         assert running.session.spent == FRAME_COST + 1000 * DECODED_COST_PER_BYTE
-        assert running.session.queued_bytes == 1000 * DECODED_SIZE
+        assert running.session.queued_bytes == unpacked_bytes(bytes(1000))
         gate.opened.set()
         await running.idle()
     running.session.end()
@@ -183,7 +189,7 @@ async def test_only_a_batch_within_the_cost_limit_runs_on_the_event_loop(
     backend = Located()
     running = Running(inline_cost=cost - is_too_costly, backend=backend)
     async with asyncio.timeout(5):
-        running.session.submit_batch(batch, 100)
+        running.session.submit_batch(batch, bytes(100))
         await running.idle()
     assert running.below.outbox.replies[1].shape == (4,)
     assert [one != threading.get_ident() for one in backend.readers] == [is_too_costly]
@@ -197,7 +203,7 @@ async def test_a_batch_of_unknown_cost_never_runs_on_the_event_loop() -> None:
     batch = Batch(0, (undecoded(Cleanup()), undecoded(Read(1, 1, SPEC))))
     assert running.below.engine.estimate(batch, 100) is None
     async with asyncio.timeout(5):
-        running.session.submit_batch(batch, 100)
+        running.session.submit_batch(batch, bytes(100))
         await running.idle()
     assert [one != threading.get_ident() for one in backend.readers] == [True]
     running.session.end()
@@ -294,7 +300,7 @@ async def test_queued_frames_bytes_and_a_full_pool_stop_the_reading() -> None:
         gate = Gate(running.session)
         assert not running.session.is_behind(2, 10**6)
         assert running.session.is_behind(1, 10**6)
-        running.submit(Upload(1, DATA), size=10)
+        running.submit(Upload(1, DATA), size=20)
         assert running.session.is_behind(100, 100)
         assert running.session.is_behind(100, 10**6) == pool.is_full
         assert pool.is_full
@@ -303,6 +309,167 @@ async def test_queued_frames_bytes_and_a_full_pool_stop_the_reading() -> None:
         assert not running.session.is_behind(1, 1)
         assert pool.taken == 0
         running.session.end()
+
+
+async def test_a_queued_batch_counts_what_its_nested_lists_take() -> None:
+    nested = b"\x92\x20" + b"\x91" * 1000 + b"\xc0"
+    frame = encode_batch(0, [nested] * 59)
+    decode_frame(frame)  # what is allocated once only
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        batch = decode_frame(frame)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    pool = Pool(2**30)
+    running = Running(memory=pool)
+    async with asyncio.timeout(5):
+        gate = Gate(running.session)
+        running.session.submit_batch(batch, frame)
+        assert after - before <= running.session.queued_bytes == pool.taken
+        gate.opened.set()
+        await running.idle()
+    running.session.end()
+
+
+async def test_elements_of_a_queued_batch_count_once() -> None:
+    elements = b"\x91" * 16_000
+    upload = Upload(1, TensorData(elements, (4000,), F32))
+    frame = encode_batch(0, [encode_task(upload)])
+    running = Running()
+    async with asyncio.timeout(5):
+        gate = Gate(running.session)
+        running.session.submit_batch(decode_frame(frame), frame)
+        assert len(elements) <= running.session.queued_bytes < len(elements) + 4096
+        gate.opened.set()
+        await running.idle()
+    running.session.end()
+
+
+# -- frames for which memory has no room ---------------------------------------------------------
+
+LARGE = SMALL_PART_BYTES + 1
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+async def test_only_a_frame_that_exceeds_memory_when_it_is_decoded_lacks_room(missing: int) -> None:
+    frame = b"\x91" * 2000
+    running = Running(memory=Pool(unpacked_bytes(frame) - missing))
+    assert running.session.lacks_room(frame) == bool(missing)
+    running.session.end()
+
+
+async def test_a_short_frame_never_lacks_room() -> None:
+    pool = Pool(0)
+    pool.add(1)
+    running = Running(memory=pool)
+    assert not running.session.lacks_room(b"\x91" * PART_BYTES)
+    running.session.end()
+
+
+async def test_small_parts_run_in_order_although_the_pool_is_full() -> None:
+    pool = Pool(100)
+    pool.add(1000)
+    running = Running(memory=pool)
+    seen: list[tuple[int, int]] = []
+    async with asyncio.timeout(5):
+        running.session.submit_parts(
+            iter([(10 * n, partial(lambda n: seen.append((n, pool.taken)), n)) for n in (1, 2)]), 7
+        )
+        await running.idle()
+    assert seen == [(1, 1017), (2, 1027)]
+    assert pool.taken == 1000
+    running.session.end()
+
+
+async def test_large_parts_of_sessions_exceed_a_full_pool_one_at_a_time_in_their_order() -> None:
+    pool = Pool(100)
+    pool.add(1000)
+    sessions = [Running(memory=pool) for _ in range(4)]
+    order: list[int] = []
+    go_on = threading.Event()
+    entered = threading.Event()
+
+    def run(number: int) -> None:
+        order.append(number)
+        # Besides this part, at most the frames of the four sessions, of one byte each.
+        assert pool.taken - 1000 - LARGE <= 4
+        entered.set()
+        assert go_on.wait(5)
+
+    async with asyncio.timeout(5):
+        for number, each in enumerate(sessions):
+            each.session.submit_parts(iter([(LARGE, partial(run, number))]), 1)
+            await until(partial(is_length, pool, number))
+        await until(entered.is_set)
+        assert order == [0]
+        go_on.set()
+        for each in sessions:
+            await each.idle()
+    assert order == [0, 1, 2, 3]
+    assert pool.taken == 1000
+    for each in sessions:
+        each.session.end()
+
+
+async def test_a_session_that_ends_while_it_waits_for_memory_lets_others_pass() -> None:
+    pool = Pool(100)
+    pool.add(1000)
+    first, second, third = (Running(memory=pool) for _ in range(3))
+    ran: list[str] = []
+    async with asyncio.timeout(5):
+        leave = threading.Event()
+        first.session.submit_parts(iter([(LARGE, lambda: assert_set(leave))]), 1)
+        second.session.submit_parts(iter([(LARGE, lambda: ran.append("second"))]), 1)
+        await until(lambda: pool.overdrafts.waiting == 1)
+        third.session.submit_parts(iter([(LARGE, lambda: ran.append("third"))]), 1)
+        await until(lambda: pool.overdrafts.waiting == 2)
+        second.session.end()
+        await until(lambda: pool.overdrafts.waiting == 1)
+        leave.set()
+        await third.idle()
+    assert ran == ["third"]
+    first.session.end()
+    third.session.end()
+
+
+async def test_a_session_that_waits_for_memory_does_not_report_progress() -> None:
+    pool = Pool(100)
+    pool.add(1000)
+    first, second = (Running(memory=pool) for _ in range(2))
+    async with asyncio.timeout(5):
+        leave = threading.Event()
+        first.session.submit_parts(iter([(LARGE, lambda: assert_set(leave))]), 1)
+        await until(lambda: first.session.hops_since(math.inf, 0, 1) == 0)
+        second.session.submit_parts(iter([(LARGE, lambda: None)]), 1)
+        await until(lambda: pool.overdrafts.waiting == 1)
+        assert second.session.hops_since(math.inf, 0, 1) is None
+        leave.set()
+        await second.idle()
+    first.session.end()
+    second.session.end()
+
+
+async def test_a_part_that_takes_more_than_the_pool_allows_ends_its_session() -> None:
+    pool = Pool(100)
+    pool.add(1000)
+    running = Running(memory=pool)
+    async with asyncio.timeout(5):
+        running.session.submit_parts(iter([(2**24 + 1, lambda: None)]), 1)
+        await running.idle()
+    assert isinstance(running.session.error, SessionLost)
+    assert "max_total_bytes" in str(running.session.error)
+    assert pool.taken == 1000
+    running.session.end()
+
+
+def is_length(pool: Pool, waiting: int) -> bool:
+    return pool.overdrafts.waiting == waiting
+
+
+def assert_set(event: threading.Event) -> None:
+    assert event.wait(5)
 
 
 async def test_the_number_of_open_sessions_is_limited_and_each_ends_once() -> None:

@@ -20,14 +20,17 @@ from burn_remote_server.access.quota import OverheadAccount
 from burn_remote_server.dialects.burn_0_21.compatibility import ReplyDTypes
 from burn_remote_server.dialects.burn_0_21.outbox import BurnOutbox
 from burn_remote_server.dialects.burn_0_21.task_runner import BurnTask, TaskRunner
-from burn_remote_server.execution.sessions import DECODED_SIZE, Session
+from burn_remote_server.execution.sessions import Session
 from burn_remote_server.hosting.host import Device
 from burn_remote_server.tensors.exposed_tensors import burn_domain
 
-__all__ = ["DIALECT", "BurnSession", "BurnSessions", "decoded_bytes"]
+__all__ = ["DECODED_SIZE", "DIALECT", "BurnSession", "BurnSessions", "decoded_bytes"]
 
 DIALECT: Final = "burn-0.21"
 
+# Memory of decoded tasks per byte of their frame, without elements: a slice of four bytes becomes
+# an object of 80 bytes.
+DECODED_SIZE: Final = 24
 # In frames up to this size, ``decoded_bytes`` does not look for elements of uploads: the search
 # takes longer than a more precise result is worth.
 FEW_BYTES: Final = 4096

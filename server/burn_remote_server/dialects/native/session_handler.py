@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 from burn_remote_protocol.collectives import EngineKind
+from burn_remote_protocol.dialects.bounded_unpacking import unpacked_bytes
 from burn_remote_protocol.dialects.native import (
     MAX_GROUPS,
     SESSION_LIMITS,
     Batch,
+    BatchPart,
+    batch_in_parts,
+    batch_received,
     decode_batch_in_steps,
     decode_frame,
     encode_frame,
@@ -50,8 +55,15 @@ from burn_remote_server.dialects.native.handshake import (
 )
 from burn_remote_server.dialects.native.session_attachments import Attachment, Attachments
 from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES, SMALL_FRAME_BYTES
+from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.native_outbox import NativeOutbox
-from burn_remote_server.execution.sessions import FRAME_COST, MAX_WAITING_REPLIES, TURN_COST
+from burn_remote_server.execution.sessions import (
+    FRAME_COST,
+    MAX_WAITING_REPLIES,
+    PART_BYTES,
+    TURN_COST,
+    Part,
+)
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
 from burn_remote_server.tensors.slots import InFlight
@@ -307,8 +319,12 @@ class _Connection:
                 await self._host.decoding.wait(len(frame))
             return self._take(frame)
         if is_batch(frame):
-            message = await self._host.decoding.run(decode_batch_in_steps(frame))
-            return self._accept(message, len(frame))
+            session = self._attachment.session
+            if session.lacks_room(frame):
+                return self._take_in_parts(frame)
+            with session.decoding(frame):
+                message = await self._host.decoding.run(decode_batch_in_steps(frame))
+            return self._accept(message, frame)
         async with self._host.decoding.turn():
             return self._take(frame)
 
@@ -368,21 +384,37 @@ class _Connection:
             return None
         if frame and not is_chunk(frame):
             self._host.decoding.spend(len(frame))
-        return self._accept(decode_frame(frame), len(frame))
+            if is_batch(frame) and self._attachment.session.lacks_room(frame):
+                return self._take_in_parts(frame)
+        return self._accept(decode_frame(frame), frame)
 
-    def _accept(self, message: Any, size: int) -> _Taken:
-        """Execute or queue the work of a frame of ``size`` bytes; return what ``_take`` does."""
+    def _take_in_parts(self, frame: bytes | memoryview) -> _Taken:
+        """Queue a frame with a batch undecoded, because memory is full."""
+        attachment, number = self._attachment, self._number
+        if not attachment.serves(number):
+            return None
+        session = attachment.session
+        received = batch_received(frame)
+        session.counters.client_received_bytes += len(frame)
+        session.counters.batches += 1
+        attachment.note_frame(number)
+        attachment.note_acknowledged(received)
+        session.submit_parts(_parts(frame, session.engine), len(frame))
+        return True
+
+    def _accept(self, message: Any, frame: bytes | memoryview) -> _Taken:
+        """Execute or queue the work of a frame; return what ``_take`` does."""
         attachment, number = self._attachment, self._number
         # A later link may also have taken the session over while the frame was decoded.
         if not attachment.serves(number):
             return None
         session = attachment.session
-        session.counters.client_received_bytes += size
+        session.counters.client_received_bytes += len(frame)
         if type(message) is Batch:
             session.counters.batches += 1
             attachment.note_frame(number)
             attachment.note_acknowledged(message.received)
-            session.submit_batch(message, size)
+            session.submit_batch(message, frame)
         elif isinstance(message, Chunk):
             attachment.note_frame(number)
             session.submit_chunk(message)
@@ -403,6 +435,16 @@ class _Connection:
         session = self._attachment.session
         while session.queued and session.error is None:
             await self._writer.progress()
+
+
+def _parts(frame: bytes | memoryview, engine: Engine) -> Iterator[Part]:
+    """Yield the parts of a batch, which an engine decodes and executes."""
+    for part in batch_in_parts(frame, PART_BYTES):
+        yield unpacked_bytes(part.packed), partial(_run_part, engine, part)
+
+
+def _run_part(engine: Engine, part: BatchPart) -> None:
+    engine.run(Batch(0, part.decode()))
 
 
 def _about(device: Device) -> dict[str, object]:

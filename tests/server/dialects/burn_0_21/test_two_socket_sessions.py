@@ -17,8 +17,7 @@ from burn_remote_protocol.messages import Sync, Upload
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access.admission import NOBODY, Grant
 from burn_remote_server.backends import open_backends
-from burn_remote_server.dialects.burn_0_21.two_socket_sessions import BurnSessions
-from burn_remote_server.execution.sessions import DECODED_SIZE
+from burn_remote_server.dialects.burn_0_21.two_socket_sessions import DECODED_SIZE, BurnSessions
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 
