@@ -26,6 +26,7 @@ from burn_remote.functions.counting import searchsorted
 from burn_remote.functions.creation import new_tensor, tensor
 from burn_remote.functions.default_device import default_device
 from burn_remote.functions.device_class import checked_device
+from burn_remote.functions.dtype_information import finfo
 from burn_remote.functions.elementwise import exp, expm1, log, log1p, sqrt, tan
 from burn_remote.functions.gathering import take
 from burn_remote.functions.manipulation import part
@@ -67,8 +68,12 @@ def uniform(
     device: AnyDevice | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Draw from the uniform distribution from ``low`` up to, but excluding, ``high``."""
-    drawn = _drawn(shape, _bounds(low, high), as_dtype(dtype), device)
+    """Draw from the uniform distribution from ``low`` up to, but excluding, ``high``.
+
+    Raises ``UsageError`` for bounds that are not finite in ``dtype``.
+    """
+    wanted = as_dtype(dtype)
+    drawn = _drawn(shape, _bounds(low, high, wanted), wanted, device)
     return new_tensor(drawn.handle, requires_grad)
 
 
@@ -367,9 +372,24 @@ def _is_float(number: int) -> bool:
     return float(number) == number
 
 
-def _bounds(low: float, high: float) -> tuple[str, float, float]:
+def _bounds(low: float, high: float, dtype: DType) -> tuple[str, float, float]:
     least, most = real_number("low", low), real_number("high", high)
-    if not least <= most:
+    if dtype.is_floating:
+        smallest, largest = finfo(dtype).min, finfo(dtype).max
+    elif dtype.is_integer:
+        smallest, largest = bounds_of(dtype)
+        largest += 1  # it is excluded
+    else:  # the operation refuses it
+        smallest, largest = -math.inf, math.inf
+    # NaN is not in any range.
+    if not (
+        smallest <= least <= largest and smallest <= most <= largest and most - least < math.inf
+    ):
+        raise UsageError(
+            f"low={least:g} and high={most:g} are no bounds for {dtype}, whose numbers are from "
+            f"{smallest:g} to {largest:g}; they and their distance must be finite"
+        )
+    if least > most:
         raise UsageError(f"low={least:g} is greater than high={most:g}")
     return "Uniform", least, most
 

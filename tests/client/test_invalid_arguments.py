@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -128,6 +129,21 @@ OUT_OF_RANGE: dict[str, Callable[[], object]] = {
     r"block must have 1 to 5 sizes, not \(\)": lambda: br.quant_scheme(block=()),
     "num_classes must be from 1 to": lambda: F.one_hot(i(2), 0),
     "low=3 is greater than high=1": lambda: br.random.uniform(2, low=3, device=DEVICE),
+    "low=0 and high=inf are no bounds for float32": lambda: br.random.uniform(
+        2, high=math.inf, device=DEVICE
+    ),
+    "low=nan and high=1 are no bounds for float32": lambda: br.random.uniform(
+        2, low=math.nan, device=DEVICE
+    ),
+    "high=100000 are no bounds for float16, .* from -65504 to 65504": lambda: br.random.uniform(
+        2, high=1e5, dtype="float16", device=DEVICE
+    ),
+    "they and their distance must be finite": lambda: br.random.uniform(
+        2, low=-1.7e308, high=1.7e308, dtype="float64", device=DEVICE
+    ),
+    "high=300 are no bounds for uint8": lambda: br.random.uniform(
+        2, high=300, dtype="uint8", device=DEVICE
+    ),
     "std must not be negative, but is -1": lambda: br.random.normal(2, std=-1, device=DEVICE),
     "299 does not fit in uint8": lambda: br.random.integers(
         0, 300, 2, dtype="uint8", device=DEVICE
