@@ -37,7 +37,7 @@ from burn_remote.devices.addresses import (
 from burn_remote.devices.local import LocalDevice
 from burn_remote.devices.named_devices import device
 from burn_remote.devices.remote import RemoteDevice
-from burn_remote.diagnostics.foreign_names import missing_from
+from burn_remote.diagnostics.advice import missing_from
 from burn_remote.distributed.data_parallel import DataParallel
 from burn_remote.function_transforms import grad, jvp, value_and_grad, vjp
 from burn_remote.functions.arithmetic import (

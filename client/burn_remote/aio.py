@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from burn_remote.devices.named_devices import device as named_device
 from burn_remote.devices.remote import RemoteDevice
-from burn_remote.diagnostics.foreign_names import missing_from
+from burn_remote.diagnostics.advice import missing_from
 from burn_remote.functions.creation import tensor as make_tensor
 from burn_remote.functions.default_device import default_device
 from burn_remote.functions.tensor_value import read_arrays

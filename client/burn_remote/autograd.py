@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from burn_remote.autodiff.backward_pass import BackwardPass
 from burn_remote.autodiff.grad_mode import enable_grad, no_grad
 from burn_remote.autodiff.uniform_gradients import Uniform, one_for
-from burn_remote.diagnostics.foreign_names import missing_from
+from burn_remote.diagnostics.advice import missing_from
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.tensor_value import is_tensor
 from burn_remote.functions.tracked_tensors import checked_seed, tracked_handle

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from burn_remote.diagnostics.foreign_names import missing_from
+from burn_remote.diagnostics.advice import missing_from
 from burn_remote.functions.fourier import (
     fft,
     fftfreq,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from burn_remote.diagnostics.foreign_names import missing_from
+from burn_remote.diagnostics.advice import missing_from
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions import activations
 from burn_remote.functions.activations import (

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from burn_remote.diagnostics.foreign_names import missing_from
+from burn_remote.diagnostics.advice import missing_from
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator
 from burn_remote.functions.padding import pad

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from burn_remote import random
 from burn_remote.arguments.arrays import AnyDType, as_dtype
 from burn_remote.arguments.axes import normal_shape
-from burn_remote.diagnostics.foreign_names import missing_from
+from burn_remote.diagnostics.advice import missing_from
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import reshaped
 from burn_remote.functions import creation

@@ -5,7 +5,7 @@ A matrix is the last two axes of a tensor ``[…, rows, columns]``; leading axes
 
 from typing import TYPE_CHECKING
 
-from burn_remote.diagnostics.foreign_names import missing_from
+from burn_remote.diagnostics.advice import missing_from
 from burn_remote.functions.factorizations import (
     cholesky,
     det,

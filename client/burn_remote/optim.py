@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from burn_remote.diagnostics.foreign_names import OPTIM, missing_from
+from burn_remote.diagnostics.advice import missing_from
+from burn_remote.diagnostics.foreign_names import OPTIM
 from burn_remote.optimizers import lr_scheduler, schedules
 from burn_remote.optimizers.algorithms import SGD, Adagrad, Adam, AdamW, RMSprop
 from burn_remote.optimizers.clipping import (

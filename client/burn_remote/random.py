@@ -16,8 +16,8 @@ from burn_remote.arguments.arrays import AnyDType, Array, as_dtype
 from burn_remote.arguments.axes import normal_axis, normal_shape
 from burn_remote.arguments.numbers import bounds_of, number_for, real_number, whole_number
 from burn_remote.autodiff.grad_mode import check_random_numbers
+from burn_remote.diagnostics.advice import missing_from
 from burn_remote.diagnostics.foreign_names import RANDOM as RANDOM_NAMES
-from burn_remote.diagnostics.foreign_names import missing_from
 from burn_remote.diagnostics.invalid_calls import explained, no_tensor
 from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote.functions.arithmetic import add, divide, multiply, negative, pow, subtract

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from burn_remote.arguments import containers
-from burn_remote.diagnostics.foreign_names import TREE, missing_from
+from burn_remote.diagnostics.advice import missing_from
+from burn_remote.diagnostics.foreign_names import TREE
 
 __all__ = ["leaves", "map", "named_leaves"]
 

@@ -8,9 +8,18 @@ from typing import Any
 
 import pytest
 
+from burn_remote.diagnostics.foreign_names import PYTORCH_FUNCTIONS
+
 torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group oracle")
 brt = importlib.import_module("burn_remote.torch")
 nn = torch.nn
+MODULES = [
+    f"torch{name}"
+    for name in (
+        *("", ".autograd", ".autograd.functional", ".cuda", ".nn", ".nn.functional"),
+        *(".nn.parallel", ".nn.utils", ".optim", ".optim.lr_scheduler", ".utils.data"),
+    )
+]
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.filterwarnings("ignore:Dynamo:UserWarning"),
@@ -29,6 +38,12 @@ def fresh() -> Iterator[None]:
     torch.compiler.reset()
     yield
     torch.compiler.reset()
+
+
+@pytest.mark.parametrize("name", PYTORCH_FUNCTIONS)
+def test_the_names_of_pytorch_in_the_table_of_advice_exist_there(name: str) -> None:
+    modules = map(importlib.import_module, ("safetensors.torch", *MODULES))
+    assert any(hasattr(module, name) for module in modules)
 
 
 def test_a_data_loader_may_pin_memory(device: Any) -> None:

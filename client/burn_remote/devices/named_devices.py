@@ -8,7 +8,7 @@ from typing import Final
 from burn_remote.devices.addresses import normal_address
 from burn_remote.devices.local import LocalDevice
 from burn_remote.devices.remote import RemoteDevice
-from burn_remote.diagnostics.foreign_names import device_advice
+from burn_remote.diagnostics.advice import device_advice
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.device_class import AnyDevice, Device, checked_device, open_names_with
 from burn_remote_protocol.errors import UsageError

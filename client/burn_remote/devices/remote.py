@@ -21,7 +21,7 @@ from burn_remote.devices.addresses import (
 from burn_remote.devices.automatic_graphs import automatic_graphs_wanted
 from burn_remote.devices.credentials import checked_token, trusted_context
 from burn_remote.devices.shared_sessions import SharedSessions
-from burn_remote.diagnostics.foreign_names import device_advice
+from burn_remote.diagnostics.advice import device_advice
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.default_device import open_default_with
 from burn_remote.functions.device_class import Device

@@ -13,13 +13,8 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from burn_remote.diagnostics.foreign_names import (
-    GATHERED,
-    KEYWORDS,
-    POSITIONAL,
-    RENAMED_KEYWORDS,
-    similar_name,
-)
+from burn_remote.diagnostics.advice import similar_name
+from burn_remote.diagnostics.foreign_names import GATHERED, KEYWORDS, POSITIONAL, RENAMED_KEYWORDS
 from burn_remote.diagnostics.tracebacks import shorten
 from burn_remote.runner.interface import TensorHandle
 from burn_remote_protocol.errors import (

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from burn_remote.diagnostics.foreign_names import DISTRIBUTED, missing_from
+from burn_remote.diagnostics.advice import missing_from
+from burn_remote.diagnostics.foreign_names import DISTRIBUTED
 from burn_remote.distributed.batch_splitting import SplitBatch
 from burn_remote.distributed.group import Group
 from burn_remote.distributed.reduce_operations import ReduceOperation

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from burn_remote.arguments.containers import leaves, named_leaves
 from burn_remote.arguments.numbers import real_number
-from burn_remote.diagnostics.foreign_names import group_attribute_advice
+from burn_remote.diagnostics.advice import group_attribute_advice
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.distributed.collective_engine import Bucket, Engine, Reduction
 from burn_remote.distributed.member_values import (

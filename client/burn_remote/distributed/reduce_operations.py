@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from burn_remote.diagnostics.foreign_names import similar_name
+from burn_remote.diagnostics.advice import similar_name
 from burn_remote.functions.casting import at_least_float32
 from burn_remote.functions.selection import maximum, minimum
 from burn_remote.functions.tensor import Tensor

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeAlias, Unio
 
 from burn_remote.arguments.arrays import AnyDType, as_dtype
 from burn_remote.arguments.numbers import whole_number
-from burn_remote.diagnostics.foreign_names import device_advice, device_attribute_advice
+from burn_remote.diagnostics.advice import device_advice, device_attribute_advice
 from burn_remote.functions.published_tensors import (
     list_published,
     open_published,

@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from burn_remote.arguments.axes import normal_axis
-from burn_remote.diagnostics.foreign_names import numpy_equivalent
+from burn_remote.diagnostics.advice import numpy_equivalent
 from burn_remote.functions import distinct as distinct_elements
 from burn_remote.functions import (
     elementwise,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from burn_remote.arguments.arrays import Array, array_from, numpy_dtype
 from burn_remote.arguments.axes import normal_axis
 from burn_remote.autodiff.nodes import TrackedHandle
-from burn_remote.diagnostics.foreign_names import attribute_advice
+from burn_remote.diagnostics.advice import attribute_advice
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.printing import html_text, plain_text
 from burn_remote.runner.interface import TensorHandle

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
-from burn_remote.diagnostics.foreign_names import missing_from
+from burn_remote.diagnostics.advice import missing_from
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.optimizers import schedules
 from burn_remote.optimizers.optimizer_class import Optimizer

@@ -31,10 +31,16 @@ from burn_remote.diagnostics.foreign_names import (
     GROUP_ATTRIBUTES,
     METHODS,
     NAMESPACES,
+    NUMPY_FUNCTIONS,
     OPTIM,
     TREE,
 )
 from support.runners import RecordingDevice
+
+
+@pytest.mark.parametrize("name", NUMPY_FUNCTIONS)
+def test_the_names_of_numpy_exist_there(name: str) -> None:
+    assert any(hasattr(module, name) for module in (np, np.linalg, np.fft, np.random))
 
 
 @pytest.mark.parametrize("module", [burn_remote, functional, linalg, random])
