@@ -57,8 +57,12 @@ class SimulatedBackend(NumpyBackend):
             def share(self, array: Any) -> Any:
                 return gpu.shared(array, stream)
 
-            def share_all(self, arrays: Sequence[Any]) -> list[Any]:
-                return gpu.all_shared(arrays, stream)
+            shared: Any = None
+
+            def share_all(self, arrays: Sequence[Any], *, is_continued: bool = False) -> list[Any]:
+                ready = self.shared if is_continued else None
+                made, self.shared = gpu.all_shared(arrays, stream, ready)
+                return made
 
             def adopt(self, shared: Any) -> Any:
                 if not isinstance(shared, Shared):

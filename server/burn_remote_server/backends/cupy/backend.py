@@ -85,6 +85,7 @@ class CupySession(ArraySession):
         self._gpu = gpu
         self._stream = stream
         self._awaited: Any = None  # the event for which the stream was made to wait last
+        self._shared: Any = None  # the event of the arrays that were shared last
         self._faults = gpu.faults
         self._reads = Reads(gpu, stream)
         self._graphs = CudaGraphs(gpu, stream)
@@ -107,9 +108,11 @@ class CupySession(ArraySession):
         with self._faults:
             return self._gpu.shared(array, self._stream)
 
-    def share_all(self, arrays: Sequence[Any]) -> list[Any]:
+    def share_all(self, arrays: Sequence[Any], *, is_continued: bool = False) -> list[Any]:
         with self._faults:
-            return self._gpu.all_shared(arrays, self._stream)
+            ready = self._shared if is_continued else None
+            made, self._shared = self._gpu.all_shared(arrays, self._stream, ready)
+            return made
 
     def adopt(self, shared: Shared) -> Any:
         with self._faults:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
@@ -80,7 +79,7 @@ def new_identifier() -> bytes:
 
 
 class NcclCommunicator:
-    """A member of an NCCL communicator (``Communicator``). One thread starts collectives."""
+    """A member of an NCCL communicator (``Communicator``)."""
 
     def __init__(self, gpu: Gpu, identifier: bytes, members: int, rank: int) -> None:
         """Join the other members; return once all have joined. Raises NCCL's errors."""
@@ -88,7 +87,7 @@ class NcclCommunicator:
         self._gpu: Final = gpu
         self._members: Final = members
         self._rank: Final = rank
-        self._thread = 0  # the thread that uses the device and the stream
+        self._awaited: Any = None  # the event for which the stream was made to wait last
         given: Any = identifier
         if not isinstance(self._nccl.get_unique_id(), bytes):
             given = tuple(one - 256 if one > 127 else one for one in identifier)
@@ -114,18 +113,14 @@ class NcclCommunicator:
         # other members wait. So this makes as few as possible: one event for all outputs, and no
         # group of calls for a single one.
         gpu, stream = self._gpu, self._stream
-        if self._thread != threading.get_ident():
-            gpu.device.use()
-            stream.use()
-            self._thread = threading.get_ident()
-        with gpu.faults:
-            awaited = None
+        with gpu.faults, _using(gpu), stream:  # a session's thread goes on with its own stream
             for shared in inputs:
-                if shared.ready is awaited:  # one event may make many arrays ready
+                if shared.ready is self._awaited:  # one event may make many arrays ready
                     continue
                 # Not only if a query says that it is pending: that leaves an error for this thread
                 # (cudaErrorNotReady), which NCCL could take for the failure of its own launch.
-                stream.wait_event(awaited := shared.ready)
+                stream.wait_event(shared.ready)
+                self._awaited = shared.ready
             given = [
                 _as_elements(shared.array, spec)
                 for shared, spec in zip(inputs, call.input_specs(self._rank), strict=True)
@@ -284,6 +279,22 @@ _RUN: Final[dict[CollectiveKind, Callable[..., list[Any]]]] = {
 @functools.cache  # of the few dtypes of NCCL: their names take 4 µs
 def _number(dtype: Any) -> int:
     return _DTYPES[str(dtype)]
+
+
+@contextlib.contextmanager
+def _using(gpu: Gpu) -> Iterator[None]:
+    """Use a GPU in the calling thread, which may belong to another one."""
+    # CuPy's context manager of a device keeps the previous one in the object, for all threads.
+    runtime = cupy.cuda.runtime
+    previous = runtime.getDevice()
+    if previous == gpu.index:
+        yield
+        return
+    runtime.setDevice(gpu.index)
+    try:
+        yield
+    finally:
+        runtime.setDevice(previous)
 
 
 def _as_elements(array: Any, spec: TensorSpec) -> Any:

@@ -56,7 +56,7 @@ class Pair:
         made = []
         for rank, (gpu, communicator) in enumerate(zip(self.gpus, self.communicators, strict=True)):
             outputs: queue.Queue[Any] = queue.Queue()
-            shared = gpu.all_shared(arrays[rank], self.streams[rank])
+            shared, _ = gpu.all_shared(arrays[rank], self.streams[rank])
             communicator.start(call, shared, call.output_specs(2, rank), outputs.put)()
             made.append(outputs)
         return made
@@ -89,7 +89,7 @@ def test_a_collective_of_one_tensor_makes_four_calls_that_release_the_interprete
     given = [[np.ones(3, np.float32)], [np.ones(3, np.float32)]]
     for _ in range(4):  # creates the events that are reused
         pair.all_reduced(all_reduce(F32, 3), given)
-    wait_until(lambda: all(len(gpu._idle_events) >= 2 for gpu in pair.gpus))
+    wait_until(lambda: all(len(gpu._idle_events) >= 1 for gpu in pair.gpus))
     simulated_cuda.CALLS.clear()
     pair.all_reduced(all_reduce(F32, 3), given)
     seen = {name: count for name, count in simulated_cuda.CALLS.items() if name != "eventQuery"}
