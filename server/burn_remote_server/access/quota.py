@@ -11,7 +11,7 @@ and against the device's pool.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from typing import Final, Self
 
 from burn_remote_protocol.errors import QuotaExceeded, SessionLost
@@ -164,7 +164,7 @@ class Quota:
         self.bytes = 0
         self.tensors = 0
         self.held = 0
-        # Called before a refusal; returns whether it released held bytes.
+        # Called before a refusal; returns whether it released bytes or tensors.
         self.reclaim: Callable[[], bool] = _reclaim_nothing
         self._held_lock = threading.RLock()
         self._pool = Pool(max_bytes) if pool is None else pool
@@ -186,14 +186,12 @@ class Quota:
 
     def take(self, size: int, count: int) -> None:
         """Count tensors about to be stored. If ``QuotaExceeded`` is raised, nothing is counted."""
-        tensors = self.tensors + count
-        if tensors > self._counted_tensors:
-            self._count_more(tensors)
-        total = self.bytes + size
-        if total > self._taken:
-            self._take_more(total)
-        self.bytes = total
-        self.tensors = tensors
+        if self.tensors + count > self._counted_tensors:
+            self._count_more(count)
+        if self.bytes + size > self._taken:
+            self._take_more(size)
+        self.bytes += size
+        self.tensors += count
 
     def take_reserved(self, size: int, count: int) -> bool:
         """Count tensors if they fit into what is reserved from the pool; return whether they do."""
@@ -272,11 +270,14 @@ class Quota:
                 )
         return None
 
-    def check_slot(self, slots: int) -> None:
+    def check_slot(self, slots: Sized) -> None:
         """Check the number of failed and awaited tensors. Raises ``QuotaExceeded``."""
-        if slots >= self.max_tensors:
+        if len(slots) < self.max_tensors:
+            return
+        self.reclaim()
+        if (count := len(slots)) >= self.max_tensors:
             raise QuotaExceeded(
-                f"failed and awaited tensors: {slots + 1:,} would be held, {self.max_tensors:,} "
+                f"failed and awaited tensors: {count + 1:,} would be held, {self.max_tensors:,} "
                 "are allowed; drop tensors, or raise max_session_tensors on the server"
             )
 
@@ -292,13 +293,14 @@ class Quota:
         self._taken = self.max_bytes = 0
         self._floor = self._counted_floor = -(2**62)
 
-    def _take_more(self, total: int) -> None:
+    def _take_more(self, size: int) -> None:
         try:
-            self._reserve(total)
+            self._reserve(self.bytes + size)
         except QuotaExceeded:
             if not self.reclaim():
                 raise
-            self._reserve(total)
+            if self.bytes + size > self._taken:
+                self._reserve(self.bytes + size)
 
     def _reserve(self, total: int) -> None:
         allowed = self.max_bytes - self.held
@@ -320,7 +322,12 @@ class Quota:
         self._taken = target
         self._floor = target - 2 * pool.share
 
-    def _count_more(self, tensors: int) -> None:
+    def _count_more(self, count: int) -> None:
+        if self.tensors + count > self.max_tensors:
+            self.reclaim()
+        tensors = self.tensors + count
+        if tensors <= self._counted_tensors:
+            return
         if tensors > self.max_tensors:
             raise QuotaExceeded(
                 f"session tensors: {tensors:,} would be held, {self.max_tensors:,} "

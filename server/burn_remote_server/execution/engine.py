@@ -66,6 +66,7 @@ from burn_remote_server.access.data_files import BLOCK_BYTES, NO_FILES, DataFile
 from burn_remote_server.access.quota import OverheadAccount
 from burn_remote_server.backends.interface import Deliver
 from burn_remote_server.execution.costs import DEFINITION_BYTE_COST, DROPPED_COST, batch_cost
+from burn_remote_server.execution.early_drops import EarlyDrops
 from burn_remote_server.execution.engine_interfaces import Groups, Outbox
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.kept_tensor_tasks import KeptTasks
@@ -139,14 +140,17 @@ class Engine:
         self._exposed_account = OverheadAccount(interpreter.reply_quota)
         # Set when the session ends, by another thread: the rest of a running batch is skipped.
         self.is_stopped = False
-        # The tasks that are being executed, and the position of the current one. After the last
-        # task, the position is their number.
-        self.tasks: Sequence[Any] = ()
+        self._tasks: Sequence[Any] = ()
+        # The position of the current task. After the last task, their number.
         self.place = 0
         # The position of the last task whose handler has returned.
         self.handled = -1
         # Whether the next task of the batch, apart from drops, is a collective like the last one.
         self._continues = False
+        # The drops of ``tasks`` that may run early; ``None`` while everything fits into the quota.
+        self._early_drops: EarlyDrops | None = None
+        self._reclaim_others = interpreter.quota.reclaim
+        interpreter.quota.reclaim = self._reclaim
         # Returns a function that the device may call in its own thread; the callback then runs in
         # the session's thread, in order.
         self.later: Callable[[Deliver], Deliver] = _not_asynchronous
@@ -171,6 +175,16 @@ class Engine:
             LoadFile: self._load_file,
             **KeptTasks(interpreter, outbox, kept, self._fail, lambda: self.is_stopped).handlers,
         }
+
+    @property
+    def tasks(self) -> Sequence[Any]:
+        """The tasks that are being executed."""
+        return self._tasks
+
+    @tasks.setter
+    def tasks(self, tasks: Sequence[Any]) -> None:
+        self._tasks = tasks
+        self._early_drops = None
 
     # -- running ------------------------------------------------------------------------------
 
@@ -230,6 +244,14 @@ class Engine:
         # The task after the last use of a temporary tensor drops it.
         dying = dropped_next(tasks, place) if plan.reusable else ()
         interpreter.invoke(plan, tasks[place][1:], dying)
+
+    def _reclaim(self) -> bool:
+        """Make room in the quota; return whether there may be some now."""
+        if self._early_drops is None:
+            self._early_drops = EarlyDrops(self._tasks, self.place)
+        dropped = self._early_drops.before(self.place)
+        self._tensors.drop(dropped)
+        return bool(dropped) or self._reclaim_others()
 
     def stop(self) -> None:
         """Skip the rest of a running batch, and of a running graph. Called by another thread."""

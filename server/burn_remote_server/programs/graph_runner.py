@@ -98,6 +98,9 @@ class GraphRunner:
         counted, count = quota.bytes, quota.tensors
         try:
             quota.take(plan.peak_bytes, plan.output_count)
+            # Making room may have dropped tensors.
+            counted = quota.bytes - plan.peak_bytes
+            count = quota.tensors - plan.output_count
             reusable = _dying(plan, inputs, dying) if dying else ()
             results = plan.run(values, numbers, reusable)
         except QuotaExceeded:

@@ -140,7 +140,7 @@ class TensorTable:
         """Store the failure of another tensor in the place of tensors."""
         for tensor in tensors:
             self.forget(tensor)
-            if self._failures.add_entry(partial(self._quota.check_slot, len(self.slots))):
+            if self._failures.add_entry(partial(self._quota.check_slot, self.slots)):
                 self.slots[tensor] = failure
 
     def expose(self, tensor: int, exposed: object) -> None:
@@ -196,7 +196,7 @@ class TensorTable:
         Raises ``QuotaExceeded``.
         """
         self.forget(tensor)
-        self._quota.check_slot(len(self.slots))
+        self._quota.check_slot(self.slots)
         self._fetches.begin(slot)
         self.slots[tensor] = slot
 

@@ -91,9 +91,9 @@ def test_tensors_in_other_memory_count_their_objects_in_the_quota_of_the_host() 
 
 
 def test_too_many_failed_and_awaited_tensors_are_refused() -> None:
-    Quota(100, 2).check_slot(1)
+    Quota(100, 2).check_slot([1])
     with pytest.raises(QuotaExceeded, match=r"3 would be held, .* raise max_session_tensors"):
-        Quota(100, 2).check_slot(2)
+        Quota(100, 2).check_slot([1, 2])
 
 
 def test_all_sessions_together_hold_no_more_than_the_pool() -> None:
