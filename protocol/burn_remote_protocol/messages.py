@@ -415,11 +415,15 @@ class Closing:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A part of a payload: ``data`` starts at byte ``offset`` of payload ``payload``."""
+    """A part of a payload: ``data`` starts at byte ``offset`` of payload ``payload``.
+
+    ``is_placed``: the link stored it where the receiver of the payload wanted it.
+    """
 
     payload: int
     offset: int
     data: memoryview
+    is_placed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from burn_remote_protocol.links.interface import (
     NORMAL_CLOSURE,
     AsyncLink,
     BlockingLink,
+    PlaceFrame,
 )
 from burn_remote_protocol.links.transport_interface import Handle, Listener, Request
 from support.waiting import PATIENCE_SECONDS
@@ -253,6 +254,7 @@ class AsyncMemoryLink(_End):
         self._changed = changed
         self._open_frame: Callable[[bytes], bytes] = bytes
         self._handler: Callable[[], None] | None = None
+        self.place: PlaceFrame | None = None
 
     @property
     def peer(self) -> str:
@@ -318,6 +320,9 @@ class AsyncMemoryLink(_End):
 
     def call_on_arrival(self, handler: Callable[[], None] | None, take: object = None) -> None:
         self._handler = handler  # ``take`` is a hint, which these links ignore
+
+    def place_frames(self, head_bytes: int, place: PlaceFrame) -> None:
+        self.place = place  # a hint, which only tests use
 
     def count_received(self, memory: object, stall_seconds: float) -> None:
         """Do nothing: what arrives is in memory already."""

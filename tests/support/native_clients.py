@@ -57,7 +57,8 @@ def batch(*tasks: Any, received: int = 0) -> bytes:
 class AsyncNativeClient:
     """A client's end of one session. It executes nothing by itself: a test sends and receives.
 
-    ``near`` is the newest link; ``servings`` are the server's handlers of all links.
+    ``near`` is the newest link and ``far`` its server's end; ``servings`` are the server's handlers
+    of all links.
     """
 
     def __init__(
@@ -77,13 +78,14 @@ class AsyncNativeClient:
         self.welcome: Welcome | None = None
         self.plain: AsyncMemoryLink
         self.near: Any
+        self.far: AsyncMemoryLink
 
     def dial(self, token: str | None = None) -> None:
         """Open a new link; the server serves it in a task."""
-        self.plain, far = async_memory_pair(capacity_bytes=self._capacity_bytes)
+        self.plain, self.far = async_memory_pair(capacity_bytes=self._capacity_bytes)
         self.near = CheckedAsyncLink(self.plain) if self._is_checked else self.plain
-        serving = serve_session(far, self._device, self._attachments, token)
-        self.servings.append(asyncio.ensure_future(_until_done(serving, far)))
+        serving = serve_session(self.far, self._device, self._attachments, token)
+        self.servings.append(asyncio.ensure_future(_until_done(serving, self.far)))
 
     async def open(self, token: str | None = None) -> Welcome:
         """Open a session; return the server's welcome. Raises the reason of a refusal."""

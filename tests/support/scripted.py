@@ -67,6 +67,9 @@ class ScriptedLink:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await self._is_held.wait()
 
+    def place_frames(self, head_bytes: int, place: object) -> None:
+        """Do nothing: a place is a hint."""
+
     def count_received(self, memory: object, stall_seconds: float) -> None:
         """Do nothing: what arrives is in memory already."""
 

@@ -67,6 +67,7 @@ from burn_remote_protocol.errors import (
     ProtocolViolation,
     shown,
 )
+from burn_remote_protocol.links.interface import PlacedFrame
 from burn_remote_protocol.messages import (
     Chunk,
 )
@@ -74,6 +75,7 @@ from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 
 __all__ = [
     "CHUNK_BYTES",
+    "CHUNK_HEAD_BYTES",
     "COLLECTIVE_TASK",
     "DEFINE_GRAPH_TASK",
     "DEFINE_TASK",
@@ -99,6 +101,7 @@ __all__ = [
     "batch_in_parts",
     "batch_received",
     "chunk_head",
+    "chunk_position",
     "decode_batch_in_steps",
     "decode_frame",
     "decode_task",
@@ -165,6 +168,7 @@ _BATCH_HEAD_BYTES: Final = 1 + 1 + 9
 
 _REPLY_KIND: Final = bytes((REPLY,))
 _CHUNK_HEAD: Final = struct.Struct(">BBHIQQ")  # kind, flags, reserved, checksum, payload, offset
+CHUNK_HEAD_BYTES: Final = _CHUNK_HEAD.size
 
 _pack: Final = reusable_pack()
 
@@ -231,6 +235,14 @@ def chunk_head(payload: int, offset: int, checked: memoryview | None = None) -> 
     if checked is None:
         return _CHUNK_HEAD.pack(CHUNK, 0, 0, 0, payload, offset)
     return _CHUNK_HEAD.pack(CHUNK, _HAS_CHECKSUM, 0, _checksum(checked), payload, offset)
+
+
+def chunk_position(head: bytes) -> tuple[int, int] | None:
+    """Return the payload and the offset in the header of a chunk; ``None`` for another frame."""
+    if len(head) < CHUNK_HEAD_BYTES or head[0] != CHUNK:
+        return None
+    _, _, _, _, payload, offset = _CHUNK_HEAD.unpack_from(head)
+    return payload, offset
 
 
 def piece_head(sequence: int, offset: int) -> bytes:
@@ -399,11 +411,12 @@ def _decode_chunk(frame: bytes | memoryview) -> Chunk:
             f"a chunk starts with a header of {_CHUNK_HEAD.size} bytes; this one has {len(frame)}"
         )
     _, flags, reserved, checksum, payload, offset = _CHUNK_HEAD.unpack_from(frame)
-    data = memoryview(frame)[_CHUNK_HEAD.size :]
+    is_placed = type(frame) is PlacedFrame
+    data = frame.rest if type(frame) is PlacedFrame else memoryview(frame)[_CHUNK_HEAD.size :]
     if flags & ~_HAS_CHECKSUM or reserved or (checksum and not flags):
         raise ProtocolViolation("unknown flags of a chunk; version 1 defines only the checksum")
     if flags and _checksum(data) != checksum:
         raise GarbledBytes(
             f"garbled chunk at byte {offset:,} of payload {payload}: its checksum does not match"
         )
-    return Chunk(payload, offset, data)
+    return Chunk(payload, offset, data, is_placed)

@@ -40,6 +40,8 @@ from burn_remote_protocol.links.interface import (
     BulkSource,
     FrameSender,
     Place,
+    PlacedFrame,
+    PlaceFrame,
 )
 
 __all__ = [
@@ -133,6 +135,8 @@ class Checks:
 
     def open(self, sealed: bytes | memoryview) -> bytes | memoryview:
         """Return the frame inside. Raises ``GarbledBytes``."""
+        if type(sealed) is PlacedFrame:
+            return PlacedFrame.of(self.open_parts(sealed, sealed.rest), sealed.rest)
         size = len(sealed) - HEADER_BYTES
         frame: bytes | memoryview = (
             sealed[HEADER_BYTES:]
@@ -285,6 +289,16 @@ class CheckedAsyncLink:
         ``ProtocolViolation``, which ``receive`` would take for a garbled frame.
         """
         self._link.call_on_arrival(handler, take if self._opens_frames else None)
+
+    def place_frames(self, head_bytes: int, place: PlaceFrame) -> None:
+        """Store the rest of long frames where ``place`` says, as ``AsyncLink.place_frames``.
+
+        Call this after the first ``receive``: frames before it are not opened.
+        """
+        if self._opens_frames:
+            self._link.place_frames(
+                HEADER_BYTES + head_bytes, lambda head, size: place(head[HEADER_BYTES:], size)
+            )
 
     async def frame_sender(self, check: Callable[[], None]) -> FrameSender:
         """Return a sender for one thread, as ``AsyncLink.frame_sender``."""

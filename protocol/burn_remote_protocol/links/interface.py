@@ -17,7 +17,7 @@ Errors:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from burn_remote_protocol.errors import ConnectionLost, LimitExceeded
 
@@ -40,6 +40,9 @@ __all__ = [
     "LentReceiver",
     "Memory",
     "Place",
+    "PlaceFrame",
+    "PlacedFrame",
+    "Placement",
     "close_code",
     "short_reason",
 ]
@@ -291,6 +294,38 @@ class FrameSender(Protocol):
 Allocate = Callable[[int], memoryview]
 
 
+class Placement(NamedTuple):
+    """Memory of the receiver for the rest of a frame.
+
+    ``is_valid`` is called before each read: once it returns ``False``, nothing more is stored
+    there, and the frame's contents are undefined.
+    """
+
+    memory: memoryview
+    is_valid: Callable[[], bool]
+
+
+# place(head, size): where to store the ``size`` bytes of a frame that follow ``head``; ``None`` to
+# receive a frame as usual. The head is not verified.
+PlaceFrame = Callable[[bytes, int], Placement | None]
+
+
+class PlacedFrame(bytes):
+    """The head of a frame whose other bytes, ``rest``, are in memory of the receiver.
+
+    ``len`` counts the head alone: the link holds no more of the frame.
+    """
+
+    rest: memoryview
+
+    @classmethod
+    def of(cls, head: bytes, rest: memoryview) -> PlacedFrame:
+        """Return the frame ``head + rest``."""
+        frame = cls(head)
+        frame.rest = rest
+        return frame
+
+
 class Memory(Protocol):
     """A pool of bytes that several links share. Thread-safe."""
 
@@ -403,6 +438,14 @@ class AsyncLink(Protocol):
         """Set another size limit for messages that arrive from now on.
 
         ``allocate`` provides memory for long messages; it need not be used.
+        """
+        ...
+
+    def place_frames(self, head_bytes: int, place: PlaceFrame) -> None:
+        """Store the rest of long frames where ``place`` says; they arrive as ``PlacedFrame``.
+
+        ``place`` is called with the first ``head_bytes`` of a frame if all frames before it have
+        been received. This is a hint: a link may ignore it.
         """
         ...
 

@@ -347,6 +347,19 @@ class Backend(ABC):
     def write(self, upload: Any, offset: int, data: memoryview | bytes) -> None:
         """Write bytes at an offset of an upload, in increasing order. Raises ``MemoryError``."""
 
+    def chunk_memory(self, upload: Any, offset: int, size: int) -> memoryview | None:
+        """Return host memory in which to store the next bytes, in place of ``write``.
+
+        ``chunk_written`` follows if they arrive, otherwise other bytes may be written there.
+        Returns ``None`` if they must be passed to ``write``.
+        """
+        memory = self.upload_memory(upload)
+        return None if memory is None else memory[offset : offset + size]
+
+    def chunk_written(self, upload: Any, size: int) -> None:
+        """Continue after ``size`` bytes were stored in ``chunk_memory``."""
+        return None
+
     @abstractmethod
     def finished(self, upload: Any, dtype: DType) -> Any:
         """Return the shared array of a completed upload."""

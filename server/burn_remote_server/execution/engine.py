@@ -351,6 +351,18 @@ class Engine:
         dropped = len(self._tensors) + self._transfers.exposed_by(self)
         return DROPPED_COST * dropped + definitions
 
+    def chunk_memory(self, payload: int, offset: int, size: int) -> memoryview | None:
+        """Return the memory of an upload in which to receive its next chunk.
+
+        Returns ``None`` if the chunk is not the next one, or has to be passed as bytes.
+        """
+        slot = self._tensors.slot(payload)
+        if not isinstance(slot, Uploading) or offset != slot.received:
+            return None
+        if not 0 < size <= slot.size - offset:
+            return None
+        return self._interpreter.backend.chunk_memory(slot.upload, offset, size)
+
     def write_chunk(self, chunk: Chunk, *, is_repeated: bool = False) -> None:
         """Write a chunk of an upload; the last one completes the tensor.
 
@@ -374,7 +386,10 @@ class Engine:
                 f"{chunk.payload}, of which {slot.received:,} of {slot.size:,} bytes have arrived"
             )
         with self._failing_alone(chunk.payload, slot.spec):
-            self._interpreter.backend.write(slot.upload, chunk.offset, chunk.data)
+            if chunk.is_placed:
+                self._interpreter.backend.chunk_written(slot.upload, size)
+            else:
+                self._interpreter.backend.write(slot.upload, chunk.offset, chunk.data)
             slot.received += size
             if slot.received == slot.size:
                 self._tensors.finish_upload(chunk.payload, slot)

@@ -343,6 +343,15 @@ class Session:
                 return
         self._worker.submit(partial(self._run, run), size if held_bytes is None else held_bytes)
 
+    def chunk_memory(self, payload: int, offset: int, size: int) -> memoryview | None:
+        """Return memory in which to receive a chunk, as ``Engine.chunk_memory``.
+
+        Returns ``None`` while queued work may change the session's tensors.
+        """
+        if self._worker.queued or self.error is not None:
+            return None
+        return self.engine.chunk_memory(payload, offset, size)
+
     def submit_chunk(self, chunk: Chunk) -> None:
         """Store a chunk of an upload, now or after the queued work."""
         self.spent += FRAME_COST + len(chunk.data) // CHUNK_BYTES_PER_COST

@@ -132,6 +132,12 @@ class Fusion(Backend, FusionBackend):
     def write(self, upload: Any, offset: int, data: memoryview | bytes) -> None:
         self.inner.write(upload, offset, data)
 
+    def chunk_memory(self, upload: Any, offset: int, size: int) -> memoryview | None:
+        return self.inner.chunk_memory(upload, offset, size)
+
+    def chunk_written(self, upload: Any, size: int) -> None:
+        self.inner.chunk_written(upload, size)
+
     def finished(self, upload: Any, dtype: DType) -> Any:
         return self.inner.finished(upload, dtype)
 

@@ -17,7 +17,7 @@ from burn_remote_protocol.links.checksummed_links import (
     Checks,
     is_checked,
 )
-from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, BlockingLink
+from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, BlockingLink, PlacedFrame
 from burn_remote_protocol.messages import Acknowledged, Hello
 from support.interrupts import InterruptAt
 from support.link_ends import FarEnd, OpenPair, take
@@ -62,6 +62,18 @@ def test_a_frame_that_arrives_in_two_parts_is_checked(size: int) -> None:
         assert receiver.open_parts(sender.seal_parts(head, rest), rest) == head
     with pytest.raises(GarbledBytes):
         receiver.open_parts(sender.seal_parts(head, rest), memoryview(bytes(size - 100) + b"x"))
+
+
+def test_a_frame_in_memory_of_its_receiver_is_checked() -> None:
+    head, rest = b"head", memoryview(bytearray(b"rest"))
+    sender, receiver = Checks(), Checks()
+    opened = receiver.open(PlacedFrame.of(sender.seal_parts(head, rest), rest))
+    assert isinstance(opened, PlacedFrame)
+    assert (opened, opened.rest) == (head, rest)
+    sealed = sender.seal_parts(head, rest)
+    rest[0] ^= 1
+    with pytest.raises(GarbledBytes):
+        receiver.open(PlacedFrame.of(sealed, rest))
 
 
 @given(st.lists(st.binary(max_size=300), max_size=20))

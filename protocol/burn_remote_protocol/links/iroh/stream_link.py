@@ -30,6 +30,7 @@ from burn_remote_protocol.links.interface import (
     NORMAL_CLOSURE,
     Allocate,
     Memory,
+    PlaceFrame,
     close_code,
     short_reason,
 )
@@ -312,6 +313,9 @@ class StreamLink:
 
     def limit_messages(self, max_message_bytes: int, allocate: Allocate | None = None) -> None:
         self._parser.max_message_bytes = max_message_bytes
+
+    def place_frames(self, head_bytes: int, place: PlaceFrame) -> None:
+        """Ignore the place, which is a hint: the library returns bytes in memory of its own."""
 
     def count_received(self, memory: Memory, stall_seconds: float) -> None:
         self._budget = ReceiveBudget(memory)

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -48,6 +49,8 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.links.interface import (
     Allocate,
     Memory,
+    PlaceFrame,
+    Placement,
     close_code,
     short_reason,
 )
@@ -77,8 +80,10 @@ CONTROL_FRAME_COST: Final = 8
 # receiving 256 MiB took 172 ms of processor time with whole chunks, and 200 ms with two reads each.
 PAYLOAD_READ_BYTES: Final = 2**20
 
-# The longest header of a frame: two bytes, a length of eight, and a masking key.
+# The longest header of a frame (two bytes, a length of eight, and a masking key), and the longest
+# head of a message for which a place is sought.
 MAX_HEADER_BYTES: Final = 14
+MAX_HEAD_BYTES: Final = 64
 
 # Bytes accepted between the request and its response; a well-behaved client sends none.
 EARLY_BYTES: Final = 2**16
@@ -123,7 +128,7 @@ class DirectConnection(SendingConnection):
         self.reading_paused = False  # the receive queue is full
         # Receives long payloads, and the headers between them, in place of this connection.
         self._payload_reader: _PayloadReader | None = None
-        self._header_room: Final = memoryview(bytearray(MAX_HEADER_BYTES))
+        self._header_room: Final = memoryview(bytearray(MAX_HEADER_BYTES + MAX_HEAD_BYTES))
         self._has_unparsed = False  # reading is paused until this connection's next turn
         self._last_ping: bytes | None = None  # without a response so far
         self._has_ended = False  # the library saw the end; it must get no more control frames
@@ -188,6 +193,19 @@ class DirectConnection(SendingConnection):
         """Set another size limit, and the source of memory, for messages received from now on."""
         self._parser.max_message_bytes = max_message_bytes
         self._parser.allocate = allocate
+
+    def place_messages(self, head_bytes: int, place: PlaceFrame) -> None:
+        """Store the rest of long messages where ``place`` says; see ``AsyncLink.place_frames``."""
+
+        def place_next(head: bytes, size: int) -> Placement | None:
+            receiver = self._receiver
+            if receiver is None or receiver.done() or self._messages:
+                return None  # a message before this one was not received yet
+            return place(head, size)
+
+        # On Windows, asyncio reads ahead: ``is_valid`` would be called too early.
+        if sys.platform != "win32":
+            self._parser.place_frames(min(head_bytes, MAX_HEAD_BYTES), place_next)
 
     def count_received(self, memory: Memory, stall_seconds: float) -> None:
         """Count large messages against ``memory`` from now on.

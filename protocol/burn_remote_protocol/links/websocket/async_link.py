@@ -20,6 +20,7 @@ from burn_remote_protocol.links.interface import (
     Allocate,
     FrameSender,
     Memory,
+    PlaceFrame,
     short_reason,
 )
 from burn_remote_protocol.links.transport_interface import CONNECT_TIMEOUT_SECONDS, KeyedListener
@@ -177,6 +178,9 @@ class WebSocketLink:
 
     def limit_messages(self, max_message_bytes: int, allocate: Allocate | None = None) -> None:
         self._connection.limit_messages(max_message_bytes, allocate)
+
+    def place_frames(self, head_bytes: int, place: PlaceFrame) -> None:
+        self._connection.place_messages(head_bytes, place)
 
     def count_received(self, memory: Memory, stall_seconds: float) -> None:
         self._connection.count_received(memory, stall_seconds)

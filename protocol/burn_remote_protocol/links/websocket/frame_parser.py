@@ -8,9 +8,10 @@ the payload in progress, and returns the next whole message. A message that is c
 buffer is sliced out of it. The payload of a longer one is collected in parts. ``bytes_to_read``
 tells the reader to fetch the rest of the payload in one read, so the parts are joined at most once.
 
-A server collects the payload of a long masked frame in a ``GrowingBuffer``. ``room`` is the place
-of its next bytes, which the reader may store there itself: ``add`` removes their mask in place. A
-client has no such buffer: a signal could interrupt it while the buffer grows.
+A server collects the payload of a long masked frame in a ``GrowingBuffer``, or in memory of the
+receiver (``PlacedBuffer``). ``room`` is the place of its next bytes, which the reader may store
+there itself: ``add`` removes their mask in place. A client has no such buffer: a signal could
+interrupt it while the buffer grows.
 
 A ``KeyboardInterrupt`` can be raised at any call and in any loop. The whole state of the parser is
 therefore one immutable ``_State``, which each step replaces with a single store.
@@ -19,10 +20,11 @@ therefore one immutable ``_State``, which each step replaces with a single store
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, cast
 
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
-from burn_remote_protocol.links.interface import Allocate
+from burn_remote_protocol.links.interface import Allocate, PlaceFrame
 from burn_remote_protocol.links.websocket.frames import (
     BINARY,
     CONTINUATION,
@@ -37,6 +39,7 @@ from burn_remote_protocol.links.websocket.frames import (
     apply_mask,
 )
 from burn_remote_protocol.links.websocket.growing_buffer import GROWING_BYTES, GrowingBuffer
+from burn_remote_protocol.links.websocket.placed_buffer import PlacedBuffer
 
 __all__ = ["READ_BYTES", "FrameParser"]
 
@@ -52,6 +55,9 @@ _ALONE_MIN_BYTES: Final = 4  # a header with a 16-bit length
 _MASKED_HEADER_16_BYTES: Final = 8  # the same with a masking key
 _HEADER_64_BYTES: Final = 10  # an unmasked header with a 64-bit length
 
+
+# The buffer of a long masked payload.
+_Buffer = GrowingBuffer | PlacedBuffer
 
 # A linked list of payload parts, last part first: ``(earlier parts, part)`` or ``()``.
 _Parts = tuple[Any, ...]
@@ -77,28 +83,28 @@ class _State(NamedTuple):
         """Whether ``parts`` hold a whole message."""
         return self.parts is not None and not self.missing and not self.open
 
-    def buffer_in_progress(self) -> GrowingBuffer | None:
+    def buffer_in_progress(self) -> _Buffer | None:
         """Return the buffer of a masked payload that is incomplete; ``None`` if it has none."""
         last = self.parts[1] if self.parts and self.missing else None
-        return last if type(last) is GrowingBuffer else None
+        return last if isinstance(last, _Buffer) else None
 
     def with_part(
-        self, part: bytes | memoryview, allocate: Allocate | None, **changes: Any
+        self, part: bytes | memoryview, begin: Callable[[bytes, int], _Buffer], **changes: Any
     ) -> _State:
-        """Return the state after one more part of a payload."""
+        """Return the state after one more part of a payload; ``begin`` returns its buffer."""
         parts: _Parts = self.parts or ()
         key: bytes = changes.pop("key", self.key)
         if key:
             part = apply_mask(part, key)
             turn = len(part) % 4
             key = key[turn:] + key[:turn]
-        if parts and type(parts[1]) is GrowingBuffer:
+        if parts and isinstance(parts[1], _Buffer):
             parts[1].extend(part)
         elif key and (
             changes.get("missing", 0) > READ_BYTES or self.size - self.missing >= GROWING_BYTES
         ):
             first, size = b"".join((*_in_order(parts), part)), changes.get("size", self.size)
-            parts = ((), GrowingBuffer(first, size, allocate))
+            parts = ((), begin(first, size))
         elif part:  # joining an empty part to a large one would copy the large one
             part = bytes(part)
             while parts and len(parts[1]) <= len(part) < READ_BYTES:
@@ -121,13 +127,20 @@ class FrameParser:
     ) -> None:
         self.max_message_bytes = max_message_bytes
         self.allocate: Allocate | None = None  # memory for a server's long messages
+        self._place: PlaceFrame | None = None
+        self._head_bytes = 0  # that ``_place`` needs
         self._mask_bit: Final = MASK_BIT if masked else 0
-        # The longest header of a data frame.
-        self._header_bytes: Final = _HEADER_64_BYTES + (4 if masked else 0)
+        # The longest header of a data frame, and the head of the message.
+        self._header_bytes = _HEADER_64_BYTES + (4 if masked else 0)
         self._state = _State([], already_read)
         # Whole control frames, headers included, for the caller to respond to.
         self.control: collections.deque[bytes] = collections.deque()
         self.fragments_taken = 0  # by the last ``take``
+
+    def place_frames(self, head_bytes: int, place: PlaceFrame) -> None:
+        """Store the rest of long frames where ``place`` says; see ``AsyncLink.place_frames``."""
+        self._header_bytes += head_bytes - self._head_bytes
+        self._head_bytes, self._place = head_bytes, place
 
     @property
     def received(self) -> list[bytes]:
@@ -354,6 +367,8 @@ class FrameParser:
                 # As in ``take``, no interrupt can occur before the caller has stored the message.
                 self._state = _State(state.received, state.buffer, end)
                 return message
+            if length > READ_BYTES and len(state.buffer) < start + self._head_bytes:
+                return None  # ``_place`` needs more of it
             self._begin(state, first, length, start)
             self.fragments_taken += 1
         return None
@@ -380,9 +395,10 @@ class FrameParser:
     def _begin(self, state: _State, first: int, length: int, start: int) -> None:
         """Begin a data frame that is incomplete, or that is one fragment of a message."""
         missing = max(0, start + length - len(state.buffer))
+        is_whole = bool(first & FINAL_BIT) and state.parts is None
         self._state = state.with_part(
             memoryview(state.buffer)[start : start + length],
-            self.allocate,
+            self._begin_placed if is_whole and self._place is not None else self._begin_growing,
             key=state.buffer[start - 4 : start] if self._mask_bit else b"",
             buffer=b"" if missing else state.buffer,
             position=0 if missing else start + length,
@@ -391,6 +407,20 @@ class FrameParser:
             open=not first & FINAL_BIT,
             bulk=length > READ_BYTES,
         )
+
+    def _begin_growing(self, first: bytes, size: int) -> _Buffer:
+        """Return the buffer of a payload of ``size`` bytes that begins with ``first``."""
+        return GrowingBuffer(first, size, self.allocate)
+
+    def _begin_placed(self, first: bytes, size: int) -> _Buffer:
+        """Return the same for a frame that is a whole message, in memory of the receiver."""
+        head_bytes = self._head_bytes
+        placement = None
+        if self._place is not None and len(first) >= head_bytes:
+            placement = self._place(first[:head_bytes], size - head_bytes)
+        if placement is None:
+            return self._begin_growing(first, size)
+        return PlacedBuffer(first[:head_bytes], first[head_bytes:], placement)
 
     def _merge(self) -> None:
         """Move received bytes to the payload in progress, and the rest to the buffer."""
@@ -405,12 +435,12 @@ class FrameParser:
             )  # fmt: skip
         elif len(chunk) <= state.missing:
             self._state = state.with_part(
-                chunk, self.allocate, received=[], missing=state.missing - len(chunk)
+                chunk, self._begin_growing, received=[], missing=state.missing - len(chunk)
             )
         else:
             self._state = state.with_part(
                 memoryview(chunk)[: state.missing],
-                self.allocate,
+                self._begin_growing,
                 received=[],
                 buffer=chunk,
                 position=state.missing,
@@ -450,13 +480,14 @@ class FrameParser:
 def _joined(parts: _Parts) -> bytes:
     """Return the payload that ``parts`` make; a single part is not copied.
 
-    It is a ``memoryview`` if it is long and masked. Receivers only slice, unpack and copy it.
+    If it is long and masked, it is a ``memoryview``, or a ``PlacedFrame``. Receivers only slice,
+    unpack and copy it.
     """
     listed = _in_order(parts)
     if len(listed) != 1:
         return b"".join(listed)
     (whole,) = listed
-    return cast("bytes", whole.view()) if type(whole) is GrowingBuffer else whole
+    return cast("bytes", whole.view()) if isinstance(whole, _Buffer) else whole
 
 
 def _in_order(parts: _Parts) -> list[Any]:

@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 
 from burn_remote_protocol.dtypes import DType
-from burn_remote_protocol.errors import DeviceLost, ShapeMismatch
+from burn_remote_protocol.errors import DeviceLost, OperationFailed, ShapeMismatch
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.array.array_session import ArraySession, kernel_table
@@ -257,6 +257,17 @@ class CupyBackend(ArrayBackend):
     def write(self, upload: Upload, offset: int, data: memoryview | bytes) -> None:
         with self._faults:
             upload.write(data)
+
+    def chunk_memory(self, upload: Upload, offset: int, size: int) -> memoryview | None:
+        try:
+            with self._faults:
+                return upload.room(size)
+        except (MemoryError, RuntimeError, OperationFailed):
+            return None  # ``write`` reports it as the failure of the tensor
+
+    def chunk_written(self, upload: Upload, size: int) -> None:
+        with self._faults:
+            upload.advance(size)
 
     def finished(self, upload: Upload, dtype: DType) -> Shared:
         stream = self._gpu.transfers

@@ -11,16 +11,19 @@ import cupy
 import cupyx
 import numpy as np
 
+from burn_remote_protocol.dialects.native import UPLOAD_CHUNK_BYTES
 from burn_remote_protocol.errors import DeviceLost, OperationFailed
 from burn_remote_server.backends.cupy.device import Gpu, new_event
+from burn_remote_server.backends.cupy.host_blocks import HostBlocks
 from burn_remote_server.backends.cupy.pinned_memory import HostMemory, is_pinned
 from burn_remote_server.backends.interface import Deliver
 
 __all__ = ["BLOCK_BYTES", "Reads", "Upload", "host_array"]
 
 # Bytes copied to the GPU at once. Larger blocks overlap less with receiving and need more pinned
-# memory. With smaller blocks, starting the copies takes longer: about 10 µs each.
-BLOCK_BYTES: Final = 4 * 2**20
+# memory. With smaller blocks, starting the copies takes longer: about 10 µs each. A block holds a
+# whole number of an upload's chunks, so that each chunk can be received in a block.
+BLOCK_BYTES: Final = 4 * UPLOAD_CHUNK_BYTES
 
 # How long a read waits for the GPU before it becomes asynchronous. A callback costs about 100 µs;
 # waiting longer would block the thread on large results.
@@ -45,39 +48,24 @@ def host_array(size: int) -> Any:
     return _memory.empty(size)
 
 
-class Upload:
+class Upload(HostBlocks):
     """A tensor that arrives in chunks and is copied to the GPU block by block."""
 
     def __init__(self, gpu: Gpu, shape: tuple[int, ...], dtype: Any) -> None:
         self._gpu = gpu
         with gpu.device, gpu.transfers:
             self.array = cupy.empty(shape, dtype)
-        self._block: Any = None
-        self._filled = 0
+        super().__init__(self.array.nbytes, BLOCK_BYTES)
         self._sent = 0
 
-    def write(self, data: memoryview | bytes) -> None:
-        """Append bytes. Raises ``MemoryError``."""
-        source = np.frombuffer(data, np.uint8)
-        start = 0
-        while start < source.size:
-            if self._block is None:
-                left = self.array.nbytes - self._sent
-                self._block = host_array(min(BLOCK_BYTES, left))
-            stop = min(source.size, start + self._block.size - self._filled)
-            after = self._filled + stop - start
-            self._block[self._filled : after] = source[start:stop]
-            self._filled, start = after, stop
-            if after == self._block.size:
-                self._send()
+    def allocate(self, size: int) -> Any:
+        return host_array(size)
 
-    def _send(self) -> None:
-        block, self._block = self._block, None
+    def send(self, block: Any) -> None:
         with self._gpu.device:
             target = self.array.data + self._sent
             target.copy_from_host_async(_address(block), block.size, self._gpu.transfers)
         self._sent += block.size
-        self._filled = 0
         self._gpu.keep_until_finished(block, self._gpu.transfers)
         self._gpu.release_finished()
 

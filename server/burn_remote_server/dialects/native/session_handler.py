@@ -11,12 +11,14 @@ from typing import Any, Final, Literal, NamedTuple
 from burn_remote_protocol.collectives import EngineKind
 from burn_remote_protocol.dialects.bounded_unpacking import unpacked_bytes
 from burn_remote_protocol.dialects.native import (
+    CHUNK_HEAD_BYTES,
     MAX_GROUPS,
     SESSION_LIMITS,
     Batch,
     BatchPart,
     batch_in_parts,
     batch_received,
+    chunk_position,
     decode_batch_in_steps,
     decode_frame,
     encode_frame,
@@ -33,7 +35,7 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.kept_tensors import MAX_PUBLISHED
 from burn_remote_protocol.links.checksummed_links import AnyAsyncLink, CheckedAsyncLink
-from burn_remote_protocol.links.interface import AsyncLink
+from burn_remote_protocol.links.interface import AsyncLink, Placement
 from burn_remote_protocol.messages import (
     Acknowledged,
     Chunk,
@@ -296,6 +298,7 @@ class _Connection:
             if is_first:
                 is_first = False
                 self._link.call_on_arrival(self._take_arrived, self._take_alone)
+                self._link.place_frames(CHUNK_HEAD_BYTES, self._place)
             if attachment.owes_acknowledgement:
                 writer.acknowledge(attachment.acknowledgement())
             while self._must_wait():
@@ -327,6 +330,22 @@ class _Connection:
             return self._accept(message, frame)
         async with self._host.decoding.turn():
             return self._take(frame)
+
+    def _place(self, head: bytes, size: int) -> Placement | None:
+        """Return the memory of a tensor for the elements of its next chunk.
+
+        The chunk is not verified yet, but nothing uses these bytes of an upload before
+        ``submit_chunk``.
+        """
+        position = chunk_position(head)
+        if position is None or not self._serves():
+            return None
+        memory = self._attachment.session.chunk_memory(*position, size)
+        return None if memory is None else Placement(memory, self._serves)
+
+    def _serves(self) -> bool:
+        # A link that broke off within a chunk must not write over what a later link delivers.
+        return self._attachment.serves(self._number)
 
     def _must_wait(self) -> bool:
         session = self._attachment.session
@@ -416,6 +435,8 @@ class _Connection:
             attachment.note_acknowledged(message.received)
             session.submit_batch(message, frame)
         elif isinstance(message, Chunk):
+            if message.is_placed:  # the frame is only its head
+                session.counters.client_received_bytes += len(message.data)
             attachment.note_frame(number)
             session.submit_chunk(message)
         elif isinstance(message, Acknowledged):

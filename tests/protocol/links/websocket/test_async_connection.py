@@ -11,6 +11,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 
 from burn_remote_protocol.errors import GarbledBytes, LimitExceeded, ProtocolViolation
+from burn_remote_protocol.links.interface import PlacedFrame, Placement
 from burn_remote_protocol.links.websocket.async_connection import (
     FRAMES_AT_ONCE,
     RECEIVE_QUEUE_LENGTH,
@@ -94,6 +95,32 @@ async def test_a_limit_that_was_lowered_counts_for_the_next_message() -> None:
         with pytest.raises(LimitExceeded) as caught:
             await connection.receive_message()
         assert (caught.value.seen, caught.value.allowed) == (100, 99)
+
+
+async def test_a_long_message_is_placed_only_if_all_messages_before_it_were_received() -> None:
+    message = bytes(range(256)) * 1024
+    memory = memoryview(bytearray(len(message) - 4))
+    asked: list[bytes] = []
+
+    def place(head: bytes, size: int) -> Placement:
+        asked.append(head)
+        return Placement(memory[:size], lambda: True)
+
+    async with connected() as (connection, client):
+        connection.place_messages(4, place)
+        receiving = asyncio.ensure_future(connection.receive_message())
+        await asyncio.sleep(0)
+        await client.send(message)
+        placed = await receiving
+        assert isinstance(placed, PlacedFrame)
+        assert placed + placed.rest == message
+        assert placed.rest.obj is memory.obj
+        await client.send(b"before")
+        await client.send(message)
+        await until(lambda: connection.received_bytes > 2 * len(message))
+        assert await connection.receive_message() == b"before"
+        assert await connection.receive_message() == message
+        assert asked == [message[:4]]
 
 
 async def test_an_unfinished_message_is_seen() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
+from burn_remote_protocol.links.interface import PlacedFrame, Placement
 from burn_remote_protocol.links.websocket import frame_parser
 from burn_remote_protocol.links.websocket.frame_parser import READ_BYTES, FrameParser
 from burn_remote_protocol.links.websocket.growing_buffer import GROWING_BYTES
@@ -239,6 +240,51 @@ def test_more_than_a_header_after_a_large_frame_is_read_at_once() -> None:
     parser.received.append(ping[:14])
     assert parser.take() is None
     assert not parser.expects_bulk
+
+
+@pytest.mark.parametrize("step", [1, 13, 47, 5000, 10**7])
+def test_the_rest_of_a_long_message_is_stored_where_the_receiver_wants_it(step: int) -> None:
+    large, small = pattern(2 * READ_BYTES), pattern(300)
+    asked: list[tuple[bytes, bytearray]] = []
+
+    def place(head: bytes, size: int) -> Placement:
+        asked.append((head, bytearray(size)))
+        return Placement(memoryview(asked[-1][1]), lambda: True)
+
+    frames = [Frame(Opcode.BINARY, each).serialize(mask=True) for each in (large, small, large)]
+    stream = b"".join(frames)
+    parser = FrameParser(LIMIT_BYTES, masked=True)
+    parser.place_frames(33, place)
+    parsed: list[bytes] = []
+    while stream:
+        size = min(step, parser.bytes_to_read())
+        parsed += parse(parser, [stream[:size]])
+        stream = stream[size:]
+    assert parsed == [large[:33], small, large[:33]]
+    assert asked == [(large[:33], bytearray(large[33:]))] * 2
+    for message, (_, memory) in zip(parsed[::2], asked, strict=True):
+        assert isinstance(message, PlacedFrame)
+        assert message.rest.obj is memory
+
+
+def test_a_message_for_which_there_is_no_place_is_received_as_usual() -> None:
+    parser = FrameParser(LIMIT_BYTES, masked=True)
+    parser.place_frames(33, lambda head, size: None)
+    message = pattern(2 * READ_BYTES)
+    stream = Frame(Opcode.BINARY, message).serialize(mask=True)
+    assert parse_as_requested(parser, 2 * stream) == [message, message]
+
+
+def test_fragments_of_a_message_have_no_place() -> None:
+    def place(head: bytes, size: int) -> Placement:
+        raise AssertionError("the size of the message is not known")
+
+    parser = FrameParser(LIMIT_BYTES, masked=True)
+    parser.place_frames(33, place)
+    message = pattern(4 * READ_BYTES)
+    frames = Frame(Opcode.BINARY, message[: 2 * READ_BYTES], False).serialize(mask=True)
+    frames += Frame(Opcode.CONT, message[2 * READ_BYTES :]).serialize(mask=True)
+    assert parse_as_requested(parser, frames) == [message]
 
 
 def test_a_client_stores_no_payload_in_place() -> None:

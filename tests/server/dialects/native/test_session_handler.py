@@ -38,6 +38,7 @@ from burn_remote_protocol.links.checksummed_links import Checks
 from burn_remote_protocol.messages import (
     Acknowledged,
     BeginUpload,
+    Chunk,
     Closing,
     Drop,
     Expose,
@@ -329,6 +330,66 @@ async def test_a_chunk_of_a_tensor_that_is_complete_is_a_violation() -> None:
         assert "a chunk belongs to payload 1, which is not being uploaded" in reason
         await client.ended()
         assert not host.sessions
+
+
+@pytest.mark.parametrize("is_checked", [False, True])
+async def test_a_chunk_that_was_received_in_its_tensor_is_not_copied(is_checked: bool) -> None:
+    async with hosting() as host:
+        client = AsyncNativeClient(host.devices[0], is_checked=is_checked)
+        await client.open()
+        await client.submit(BeginUpload(1, SPEC, SPEC.nbytes), Sync(1))
+        await client.reply()
+        assert client.far.place is not None
+        header = bytes(Checks().seal(b"")) if is_checked else b""
+        placement = client.far.place(header + chunk_head(1, 0), SPEC.nbytes)
+        assert placement is not None
+        placement.memory[:] = DATA.bytes
+        session = only_session(host)
+        session.submit_chunk(Chunk(1, 0, placement.memory, is_placed=True))
+        await client.submit(Read(2, 1, SPEC))
+        assert (await client.reply()).value == DATA.bytes
+        await client.hang_up()
+
+
+async def test_only_the_next_chunk_of_an_upload_has_a_place_in_its_tensor() -> None:
+    async with hosting() as host:
+        client = AsyncNativeClient(host.devices[0])
+        await client.open()
+        await client.submit(BeginUpload(1, SPEC, SPEC.nbytes), Upload(2, DATA), Sync(1))
+        await client.reply()
+        await client.send_counted(chunk_head(1, 0) + DATA.bytes[:4])
+        await client.submit(Sync(2))
+        await client.reply()
+        place = client.far.place
+        assert place is not None
+        assert place(chunk_head(1, 4), 12) is not None
+        assert place(chunk_head(1, 4), 13) is None
+        assert place(chunk_head(1, 4), 0) is None
+        assert place(chunk_head(1, 0), 4) is None
+        assert place(chunk_head(1, 8), 4) is None
+        assert place(chunk_head(2, 0), 16) is None
+        assert place(chunk_head(3, 0), 16) is None
+        assert place(batch(Sync(1)), 16) is None
+        with held(only_session(host)):
+            assert place(chunk_head(1, 4), 12) is None
+        await client.hang_up()
+
+
+async def test_a_link_that_was_taken_over_stores_nothing_more_in_a_tensor() -> None:
+    async with hosting() as host:
+        client = AsyncNativeClient(host.devices[0])
+        await client.open()
+        await client.submit(BeginUpload(1, SPEC, SPEC.nbytes), Sync(1))
+        await client.reply()
+        place = client.far.place
+        assert place is not None
+        placement = place(chunk_head(1, 0), 16)
+        assert placement is not None
+        assert placement.is_valid()
+        await client.resume()
+        assert not placement.is_valid()
+        assert place(chunk_head(1, 0), 16) is None
+        await client.hang_up()
 
 
 @pytest.mark.parametrize("inline_cost", [0, 10**9], ids=["on the worker", "on the event loop"])
