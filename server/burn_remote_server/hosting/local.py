@@ -192,7 +192,10 @@ class LocalLink:
         """Execute and deliver what an interrupted call left."""
         self._execute_sent()
         with self._running:
-            self._deliver()
+            # If another call was interrupted meanwhile, the outbox may have an incomplete reply.
+            # The thread that executes the rest of that frame needs it there, and delivers it.
+            if not self._sent:
+                self._deliver()
 
     def _execute_sent(self) -> None:
         with self._running:

@@ -320,6 +320,58 @@ def test_an_interrupted_frame_is_finished_by_another_thread_and_each_request_ans
     link.close()
 
 
+class Gate:
+    """A lock that lets helper threads in one after the other, from the second on when told to."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self._entered = 0
+        self.second_may_enter, self.second_has_left = threading.Event(), threading.Event()
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self._entered += 1
+            place = self._entered
+            if place == 2:
+                assert self.second_may_enter.wait(PATIENCE_SECONDS)
+            if place == 3:
+                assert self.second_has_left.wait(PATIENCE_SECONDS)
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        if self.second_may_enter.is_set():
+            self.second_has_left.set()
+
+
+def test_the_helper_of_an_earlier_interrupt_delivers_no_incomplete_reply(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    link = opened(InterruptedBackend(KeyboardInterrupt()))
+    gate = Gate(link._running)
+    monkeypatch.setattr(link, "_running", gate)
+    reply, interrupts = link._outbox.reply, [KeyboardInterrupt()]
+
+    def interrupted_reply(request: int, value: Any) -> None:
+        reply(request, value)
+        if request == 2 and interrupts:
+            raise interrupts.pop()
+
+    monkeypatch.setattr(link._outbox, "reply", interrupted_reply)
+    link.send(batch(Upload(1, DATA)))
+    with pytest.raises(KeyboardInterrupt):
+        link.send(batch(Read(1, 1, SPEC)))
+    assert hear(link) == Reply(1, ELEMENTS)
+    # The helper has executed this frame, and only has to deliver what the call may have left.
+    with pytest.raises(KeyboardInterrupt):
+        link.send(batch(Read(2, 1, SPEC)))
+    gate.second_may_enter.set()
+    assert hear(link) == Reply(2, ELEMENTS)
+    link.send(batch(Sync(3)))
+    assert hear(link) == Reply(3, None)
+    link.close()
+
+
 def test_a_defect_is_raised_to_the_caller_and_the_session_continues() -> None:
     link = opened(InterruptedBackend(RuntimeError("a defect")))
     link.send(batch(Upload(1, DATA)))
