@@ -11,14 +11,14 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import cupy
 import numpy as np
 
 from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, Reduction
 from burn_remote_protocol.errors import Unsupported
-from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_protocol.tensors import Shape, TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import BFLOAT16, wire_dtype
 from burn_remote_server.backends.cupy.device import Gpu, Shared
 from burn_remote_server.backends.interface import array_shape
@@ -49,6 +49,9 @@ _OPERATIONS: Final = {
     Reduction.MAX: MAX,
     Reduction.MIN: 3,
 }
+# Most calls of a communicator whose plans are kept.
+MAX_PLANS: Final = 256
+
 _ORDERED: Final = (Reduction.MIN, Reduction.MAX)
 
 
@@ -61,6 +64,20 @@ def _library() -> Any:
     if not getattr(nccl, "available", True):
         raise Unsupported("CuPy was built or installed without NCCL")
     return nccl
+
+
+class _Plan(NamedTuple):
+    """What a call means to NCCL. Programs repeat their calls, and this takes time to find out.
+
+    ``inputs`` are the dtypes in which elements are transferred, ``outputs`` shapes and dtypes.
+    ``reduction`` is the size, the dtype and the operation of an all-reduce of one tensor that NCCL
+    carries out alone.
+    """
+
+    call: CollectiveCall
+    inputs: tuple[Any, ...]
+    outputs: tuple[tuple[Shape, Any], ...]
+    reduction: tuple[int, int, int] | None
 
 
 def has_nccl() -> bool:
@@ -88,6 +105,7 @@ class NcclCommunicator:
         self._members: Final = members
         self._rank: Final = rank
         self._awaited: Any = None  # the event for which the stream was made to wait last
+        self._plans: Final[dict[int, _Plan]] = {}  # by the identities of their calls
         given: Any = identifier
         if not isinstance(self._nccl.get_unique_id(), bytes):
             given = tuple(one - 256 if one > 127 else one for one in identifier)
@@ -113,7 +131,10 @@ class NcclCommunicator:
         # other members wait. So this makes as few as possible: one event for all outputs, and no
         # group of calls for a single one.
         gpu, stream = self._gpu, self._stream
-        with gpu.faults, _using(gpu), stream:  # a session's thread goes on with its own stream
+        plan = self._plans.get(id(call))
+        if plan is None or plan.call is not call:
+            plan = self._planned(call, specs)
+        with gpu.faults, _Using(gpu), stream:  # a session's thread goes on with its own stream
             for shared in inputs:
                 if shared.ready is self._awaited:  # one event may make many arrays ready
                     continue
@@ -122,15 +143,20 @@ class NcclCommunicator:
                 stream.wait_event(shared.ready)
                 self._awaited = shared.ready
             given = [
-                _as_elements(shared.array, spec)
-                for shared, spec in zip(inputs, call.input_specs(self._rank), strict=True)
+                _as_elements(shared.array, dtype)
+                for shared, dtype in zip(inputs, plan.inputs, strict=True)
             ]
-            outputs = [cupy.empty(array_shape(spec), wire_dtype(spec.dtype)) for spec in specs]
-            made = _RUN[call.kind](self, call, given, outputs)
-            made = [
-                one != 0 if spec.dtype.is_bool else one
-                for one, spec in zip(made, specs, strict=True)
-            ]
+            outputs = [cupy.empty(*output) for output in plan.outputs]
+            if plan.reduction is not None:
+                pointers = given[0].data.ptr, outputs[0].data.ptr
+                self._comm.allReduce(*pointers, *plan.reduction, stream.ptr)
+                made = outputs
+            else:
+                made = _RUN[call.kind](self, call, given, outputs)
+                made = [
+                    one != 0 if spec.dtype.is_bool else one
+                    for one, spec in zip(made, specs, strict=True)
+                ]
             event = gpu.recorded(stream)
 
         finished = [Shared(one, event) for one in made]
@@ -138,6 +164,21 @@ class NcclCommunicator:
         passed = partial(_deliver, done, finished, kept)
         gpu.event_poller.call(event, passed, stream.ptr, is_patient=True)
         return partial(gpu.event_poller.hurry, event)
+
+    def _planned(self, call: CollectiveCall, specs: Sequence[TensorSpec]) -> _Plan:
+        if len(self._plans) >= MAX_PLANS:
+            self._plans.clear()
+        inputs = tuple([wire_dtype(spec.dtype) for spec in call.input_specs(self._rank)])
+        outputs = tuple([(array_shape(spec), wire_dtype(spec.dtype)) for spec in specs])
+        reduction = None
+        if call.kind is CollectiveKind.ALL_REDUCE and len(specs) == 1 and specs[0].size:
+            dtype = inputs[0]
+            is_float = dtype.kind in "fV"
+            is_exact = not (call.reduction in _ORDERED if is_float else dtype.itemsize == 2)
+            if is_exact and call.reduction is not Reduction.MEAN and not specs[0].dtype.is_bool:
+                reduction = specs[0].size, _number(dtype), _OPERATIONS[call.reduction]
+        plan = self._plans[id(call)] = _Plan(call, inputs, outputs, reduction)
+        return plan
 
     def examine(self) -> None:
         """Raise the error of NCCL that has happened since the start, if any."""
@@ -281,25 +322,29 @@ def _number(dtype: Any) -> int:
     return _DTYPES[str(dtype)]
 
 
-@contextlib.contextmanager
-def _using(gpu: Gpu) -> Iterator[None]:
-    """Use a GPU in the calling thread, which may belong to another one."""
-    # CuPy's context manager of a device keeps the previous one in the object, for all threads.
-    runtime = cupy.cuda.runtime
-    previous = runtime.getDevice()
-    if previous == gpu.index:
-        yield
-        return
-    runtime.setDevice(gpu.index)
-    try:
-        yield
-    finally:
-        runtime.setDevice(previous)
+class _Using:
+    """A context in which the calling thread, which may belong to another GPU, uses this one.
+
+    CuPy's context manager of a device keeps the previous device in one object for all threads.
+    """
+
+    __slots__ = ("_gpu", "_previous")
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+
+    def __enter__(self) -> None:
+        self._previous = cupy.cuda.runtime.getDevice()
+        if self._previous != self._gpu.index:
+            cupy.cuda.runtime.setDevice(self._gpu.index)
+
+    def __exit__(self, *error: object) -> None:
+        if self._previous != self._gpu.index:
+            cupy.cuda.runtime.setDevice(self._previous)
 
 
-def _as_elements(array: Any, spec: TensorSpec) -> Any:
+def _as_elements(array: Any, wanted: Any) -> Any:
     """Return an array in C order, in the dtype in which its elements are transferred."""
-    wanted = wire_dtype(spec.dtype)
     if array.dtype != wanted and not (array.dtype.kind == "b" and wanted.itemsize == 1):
         array = array.astype(wanted)
     return cupy.ascontiguousarray(array)
