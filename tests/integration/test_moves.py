@@ -253,6 +253,22 @@ def test_a_move_survives_a_flipped_bit_anywhere(place: int) -> None:
         assert network.faults["flip"] == 1
 
 
+# The first place is in the request for the WebSocket, the others in the handshake of the servers.
+@pytest.mark.parametrize("place", [1, 300, 500])
+def test_a_move_survives_a_connection_that_falls_silent_while_it_opens(place: int) -> None:
+    with contextlib.ExitStack() as stack:
+        with socket.create_server(("127.0.0.1", 0)) as chosen:
+            port = chosen.getsockname()[1]
+        network = stack.enter_context(faulty_network(port, [Fault("silence", place)]))
+        flags = ("--port", str(port), "--advertise-address", network.address)
+        source = stack.enter_context(server(*flags))
+        target = stack.enter_context(server("--handshake-timeout-seconds", "2"))
+        a = stack.enter_context(br.RemoteDevice(source.address))
+        b = stack.enter_context(br.RemoteDevice(target.address))
+        assert br.ones((4,), device=a).to(b).tolist() == [1] * 4
+        assert network.faults["silence"] == 1
+
+
 def test_a_move_whose_connections_all_break_fails() -> None:
     with contextlib.ExitStack() as stack:
         with socket.create_server(("127.0.0.1", 0)) as chosen:

@@ -32,6 +32,10 @@ LONGEST_PAUSE_SECONDS: Final = 1.0
 # invalid message: without TLS, one flipped bit can cause either.
 REFUSED_TRIES: Final = 3
 
+# Most tries in which the peer does not answer before the timeout. A connection may be lost without
+# notice on its way; an absent machine does not answer a second time either.
+SILENT_TRIES: Final = 2
+
 _HANDSHAKE_FAILURES: Final = (
     ConnectionFailed,
     HandshakeRefused,
@@ -57,16 +61,22 @@ class Retries:
         self._idle_tries = 0
         self._unreached_tries = 0
         self._refused_tries = 0
+        self._silent_tries = 0
         self._violations = 0
 
     def reached(self) -> None:
         """Record that the peer completed the handshake."""
         self._refused_tries = 0
+        self._silent_tries = 0
         self._unreached_tries = -1  # the next ``pause`` is for this try, which does not count
 
     def pause_unreached(self, error: BaseException) -> float | None:
         """Return the seconds to wait after a connection or handshake failed, as ``pause`` does."""
-        if not _was_cut(error):
+        if _was_silent(error):
+            self._silent_tries += 1
+            if self._silent_tries >= SILENT_TRIES:
+                return None
+        elif not _was_cut(error):
             if not _may_be_corruption(error) or self._refused_tries >= REFUSED_TRIES - 1:
                 return None
             self._refused_tries += 1
@@ -97,6 +107,11 @@ class Retries:
 def _was_cut(error: BaseException) -> bool:
     """Whether an error means that the connection broke, and not that the peer refused."""
     return any(isinstance(one, _CUTS) for one in _causes(error))
+
+
+def _was_silent(error: BaseException) -> bool:
+    """Whether the peer did not answer in time."""
+    return any(isinstance(one, TimeoutError) for one in _causes(error))
 
 
 def _may_be_corruption(error: BaseException) -> bool:

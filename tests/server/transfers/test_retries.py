@@ -14,6 +14,7 @@ from burn_remote_server.transfers.retries import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
     REFUSED_TRIES,
+    SILENT_TRIES,
     UNREACHED_TRIES,
     Retries,
 )
@@ -96,7 +97,8 @@ def caused(error: Exception, cause: BaseException) -> Exception:
         (caused(TransferFailed(""), HandshakeRefused("another token")), REFUSED_TRIES),
         (caused(TransferFailed(""), ConnectionFailed("answered HTTP 404")), REFUSED_TRIES),
         (caused(TransferFailed(""), caused(ConnectionFailed(""), ConnectionRefusedError())), 1),
-        (caused(TransferFailed(""), TimeoutError()), 1),
+        (caused(TransferFailed(""), TimeoutError()), SILENT_TRIES),
+        (caused(TransferFailed(""), caused(ConnectionFailed(""), TimeoutError())), SILENT_TRIES),
         (TransferFailed("the address is not allowed"), 1),
     ],
 )
