@@ -24,7 +24,8 @@ from torch._dynamo.variables.builder import VariableBuilder
 from burn_remote.sessions.source_locations import caller_and_depth
 from burn_remote.torch.aten.table import TABLE, overload
 from burn_remote.torch.burn_tensor import BurnTensor
-from burn_remote.torch.compiling.lowering import is_on_device, lower
+from burn_remote.torch.compiling.graph_nodes import is_on_device
+from burn_remote.torch.compiling.lowering import lower
 from burn_remote.torch.compiling.saved_values import bundled, has_hooks, partition
 from burn_remote.torch.compositions import FUNCTIONAL_COMPOSITIONS
 from burn_remote.torch.generators import Generator

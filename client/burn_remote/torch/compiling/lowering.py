@@ -14,11 +14,7 @@ the new elements.
 from __future__ import annotations
 
 import math
-import operator
-import re
-import types
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -26,8 +22,7 @@ from torch import fx
 
 import burn_remote as br
 from burn_remote.arguments.traced_numbers import definite
-from burn_remote.torch.aten.shapes import strided_positions
-from burn_remote.torch.aten.table import TABLE, overload
+from burn_remote.torch.aten.table import overload
 from burn_remote.torch.burn_tensor import (
     alias,
     upload,
@@ -38,134 +33,31 @@ from burn_remote.torch.burn_tensor import (
     write,
     write_all,
 )
+from burn_remote.torch.compiling.graph_nodes import (
+    SIZES,
+    WITH_SCALAR,
+    example_of,
+    function_of,
+    is_on_device,
+    is_pure,
+    line_of,
+    located,
+    refused,
+    takes_scalar,
+    tensors_in,
+)
 from burn_remote.torch.compiling.output_layouts import Layout, roots_of
 from burn_remote.torch.compiling.saved_values import bundled, made_bundle, member, members_of
 from burn_remote.torch.device_registry import BACKEND, wire_device
 from burn_remote.torch.dtypes import dtype_from_torch
 from burn_remote.torch.errors import UnsupportedOperation
 
-__all__ = ["is_on_device", "lower"]
+__all__ = ["lower"]
 
 _COPY: Final = overload("copy_")
-_SIZE: Final = (overload("sym_size.int"), overload("sym_stride.int"))
-
-# Code that calls a function. ``_located`` gives it another file and line, so that failures name the
-# line of the program.
-_CALL: Final = (lambda function, args, kwargs: function(*args, **kwargs)).__code__
 
 # The types of numbers that may differ in each call of one graph.
 _NUMBERS: Final = frozenset({int, float})
-
-_FRAME: Final = re.compile(r'File "(.+?)", line (\d+)')
-_TORCH: Final = str(Path(torch.__file__).parent)
-
-
-# --- what a node computes ----------------------------------------------------------------------
-
-
-def _tensors(value: Any) -> list[Any]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, list | tuple):
-        return [x for one in value for x in _tensors(one)]
-    return []
-
-
-def is_on_device(value: Any) -> bool:
-    """Return whether a value, or a member of a list, is a tensor on a burn device."""
-    return any(x.device.type == BACKEND for x in _tensors(value))
-
-
-def _value(node: Any) -> Any:
-    return node.meta.get("val")
-
-
-def line_of(node: Any) -> tuple[str, int]:
-    """Return the file and line of the program that a node comes from.
-
-    This is that of the innermost frame outside of PyTorch, or of the innermost frame if all are
-    PyTorch's.
-    """
-    frames = _FRAME.findall(node.meta.get("stack_trace") or node.stack_trace or "")
-    outside = [frame for frame in frames if not frame[0].startswith(_TORCH)]
-    file, line = (outside or frames or [("<graph of torch.compile>", 1)])[-1]
-    return file, int(line)
-
-
-def _located(node: Any) -> Callable[..., Any]:
-    """Return a function that calls another one from the line of a node."""
-    file, line = line_of(node)
-    code = _CALL.replace(co_filename=file, co_firstlineno=line, co_name=node.name)
-    return types.FunctionType(code, {"__name__": "program", "__package__": ""})
-
-
-def _refused(node: Any, why: str) -> UnsupportedOperation:
-    file, line = line_of(node)
-    return UnsupportedOperation(f"{file}:{line}: {node.target} {why}")
-
-
-def _function_of(node: Any) -> Callable[..., Any]:
-    """Return the function of ``burn_remote`` tensors that a node on the device calls."""
-    func = node.target
-    if func in TABLE:
-        return TABLE[func]
-    if func is operator.getitem:
-        return operator.getitem
-    if func in _SIZE:
-        return lambda x, axis: x.shape[axis]
-    if func in _STRIDED:
-        source = _value(node.args[0])
-        if source.is_contiguous() and source.storage_offset() == 0:
-            return _STRIDED[func]
-        raise _refused(node, "of a view is not available in graphs; use view, permute or slices")
-    raise _refused(
-        node,
-        "is not available on burn devices; call the function that uses it outside of "
-        "torch.compile, or mark it with torch.compiler.disable",
-    )
-
-
-def _strided_changed(
-    x: br.Tensor, new: br.Tensor, size: Sequence[int], stride: Sequence[int], offset: int = 0
-) -> br.Tensor:
-    places = strided_positions(x, size, stride, offset or 0)
-    flat = br.update_along(br.flatten(x), 0, places, br.flatten(new))
-    return br.reshape(flat, x.shape)
-
-
-# Operations on the storage of a tensor. A graph has the whole storage only if the tensor is
-# contiguous and has the offset 0.
-_STRIDED: Final = {
-    overload("as_strided"): TABLE[overload("as_strided_copy")],
-    torch.ops.prims.as_strided_scatter.default: _strided_changed,
-}
-
-
-# Operations that compute the same with a number as with a 0-d tensor on the CPU.
-_WITH_SCALAR: Final = {
-    overload("add.Tensor"): br.add,
-    overload("sub.Tensor"): br.subtract,
-    overload("mul.Tensor"): br.multiply,
-    overload("div.Tensor"): br.divide,
-}
-
-
-def _takes_scalar(node: Any, operand: Any) -> bool:
-    """Return whether a node may take its second operand, a value of the CPU, as a number."""
-    if node.target not in _WITH_SCALAR or node.kwargs or node.args[1] is not operand:
-        return False
-    tensor, made, number = _value(node.args[0]), _value(node), _value(operand)
-    return (
-        is_on_device(tensor)
-        and tensor.dim() > 0
-        and tensor.dtype.is_floating_point
-        and tensor.dtype is made.dtype
-        and isinstance(number, torch.Tensor)
-        and not (number.is_complex() or number.dtype is torch.bool)
-    )
-
-
-# --- graphs ------------------------------------------------------------------------------------
 
 
 def _by_chains(steps: Sequence[Any], wanted: Sequence[Any]) -> list[Any]:
@@ -247,12 +139,12 @@ def _repetitions(
     first: dict[Any, Any] = {}
     same: dict[Any, Any] = {}
     for node in inputs:
-        x = _value(node)
+        x = example_of(node)
         is_number = isinstance(x, torch.Tensor) and not is_on_device(x) and x.dim() == 0
         if is_number and not x.is_complex():
             same[node] = first.setdefault(x.dtype, node)
     for node in own:
-        if _is_pure(node.target) and node not in wanted:
+        if is_pure(node.target) and node not in wanted:
             args, kwargs = fx.map_arg((node.args, node.kwargs), lambda x: same.get(x, x))
             same[node] = first.setdefault((node.target, str(args), str(kwargs)), node)
     return same
@@ -268,23 +160,13 @@ def _equal_inputs(inputs: Sequence[Any], same: Mapping[Any, Any]) -> list[tuple[
     ]
 
 
-def _is_pure(func: Any) -> bool:
-    """Return whether an aten operation returns new elements that depend on its operands only."""
-    schema = getattr(func, "_schema", None)
-    return (
-        schema is not None
-        and torch.Tag.nondeterministic_seeded not in func.tags
-        and all(one.alias_info is None for one in (*schema.arguments, *schema.returns))
-    )
-
-
 def _constant(node: Any, number: Any, device: Any) -> Any:
     """Convert a number of this process for a step that takes no traced number.
 
     The number of a 0-d tensor becomes a 0-d tensor on the device. Any other becomes a constant of
     the graph.
     """
-    example = _value(node)
+    example = example_of(node)
     if not isinstance(example, torch.Tensor):
         return definite(number)
     return br.full((), number, dtype=dtype_from_torch(example.dtype), device=device)
@@ -300,13 +182,15 @@ class _Lowered:
         self._outputs = list(output.args[0])
         self._place = self._common_place(nodes)
         # Nodes whose values are on the device, but that are not computed there.
-        constants = [node for node in nodes if node.op == "get_attr" and is_on_device(_value(node))]
+        constants = [
+            node for node in nodes if node.op == "get_attr" and is_on_device(example_of(node))
+        ]
         self._constants = {node: getattr(module, node.target) for node in constants}
         # Node that writes to an input -> the input and the node with its new elements.
         self._writes = {
             node: (node.args[0], node.args[1])
             for node in nodes
-            if node.target is _COPY and is_on_device(_value(node))
+            if node.target is _COPY and is_on_device(example_of(node))
         }
         # Values that the forward graph saved: they are on the device, and computed already.
         self._saved = [node for node in nodes if node.target is member]
@@ -326,31 +210,31 @@ class _Lowered:
         self._steps = _by_chains(self._steps, wanted)
         steps = {*self._steps}
         for node in self._steps:
-            if node.target not in _SIZE and not is_on_device(_value(node)):
-                raise _refused(node, "copies a tensor to the CPU; do it outside of torch.compile")
-        self._functions = {node: (_located(node), _function_of(node)) for node in self._steps}
+            if node.target not in SIZES and not is_on_device(example_of(node)):
+                raise refused(node, "copies a tensor to the CPU; do it outside of torch.compile")
+        self._functions = {node: (located(node), function_of(node)) for node in self._steps}
         made = [node for node in dict.fromkeys(wanted) if node in steps]
         # Node whose value the function on the device returns -> its place among the results.
         self._made = {node: place for place, node in enumerate(made)}
-        self._layouts = {node: Layout(_value(node), self._inputs) for node in made}
+        self._layouts = {node: Layout(example_of(node), self._inputs) for node in made}
         # The inputs of the function on the device: tensors there, and values of this process.
         used = dict.fromkeys(x for node in self._steps for x in node.all_input_nodes)
         saved = {*self._saved}
         self._taken = [
             node
             for node in used
-            if node not in steps and node not in saved and is_on_device(_value(node))
+            if node not in steps and node not in saved and is_on_device(example_of(node))
         ]
-        local = [node for node in used if node not in steps and not is_on_device(_value(node))]
+        local = [node for node in used if node not in steps and not is_on_device(example_of(node))]
         self._uploaded = [node for node in local if self._is_uploaded(node)]
         self._numbers = [node for node in local if not self._is_uploaded(node)]
         self._scalars = {
             node
             for node in self._numbers
-            if all(_takes_scalar(user, node) for user in node.users if user in steps)
+            if all(takes_scalar(user, node) for user in node.users if user in steps)
         }
         for user in [user for node in self._scalars for user in node.users if user in steps]:
-            self._functions[user] = self._functions[user][0], _WITH_SCALAR[user.target]
+            self._functions[user] = self._functions[user][0], WITH_SCALAR[user.target]
         # The places of the tensors that a call writes to, and of their new elements: among the
         # results, or, for ``_copied``, among the values that the call has.
         known = {node: place for place, node in enumerate([*self._inputs, *self._constants])}
@@ -365,7 +249,7 @@ class _Lowered:
             for node in nodes
             if node.op in ("call_function", "get_attr")
             and node not in steps
-            and not is_on_device(_value(node))
+            and not is_on_device(example_of(node))
         ]
         self._any = self._form(module, own, [*local, *wanted], {})
         repeated = _repetitions(self._inputs, own, wanted)
@@ -376,7 +260,7 @@ class _Lowered:
             self._equal_inputs = _equal_inputs(self._inputs, repeated)
 
     def _common_place(self, nodes: Sequence[Any]) -> Any:
-        places = {x.device for node in nodes for x in _tensors(_value(node))}
+        places = {x.device for node in nodes for x in tensors_in(example_of(node))}
         places = {place for place in places if place.type == BACKEND}
         if len(places) > 1:
             names = ", ".join(sorted(map(str, places)))
@@ -388,13 +272,13 @@ class _Lowered:
 
     @staticmethod
     def _is_step(node: Any) -> bool:
-        return is_on_device(_value(node)) or any(
-            is_on_device(_value(x)) for x in node.all_input_nodes
+        return is_on_device(example_of(node)) or any(
+            is_on_device(example_of(x)) for x in node.all_input_nodes
         )
 
     @staticmethod
     def _is_uploaded(node: Any) -> bool:
-        value = _value(node)
+        value = example_of(node)
         if not isinstance(value, torch.Tensor):
             return False
         return value.dim() > 0 or value.dtype is torch.bool or value.dtype.is_complex
@@ -452,7 +336,7 @@ class _Lowered:
             return _BUNDLE, [self._made[one] for one in self._bundles[node]]
         if node in self._made:
             layout = self._layouts[node]
-            if node in self._roots or not isinstance(_value(node), torch.Tensor):
+            if node in self._roots or not isinstance(example_of(node), torch.Tensor):
                 return _OTHER, node
             if layout.is_contiguous:
                 return _RESULT, self._made[node]
