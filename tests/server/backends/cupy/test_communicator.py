@@ -111,6 +111,22 @@ def test_the_tensors_of_a_collective_are_one_group_of_calls_with_one_event(
         assert len({id(shared.ready) for shared in outputs}) == 1
 
 
+def test_collectives_of_arrays_with_one_event_wait_for_it_once(modules: list[Any]) -> None:
+    pair = Pair(modules, b"continued")
+    simulated_cuda.CALLS.clear()
+    call, outputs = all_reduce(F32, 3), queue.Queue[Any]()
+    for rank, (gpu, communicator) in enumerate(zip(pair.gpus, pair.communicators, strict=True)):
+        first, ready = gpu.all_shared([np.ones(3, np.float32)], pair.streams[rank])
+        second, same = gpu.all_shared([np.ones(3, np.float32)], pair.streams[rank], ready)
+        assert same is ready
+        for shared in (first, second):
+            communicator.start(call, shared, call.output_specs(2, rank), outputs.put)()
+    for _ in range(4):
+        assert outputs.get(timeout=PATIENCE_SECONDS)
+    calls = simulated_cuda.CALLS
+    assert (calls["streamWaitEvent"], calls["eventRecord"]) == (2, 2 * (1 + 2))
+
+
 def test_a_collective_queries_no_event_in_the_thread_that_starts_it(
     modules: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
