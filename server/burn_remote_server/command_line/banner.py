@@ -48,6 +48,8 @@ def announce(
     except BrokenPipeError:
         # The parent process does not read the output. Continue to serve.
         logger.debug("ready line not read")
+    except OSError as error:  # such as a full file system
+        logger.warning("ready line not written", reason=str(error))
 
 
 def facts(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
@@ -58,7 +59,7 @@ def run(settings: Settings, *, exit_now: Callable[[int], object] = os._exit) -> 
 
     If a session's thread is still computing after that, the process ends here, with exit code 0.
     """
-    telemetry.configure(settings.log_level, settings.log_format)
+    log = telemetry.configure(settings.log_level, settings.log_format)
     share_one_heap()
     is_ready = False
 
@@ -81,6 +82,10 @@ def run(settings: Settings, *, exit_now: Callable[[int], object] = os._exit) -> 
         banner.announce(about, addresses, out=sys.stdout, terminal=sys.stderr)
         notify(READY, f"ready at {' '.join(addresses)}")
 
+    def leave(code: int) -> None:
+        log.flush()
+        exit_now(code)
+
     async def serve() -> None:
         drain = asyncio.Event()
 
@@ -88,7 +93,7 @@ def run(settings: Settings, *, exit_now: Callable[[int], object] = os._exit) -> 
             notify(STOPPING, "draining")
             drain.set()
 
-        signals.install(asyncio.get_running_loop(), begin_to_drain)
+        signals.install(asyncio.get_running_loop(), begin_to_drain, exit_now=leave)
         await service.serve(settings, drain=drain, ready=announce)
 
     problem: Exception | None = None
@@ -104,8 +109,10 @@ def run(settings: Settings, *, exit_now: Callable[[int], object] = os._exit) -> 
     if is_any_running():
         # A normal exit runs OpenBLAS's exit handler, which waits for OpenBLAS's threads. It waits
         # forever if another thread is inside a matrix product at that moment.
-        sys.stdout.flush()
-        sys.stderr.flush()
+        log.flush()
+        with contextlib.suppress(OSError):  # a full file system
+            sys.stdout.flush()
+            sys.stderr.flush()
         exit_now(0)
 
 

@@ -17,6 +17,8 @@ from typing import Any, Final, Literal, TextIO
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
+from burn_remote_server.telemetry.log_writer import LogWriter
+
 __all__ = ["BoundLogger", "configure", "get_logger", "session_name"]
 
 # Expected network errors. The reason is enough; a traceback would only show library code.
@@ -89,12 +91,14 @@ def configure(
 ) -> logging.Handler:
     """Send every log record of this process to ``stream``; return the installed handler.
 
+    A thread writes the lines; ``flush`` of the handler waits for it.
+
     ``auto`` means ``console`` if ``stream`` is a terminal, else ``json``.
     """
     is_terminal = stream.isatty()
     if log_format == "auto":
         log_format = "console" if is_terminal else "json"
-    handler = logging.StreamHandler(stream)
+    handler = LogWriter(stream)
     handler.setFormatter(
         _JsonFormatter() if log_format == "json" else _ConsoleFormatter(colors=is_terminal)
     )

@@ -1,0 +1,107 @@
+"""Writing of log lines in a thread of their own.
+
+A write blocks for any time if the stream is a pipe whose reader has stopped, or a file on a disk
+that hangs. On the event loop, such a write would stop all sessions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import queue
+import threading
+import time
+from typing import Final, TextIO
+
+__all__ = ["LogWriter"]
+
+# Lines that wait for the stream. A line has some 300 bytes, one with a traceback some thousand.
+MAX_WAITING_LINES: Final = 4096
+# How long the end of the process waits for the stream.
+FLUSH_SECONDS: Final = 1.0
+
+
+class LogWriter(logging.Handler):
+    """A handler that formats records at once, and writes their lines in a thread.
+
+    While too many lines wait, further ones are dropped and counted; once lines can be written
+    again, one of them says how many were dropped. Lines that cannot be written, for example into a
+    full file system, are lost.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream: Final = stream
+        self._file: Final = _unbuffered(stream)
+        self._lines: Final[queue.Queue[str]] = queue.Queue(MAX_WAITING_LINES)
+        self._dropped = 0
+        self._thread: threading.Thread | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Format a record, and have its line written."""
+        try:
+            line = self.format(record)
+        except Exception:
+            self.handleError(record)
+            return
+        if self._thread is None:  # the lock of the handler is held
+            self._thread = threading.Thread(target=self._write, name="log-writer", daemon=True)
+            self._thread.start()
+        try:
+            self._lines.put_nowait(line)
+        except queue.Full:
+            self._dropped += 1
+
+    def flush(self) -> None:
+        """Wait until all lines are written, for at most ``FLUSH_SECONDS``."""
+        deadline = time.monotonic() + FLUSH_SECONDS
+        with self._lines.all_tasks_done:
+            while self._lines.unfinished_tasks:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return
+                self._lines.all_tasks_done.wait(left)
+
+    def _write(self) -> None:
+        while True:
+            line = self._lines.get()
+            # A full file system, or a stream that was closed.
+            with contextlib.suppress(OSError, ValueError):
+                self._write_text(line + self._dropped_line() + "\n")
+            self._lines.task_done()
+
+    def _write_text(self, text: str) -> None:
+        if self._file is None:
+            self._stream.write(text)
+            self._stream.flush()
+            return
+        rest = text.encode(errors="backslashreplace")
+        while rest:
+            count = self._file.write(rest)
+            if count is None:  # the stream does not block, and is full
+                return
+            rest = rest[count:]
+
+    def _dropped_line(self) -> str:
+        dropped = self._dropped
+        if not dropped:
+            return ""
+        with self.lock or contextlib.nullcontext():
+            self._dropped -= dropped
+        facts = {"facts": {"lines": dropped}, "msg": "log lines dropped", "name": __name__}
+        return "\n" + self.format(
+            logging.makeLogRecord({**facts, "levelno": logging.WARNING, "levelname": "WARNING"})
+        )
+
+
+def _unbuffered(stream: TextIO) -> io.FileIO | None:
+    """Return the file of a stream without a buffer; ``None`` for a stream without a file.
+
+    A thread that blocks inside a buffer holds its lock, and Python aborts if it cannot flush the
+    standard streams when the process ends.
+    """
+    try:
+        return io.FileIO(stream.fileno(), "w", closefd=False)
+    except (OSError, ValueError):
+        return None
