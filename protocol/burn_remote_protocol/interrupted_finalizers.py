@@ -35,7 +35,7 @@ from typing import Any, Final, TypeVar, final
 
 from burn_remote_protocol.signal_exceptions import RaisedAgain, is_of_signal_handler
 
-__all__ = ["call_when_freed", "install", "repeatable"]
+__all__ = ["call_once_when_freed", "call_when_freed", "install", "repeatable"]
 
 # For each interrupt: a finalizer that always raises would otherwise be called without end.
 MAX_REPEATS: Final = 20
@@ -71,6 +71,18 @@ def call_when_freed(owner: object, function: Callable[[], object]) -> None:
     _references[id(reference)] = reference
 
 
+def call_once_when_freed(owner: object, function: Callable[[], object]) -> None:
+    """Call a function as ``call_when_freed`` does, but not again if it is interrupted.
+
+    For functions that must not run twice, such as those that give bytes back. An interrupt inside
+    ``function`` ends it, but is not lost. Raises ``TypeError`` if ``owner`` does not support weak
+    references.
+    """
+    reference = _Reference(owner, _freed_once)
+    reference.function = function
+    _references[id(reference)] = reference
+
+
 class _Reference(weakref.ref[Any]):
     __slots__ = ("function",)
     function: Callable[[], object]
@@ -80,6 +92,19 @@ class _Reference(weakref.ref[Any]):
 def _freed(reference: _Reference) -> None:
     reference.function()
     _references.pop(id(reference), None)
+
+
+@repeatable
+def _freed_once(reference: _Reference) -> None:
+    # CPython runs no signal handler between these statements, because they call nothing.
+    function = reference.function
+    reference.function = _nothing
+    function()
+    _references.pop(id(reference), None)
+
+
+def _nothing() -> None:
+    """Stand for a function that has been called."""
 
 
 def install() -> None:

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from burn_remote_protocol import interrupted_finalizers
-from burn_remote_protocol.interrupted_finalizers import call_when_freed, install, repeatable
+from burn_remote_protocol.interrupted_finalizers import (
+    call_once_when_freed,
+    call_when_freed,
+    install,
+    repeatable,
+)
 
 
 class Stop(KeyboardInterrupt):
@@ -235,6 +240,34 @@ def test_an_interrupted_call_for_a_freed_object_is_repeated() -> None:
         made.clear()
     assert calls == ["freed"] * 2
     assert {*interrupted_finalizers._references} <= before
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), TimeoutError("late")], ids=repr)
+def test_an_interrupt_in_a_call_that_must_not_be_repeated_reaches_the_program(
+    error: BaseException, reported: list[BaseException | None]
+) -> None:
+    calls: list[str] = []
+
+    def handle(number: int, frame: object) -> None:
+        raise error
+
+    def function() -> None:
+        calls.append("freed")
+        signal.raise_signal(signal.SIGUSR1)
+        calls.append("unreachable")
+
+    before = {*interrupted_finalizers._references}
+    made = [weakref.WeakSet[object]()]
+    call_once_when_freed(made[0], function)
+    previous = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with pytest.raises(type(error)):
+            made.clear()
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    assert calls == ["freed"]
+    assert {*interrupted_finalizers._references} <= before
+    assert not reported
 
 
 class Foreign:

@@ -7,7 +7,6 @@ for a socket: it passes replies, fetches and failures to its ``Outbox``.
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -38,6 +37,7 @@ from burn_remote_protocol.errors import (
     shown,
 )
 from burn_remote_protocol.ids import is_secret
+from burn_remote_protocol.interrupted_finalizers import call_once_when_freed
 from burn_remote_protocol.messages import (
     BeginUpload,
     Chunk,
@@ -490,8 +490,7 @@ class Engine:
             exposed = Exposed(None, task.spec, backend, detached(error))
         try:
             self._exposed_account.add(EXPOSED_BYTES)
-            freed = weakref.finalize(exposed, self._exposed_account.remove, EXPOSED_BYTES)
-            freed.atexit = False
+            call_once_when_freed(exposed, partial(self._exposed_account.remove, EXPOSED_BYTES))
             self._transfers.expose(
                 key,
                 exposed,

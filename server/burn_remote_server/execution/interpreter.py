@@ -8,7 +8,6 @@ the first one. Reads report failures.
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from sys import getrefcount
@@ -21,6 +20,7 @@ from burn_remote_protocol.errors import (
     detached,
     fresh,
 )
+from burn_remote_protocol.interrupted_finalizers import call_once_when_freed
 from burn_remote_protocol.messages import DefineGraph
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
@@ -238,7 +238,7 @@ class Interpreter:
             self._plan_account.add(size)
         except QuotaExceeded as error:
             raise ended_for_memory("a large signature", error) from error
-        weakref.finalize(plan, self._plan_account.remove, size).atexit = False
+        call_once_when_freed(plan, partial(self._plan_account.remove, size))
 
     def _count_kept_plan(self) -> None:
         """Count one more plan in ``numbered`` or ``_plans``. Raises ``QuotaExceeded``."""

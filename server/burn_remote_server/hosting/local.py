@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextvars
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 from burn_remote_protocol.collectives import EngineKind, GroupSpec
@@ -30,6 +30,7 @@ from burn_remote_protocol.errors import (
     TransferFailed,
 )
 from burn_remote_protocol.handshake import agreed_version
+from burn_remote_protocol.interrupted_finalizers import call_once_when_freed
 from burn_remote_protocol.kept_tensors import MAX_PUBLISHED
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.messages import (
@@ -129,7 +130,7 @@ class LocalLink:
         quota = self._interpreter.quota
         groups = _groups.session(backend, quota, is_staged=False)
         _leave_abandoned()
-        weakref.finalize(self, _abandoned.append, groups).atexit = False
+        call_once_when_freed(self, partial(_abandoned.append, groups))
         self._engine = Engine(
             self._interpreter,
             _transfers,

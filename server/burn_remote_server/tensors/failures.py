@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
+from functools import partial
 from sys import getsizeof
 from typing import Final
 
 from burn_remote_protocol.errors import OperationFailed, QuotaExceeded, UnknownTensor
+from burn_remote_protocol.interrupted_finalizers import call_once_when_freed
 from burn_remote_server.access.quota import OverheadAccount, Quota
 
 __all__ = ["Failures"]
@@ -42,7 +43,7 @@ class Failures:
             self._failures.add(size)
         except QuotaExceeded as error:
             return self._shared(error)
-        weakref.finalize(failure, self._failures.remove, size).atexit = False
+        call_once_when_freed(failure, partial(self._failures.remove, size))
         return failure
 
     def add_entry(self, check: Callable[[], None]) -> bool:

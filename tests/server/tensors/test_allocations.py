@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +17,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import QuotaExceeded, SessionLost
+from burn_remote_protocol.interrupted_finalizers import install
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.quota import FREE_OVERHEAD_BYTES, OverheadAccount, Pool, Quota
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.interpreter import Interpreter
+from burn_remote_server.tensors.allocations import _Lent
 from burn_remote_server.tensors.tensor_table import TensorTable
 from support.kernels import signature
 from support.link_ends import in_thread
@@ -144,6 +147,31 @@ def test_an_exposed_tensor_counts_after_its_drop_until_nothing_refers_to_it() ->
     assert (quota.total_bytes, quota.tensors) == (400, 0)
     del exposed
     assert quota.total_bytes == 0
+
+
+def test_an_interrupt_while_a_reference_ends_reaches_the_program_and_is_counted_later() -> None:
+    table, quota = table_of(1000)
+    table.store(1, bytes_of(400))
+    first, second = [Holder(table.arrays[1])], [Holder(table.arrays[1])]
+    table.expose(1, first[0])
+    table.expose(1, second[0])
+    table.drop([1])
+    before = sys.unraisablehook
+    install()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_Lent, "held", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                first.clear()
+    finally:
+        sys.unraisablehook = before
+    assert quota.total_bytes == 400
+    second.clear()
+    assert quota.total_bytes == 0
+
+
+def interrupted(*_: object) -> int:
+    raise KeyboardInterrupt
 
 
 def test_an_exposed_view_counts_the_memory_behind_it() -> None:
