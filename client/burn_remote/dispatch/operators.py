@@ -20,6 +20,7 @@ from burn_remote.runner.stack import RunnerStack, outermost
 from burn_remote_protocol.dtypes import I64
 from burn_remote_protocol.errors import ArgumentMismatch, BurnRemoteError, DeviceMismatch
 from burn_remote_protocol.operations.families import base, numeric
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_protocol.tensors import Shape, TensorSpec
 
 if TYPE_CHECKING:
@@ -91,7 +92,8 @@ class Operator:
         """Apply the row to one tensor. Raises ``ArgumentMismatch`` for any other object."""
         try:
             handle = x.handle
-        except AttributeError:
+        except AttributeError as error:
+            pass_on_of_signal_handler(error)
             raise ArgumentMismatch(no_tensor("x", x)) from None
         spec = handle.spec
         found = self._signatures.recent.get(id(spec))
@@ -374,7 +376,8 @@ def operator_method(  # noqa: C901
                     return function(x1, x2)
                 # Of other runners, only the one that tracks tensors has a stack.
                 stack = client if type(client) is RunnerStack else client.stack
-            except (KeyError, AttributeError):
+            except (KeyError, AttributeError) as error:
+                pass_on_of_signal_handler(error)
                 signature = None
             if signature is None:
                 return function(x1, x2)
@@ -432,7 +435,8 @@ def unary_function(operator: Operator) -> Callable[[Unary], Unary]:
                         signature = recent[id(spec)][0]
                         last = (spec, signature)
                     stack = client if type(client) is RunnerStack else client.stack
-                except (KeyError, AttributeError):
+                except (KeyError, AttributeError) as error:
+                    pass_on_of_signal_handler(error)
                     signature = None
                 if signature is None:
                     return function(x)

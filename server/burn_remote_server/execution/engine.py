@@ -61,6 +61,7 @@ from burn_remote_protocol.messages import (
     Upload,
 )
 from burn_remote_protocol.operations.row import Operation
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.data_files import BLOCK_BYTES, NO_FILES, DataFiles
 from burn_remote_server.access.quota import OverheadAccount
@@ -203,7 +204,8 @@ class Engine:
             self.place = place
             try:
                 plan = numbered.get(task[0])
-            except (TypeError, IndexError):
+            except (TypeError, IndexError) as error:
+                pass_on_of_signal_handler(error)
                 raise ProtocolViolation("a task must be a list that begins with a number") from None
             if plan is None:
                 decoded = decode_task(task)

@@ -327,7 +327,8 @@ class Interpreter:
                 inputs = [arrays[tensors[0]]]
             else:
                 inputs = [arrays[tensor] for tensor in tensors[:count]]
-        except KeyError:
+        except KeyError as error:
+            pass_on_of_signal_handler(error)
             self._invoke_waiting(plan, tensors)
             return
         if plan.reusable:
@@ -354,11 +355,16 @@ class Interpreter:
                 inputs = (first, second)
                 # One comparison of tuples, which calls no ``__eq__`` for identical objects.
                 seen = (first.shape, first.dtype, second.shape, second.dtype)
-            if seen != plan.seen or plan.error is not None or self._slots or output in arrays:
-                self.invoke(plan, task[start:])
-                return
-            self.quota.take(plan.output_bytes, 1)
-        except (KeyError, QuotaExceeded):
+            is_usual = not (
+                seen != plan.seen or plan.error is not None or self._slots or output in arrays
+            )
+            if is_usual:
+                self.quota.take(plan.output_bytes, 1)
+        except (KeyError, QuotaExceeded) as error:
+            pass_on_of_signal_handler(error)
+            is_usual = False
+        # Outside the ``try``, or a ``KeyError`` of a signal handler would run the operation again.
+        if not is_usual:
             self.invoke(plan, task[start:])
             return
         self.executed += 1
@@ -415,7 +421,8 @@ class Interpreter:
                         else:
                             inputs = [arrays[tensor] for tensor in numbers[first:output]]
                             seen = tuple([fact for a in inputs for fact in (a.shape, a.dtype)])
-                    except KeyError:
+                    except KeyError as error:
+                        pass_on_of_signal_handler(error)
                         break
                     tensor = numbers[output]
                     if seen != expected or tensor in arrays:

@@ -78,7 +78,8 @@ class GraphRunner:
         arrays = self._arrays
         try:
             values = [arrays[tensor] for tensor in inputs]
-        except KeyError:
+        except KeyError as error:
+            pass_on_of_signal_handler(error)
             if plan.error is not None:
                 self._fail(outputs, plan.error)
                 return

@@ -235,7 +235,8 @@ class StreamFusion:
                 else self._plans[-1 - tensor].calls[0].constants[0]
                 for tensor in block.inputs
             ]
-        except KeyError:
+        except KeyError as error:
+            pass_on_of_signal_handler(error)
             return False
         for place, (shape, dtype) in block.expected:
             if inputs[place].shape != shape or inputs[place].dtype != dtype:

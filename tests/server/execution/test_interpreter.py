@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 import weakref
 from dataclasses import replace
@@ -96,6 +97,40 @@ def execute(session: EngineSession, signed: Signature, tensors: tuple[int, ...])
         session.run((0, *tensors))
     else:
         session.interpreter.execute(Operation(signed, tensors))
+
+
+class Signalling(Kernels):
+    """A device whose kernels get a signal once they have changed something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def call(self, *inputs: Any) -> Any:
+        self.calls += 1
+        signal.raise_signal(signal.SIGUSR1)
+        return np.zeros(2, np.float32)
+
+
+@pytest.mark.parametrize("kind", [KeyError, TimeoutError])
+def test_an_operation_that_a_signal_handler_ends_is_not_run_again(kind: type[Exception]) -> None:
+    errors: list[Exception] = []
+
+    def handle(number: int, frame: object) -> None:
+        if errors:
+            raise errors.pop()
+
+    kernels = Signalling()
+    session = started(backend=kernels)
+    previous = signal.signal(signal.SIGUSR1, handle)
+    try:
+        execute(session, NEGATE, (1, 2))
+        errors.append(kind("of the handler"))
+        with pytest.raises(kind):
+            execute(session, NEGATE, (1, 2))
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    assert kernels.calls == 2
 
 
 def test_a_refused_operation_keeps_none_of_its_inputs_alive() -> None:

@@ -241,7 +241,8 @@ class NativeSession(StorageRequests):
                 self.check_open()
             try:
                 number, _, size, is_short = self._numbered[signature.identity]
-            except KeyError:
+            except KeyError as error:
+                pass_on_of_signal_handler(error)
                 number, _, size, is_short = self._number(signature)
             first = self._next_tensor
             task: EncodedTask

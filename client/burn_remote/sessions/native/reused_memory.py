@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from burn_remote_protocol.interrupted_finalizers import repeatable
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 
 __all__ = ["ReusedMemory"]
 
@@ -55,7 +56,8 @@ class ReusedMemory:
         self._was_idle = False
         try:
             block = self._kept.pop()
-        except IndexError:
+        except IndexError as error:
+            pass_on_of_signal_handler(error)
             block = None
         if block is None or block.nbytes != size:
             block = None  # freed before another is allocated
