@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
@@ -13,6 +12,7 @@ from typing import Final, Protocol
 from burn_remote_protocol.collectives import EngineKind, GroupSpec, link_id, link_proof
 from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.messages import Collective, JoinGroup, LeaveGroup
+from burn_remote_server.access.fair_places import FairPlaces
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.collectives.collective_engine import (
@@ -38,7 +38,7 @@ __all__ = ["Dials", "Groups", "SessionGroups", "group_engines"]
 MAX_LEFT: Final = 1024
 
 # Most members of all sessions together, with those that have left and not ended yet. Each has two
-# threads. A party may add one only while it has fewer than are free, so one has at most half.
+# threads.
 MAX_MEMBERS: Final = 256
 
 _ENGINES: Final[Mapping[EngineKind, Callable[[Member], CollectiveEngine | StartingEngine]]] = {
@@ -88,7 +88,7 @@ class Groups:
         self._is_own: Final = is_own
         self._counters: Final = counters
         self._lock: Final = threading.Lock()
-        self._members: Final[Counter[str]] = Counter()  # by party
+        self._places: Final = FairPlaces(MAX_MEMBERS)
         # Members by the id of the link that starts at them.
         self._ranks: Final[dict[bytes, Member]] = {}
         # Members that wait for the next one, by the id of the link to it.
@@ -162,20 +162,18 @@ class Groups:
 
     def _admit(self, party: str) -> None:
         with self._lock:
-            own, total = self._members[party], self._members.total()
-            if own >= MAX_MEMBERS - total:
+            places = self._places
+            if not places.take(party):
                 raise OperationFailed(
-                    f"{own:,} members of groups of this client, and {total:,} of all clients, are "
-                    f"in use or still end; {MAX_MEMBERS:,} are allowed, half of them for one "
-                    "client; close groups, or try again later"
+                    f"{places.taken(party):,} members of groups of this client, and "
+                    f"{places.total:,} of all clients, are in use or still end; "
+                    f"{places.allowed:,} are allowed, half of them for one client; close groups, "
+                    "or try again later"
                 )
-            self._members[party] += 1
 
     def _dismiss(self, party: str) -> None:
         with self._lock:
-            self._members[party] -= 1
-            if not self._members[party]:
-                del self._members[party]
+            self._places.give_back(party)
 
     def _offer(self, identifier: bytes, member: Member, following: str) -> None:
         """Let the next member link itself to a new member."""

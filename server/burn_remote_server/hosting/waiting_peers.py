@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,6 +18,7 @@ from typing import Final
 from burn_remote_protocol.errors import QuotaExceeded, TransferFailed
 from burn_remote_protocol.ids import exposing_session
 from burn_remote_protocol.messages import MAX_HOPS
+from burn_remote_server.access.fair_places import FairPlaces
 from burn_remote_server.execution.sessions import Sessions
 from burn_remote_server.tensors.exposed_tensors import MAX_WAITING, Exposed, Transfers
 from burn_remote_server.tensors.slots import InFlight
@@ -50,38 +50,6 @@ WAITING_FETCH_BYTES: Final = 4096
 WAITING_DIVISOR: Final = 8
 # A session of another server sends at most 64 fetches at a time.
 LEAST_WAITING: Final = 1024
-
-
-class _Places:
-    """Places for fetches that wait for their tensor.
-
-    A host may take another one only while it has fewer than are free, so one host has at most half
-    of them.
-    """
-
-    def __init__(self, allowed: int) -> None:
-        self.allowed: Final = allowed
-        self.taken: Final[Counter[str]] = Counter()  # by host
-        self._total = 0
-
-    def take(self, host: str) -> None:
-        """Take a place. Raises ``TransferFailed``."""
-        taken = self.taken[host]
-        if taken >= self.allowed - self._total:
-            raise TransferFailed(
-                f"{taken:,} fetches of your server, and {self._total:,} of all servers, already "
-                f"wait for their tensor; {self.allowed:,} may wait, half of them for one server; "
-                "try again later"
-            )
-        self._total += 1
-        self.taken[host] += 1
-
-    def give_back(self, host: str) -> None:
-        """Give a place back."""
-        self._total -= 1
-        self.taken[host] -= 1
-        if not self.taken[host]:
-            del self.taken[host]
 
 
 @dataclass(slots=True, eq=False)
@@ -127,7 +95,7 @@ class WaitingPeers:
         self._source_failures: Final = BatchedCalls(self._loop, FAILED_AT_ONCE)
         self._waiting: Final = Deadlines(timeout_seconds, self._give_up)
         most = memory_bytes // WAITING_DIVISOR // WAITING_FETCH_BYTES
-        self.places: Final = _Places(max(LEAST_WAITING, min(MAX_WAITING, most)))
+        self.places: Final = FairPlaces(max(LEAST_WAITING, min(MAX_WAITING, most)))
         self._reports_again = False  # a call of ``_report_again`` is scheduled
         self._report_calls: Final = BatchedCalls(self._loop, REPORTED_AT_ONCE)
 
@@ -162,7 +130,7 @@ class WaitingPeers:
         waits = False
         try:
             if self._transfers.is_waiting(key, ticket):
-                self.places.take(peer_host)
+                self._take_place(peer_host)
                 waits = True
                 self._watch_source(fetch, key[1])
             return await future
@@ -178,6 +146,15 @@ class WaitingPeers:
             self._transfers.forget(key, ticket)
             self._forget_source(fetch)
             future.cancel()  # a tensor that arrives now is exposed again
+
+    def _take_place(self, peer_host: str) -> None:
+        places = self.places
+        if not places.take(peer_host):
+            raise TransferFailed(
+                f"{places.taken(peer_host):,} fetches of your server, and {places.total:,} of all "
+                f"servers, already wait for their tensor; {places.allowed:,} may wait, half of "
+                "them for one server; try again later"
+            )
 
     def end_source(self, session: int) -> None:
         """Fail the fetches of tensors that a session would have exposed; it has ended."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count as counter
@@ -20,6 +20,7 @@ from typing import Any, Final
 from burn_remote_protocol.errors import OperationFailed, QuotaExceeded, TransferFailed
 from burn_remote_protocol.ids import is_secret
 from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.access.fair_places import FairPlaces
 from burn_remote_server.backends.interface import Backend, Loan
 from burn_remote_server.tensors.allocations import memory_bytes
 
@@ -36,8 +37,6 @@ __all__ = [
 
 # Most fetches that wait for their tensor to be exposed. This bounds the memory that a peer can
 # occupy by guessing ids, and suffices for bursts of moves between sessions of different speeds.
-# A party may add another one only while it has fewer than there are free places. So one party has
-# at most half of them, and the fetches of others are not refused because of it.
 MAX_WAITING: Final = 131_072
 
 # Entries withdrawn per acquisition of the lock: about 0.3 ms, during which no fetch can start.
@@ -135,8 +134,7 @@ class Transfers:
         # A heap by expiry time; the number keeps entries with equal times in order.
         self._deadlines: list[tuple[float, int, Key, _Entry]] = []
         self._waiting: dict[Key, OrderedDict[int, tuple[Callable[[Exposed], None], str]]] = {}
-        self._waiting_count = 0  # of all keys
-        self._waiting_by_party: Counter[str] = Counter()
+        self._places = FairPlaces(MAX_WAITING)  # of the fetches that wait, of all keys
         self._tickets = counter(1)
         self._owned: dict[object, _Owned] = {}
         self._stale_deadlines = 0  # an upper bound: deadlines whose entry was removed
@@ -191,15 +189,13 @@ class Transfers:
             ticket = next(self._tickets)
             entries = self._entries.get(key)
             if entries is None:
-                waiting = self._waiting_by_party[party]
-                if waiting >= MAX_WAITING - self._waiting_count:
+                places = self._places
+                if not places.take(party):
                     raise TransferFailed(
-                        f"{waiting:,} fetches of this client, and {self._waiting_count:,} of all, "
-                        "already wait for their tensor; try again later"
+                        f"{places.taken(party):,} fetches of this client, and {places.total:,} of "
+                        "all, already wait for their tensor; try again later"
                     )
                 self._waiting.setdefault(key, OrderedDict())[ticket] = callback, party
-                self._waiting_count += 1
-                self._waiting_by_party[party] += 1
                 return ticket
             self.served += 1
             entry = next(iter(entries))
@@ -214,7 +210,7 @@ class Transfers:
     def fail(self, key: Key, exposed: Exposed) -> None:
         """Deliver a failure to the fetches that wait for a tensor."""
         with self._lock:
-            callbacks = self._end_waiting(key, self._waiting_count)
+            callbacks = self._end_waiting(key, self._places.total)
         for callback in callbacks:
             callback(exposed)
 
@@ -228,7 +224,7 @@ class Transfers:
             waiting = self._waiting.get(key)
             ended = None if waiting is None else waiting.pop(ticket, None)
             if ended is not None:
-                self._count_ended(ended[1])
+                self._places.give_back(ended[1])
                 if not waiting:
                     del self._waiting[key]
 
@@ -266,16 +262,10 @@ class Transfers:
             return []
         ended = [waiting.popitem(last=False)[1] for _ in range(min(count, len(waiting)))]
         for _, party in ended:
-            self._count_ended(party)
+            self._places.give_back(party)
         if not waiting:
             del self._waiting[key]
         return [callback for callback, _ in ended]
-
-    def _count_ended(self, party: str) -> None:
-        self._waiting_count -= 1
-        self._waiting_by_party[party] -= 1
-        if not self._waiting_by_party[party]:
-            del self._waiting_by_party[party]
 
     def _expire(self) -> bool:
         """Remove expired entries, a bounded number; return whether that number was reached."""

@@ -7,7 +7,6 @@ tensor only to the server that its client named.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from burn_remote_protocol.links.transport_interface import KeyedListener
 from burn_remote_protocol.links.transport_registry import connect_async
 from burn_remote_protocol.messages import Fetch
 from burn_remote_protocol.tensors import TensorData
+from burn_remote_server.access.fair_places import FairPlaces
 from burn_remote_server.access.peer_rules import PeerRules
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.telemetry.counters import Counters
@@ -30,8 +30,7 @@ from burn_remote_server.transfers.throughput_watchdog import receive_watched
 
 __all__ = ["IrohFetches"]
 
-# Most fetches at the same time. A party may begin another one only while it has fewer than are
-# free, so one party has at most half of them. Further fetches wait.
+# Most fetches at the same time. Further fetches wait.
 MAX_FETCHES: Final = 128
 
 
@@ -53,7 +52,7 @@ class IrohFetches:
         self._stall_seconds: Final = stall_seconds
         self._counters: Final = counters
         self._memory: Final = memory
-        self._running: Final[Counter[str]] = Counter()
+        self._places: Final = FairPlaces(MAX_FETCHES)
         self._ended: Final = asyncio.Condition()
 
     async def fetch(
@@ -82,15 +81,10 @@ class IrohFetches:
 
     async def _begin(self, party: str) -> None:
         async with self._ended:
-            await self._ended.wait_for(
-                lambda: self._running[party] < MAX_FETCHES - self._running.total()
-            )
-            self._running[party] += 1
+            await self._ended.wait_for(lambda: self._places.take(party))
 
     async def _end(self, party: str) -> None:
-        self._running[party] -= 1
-        if not self._running[party]:
-            del self._running[party]
+        self._places.give_back(party)
         async with self._ended:
             self._ended.notify_all()
 

@@ -65,11 +65,11 @@ def test_one_client_has_at_most_half_of_the_members_of_a_process(
     for session in sessions:
         session.end()
     dialler.given_up.set()
-    wait_until(lambda: not groups._members)
+    wait_until(lambda: not groups._places.total)
     joined(sessions[0], 1)
     assert sessions[0].spec(1).rank == 0
     sessions[0].end()
-    wait_until(lambda: not groups._members)
+    wait_until(lambda: not groups._places.total)
 
 
 def test_a_client_that_joins_again_and_again_starts_no_further_threads(
@@ -86,4 +86,4 @@ def test_a_client_that_joins_again_and_again_starts_no_further_threads(
     assert threading.active_count() <= before + 2 * 4
     session.end()
     dialler.given_up.set()
-    wait_until(lambda: not groups._members)
+    wait_until(lambda: not groups._places.total)

@@ -84,7 +84,7 @@ def no_exposes_left() -> Iterator[None]:
     """Check that no test leaves an exposed tensor to the next."""
     yield
     assert len(module._transfers) == 0
-    assert module._transfers._waiting_count == 0
+    assert module._transfers._places.total == 0
 
 
 def opened(backend: NumpyBackend | None = None, **settings: Any) -> LocalLink:

@@ -121,7 +121,7 @@ async def test_one_host_has_at_most_half_of_the_places_for_fetches_that_wait(
         for one in (*waiting, other, again):
             one.cancel()
         await turns(2)
-        assert not host.waiting_peers.places.taken
+        assert host.waiting_peers.places.total == 0
 
 
 async def test_a_server_with_little_memory_has_fewer_places_for_fetches_that_wait() -> None:

@@ -266,7 +266,7 @@ def test_forgetting_one_of_many_fetches_under_an_id_takes_constant_time() -> Non
     for ticket in reversed(tickets):
         registry.forget(KEY, ticket)
     assert looked == 0
-    assert registry._waiting_count == 0
+    assert registry._places.total == 0
     assert not registry._waiting
 
 
