@@ -124,7 +124,11 @@ class Membership(Protocol):
         ...
 
     def leave(self, *, has_session: bool = True) -> None:
-        """Leave the group once the collectives submitted before are done."""
+        """Leave the group once the collectives submitted before are done.
+
+        Without its session, or without collectives, the member does not wait long for neighbours
+        that have not joined.
+        """
         ...
 
     def abandon(self, reason: str) -> None:
