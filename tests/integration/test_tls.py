@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,20 @@ def test_a_certificate_of_another_host_is_refused_by_the_client(
         pytest.raises(
             br.ConnectionFailed, match=r"is not trusted.*a host name that the certificate"
         ),
+    ):
+        br.RemoteDevice(running.address, tls=tmp_path / "ca.pem")
+
+
+@pytest.mark.parametrize("days", [-1, 1], ids=["expired", "not valid yet"])
+def test_a_certificate_of_another_time_is_refused_with_what_to_correct(
+    tmp_path: Path, authority: trustme.CA, days: int
+) -> None:
+    middle = datetime.now(UTC) + timedelta(days=days)
+    hours = timedelta(hours=12)
+    flags = certificate(tmp_path, authority, not_before=middle - hours, not_after=middle + hours)
+    with (
+        server(*flags) as running,
+        pytest.raises(br.ConnectionFailed, match="renew the certificate, or correct the clock"),
     ):
         br.RemoteDevice(running.address, tls=tmp_path / "ca.pem")
 

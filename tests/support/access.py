@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from datetime import datetime
 from pathlib import Path
 
 import trustme
@@ -16,9 +17,16 @@ BOB = "bob-has-this-other-one"
 PEERS = "what-servers-show-each-other"
 
 
-def certificate(folder: Path, authority: trustme.CA, *names: str) -> list[str]:
+def certificate(
+    folder: Path,
+    authority: trustme.CA,
+    *names: str,
+    not_before: datetime | None = None,
+    not_after: datetime | None = None,
+) -> list[str]:
     """Write a certificate; return the flags of a server that uses it."""
-    issued = authority.issue_cert(*(names or ("127.0.0.1", "localhost")))
+    names = names or ("127.0.0.1", "localhost")
+    issued = authority.issue_cert(*names, not_before=not_before, not_after=not_after)
     issued.private_key_pem.write_to_path(folder / "key.pem")
     (folder / "certificate.pem").write_bytes(issued.cert_chain_pems[0].bytes())
     authority.cert_pem.write_to_path(folder / "ca.pem")

@@ -29,6 +29,8 @@ __all__ = ["connection_failure", "dial", "upgrade"]
 
 # OpenSSL's codes for a trusted certificate that is for another host name or IP address.
 _OTHER_HOST: Final = (62, 64)
+# Its codes for a certificate that is not valid yet, and for one that has expired.
+_OTHER_TIME: Final = (9, 10)
 
 _HEADERS_END: Final = b"\r\n\r\n"
 # The status line of a response with any status but 101. Parsed here, because ``websockets`` rejects
@@ -137,6 +139,8 @@ def _certificate_problem(address: Address, error: ssl.SSLCertVerificationError) 
     advice = 'name the authority that signed it: tls="ca.pem", or for a server --peer-ca ca.pem'
     if error.verify_code in _OTHER_HOST:
         advice = "write a host name that the certificate has"
+    elif error.verify_code in _OTHER_TIME:
+        advice = "renew the certificate, or correct the clock of this machine"
     return f"the certificate of {address} is not trusted ({error.verify_message}); {advice}"
 
 
