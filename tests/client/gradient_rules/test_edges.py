@@ -36,6 +36,16 @@ EDGES: Final[dict[str, tuple[Function, Any, Any]]] = {
     "sigmoid of large numbers": (F.sigmoid, [0.0, 1000.0, -1000.0], [0.25, 0, 0]),
     "gelu of large numbers": (F.gelu, [0.0, 1e200, -1e200], [0.5, 1, 0]),
     "silu of large numbers": (F.silu, [0.0, 1000.0, -1000.0], [0.5, 1, 0]),
+    "max_pool1d of padding only": (
+        lambda x: F.max_pool1d(x.reshape(1, 1, 2), 2, 2, 1, dilation=3),
+        [1.0, 2.0],
+        [0, 0],
+    ),
+    "max_pool2d of padding in some windows": (
+        lambda x: F.max_pool2d(x.reshape(1, 1, 1, 2), 2, 1, 2),
+        [1.0, 2.0],
+        [2, 4],
+    ),
     "clip at its bounds": (lambda x: x.clip(0, 1), [0.0, 0.5, 1.0, 2.0], [0, 1, 0, 0]),
     "clip of infinities": (lambda x: x.clip(0, 1), [INF, -INF], [0, 0]),
     "abs at 0": (br.abs, [0.0, -0.0, -2.0], [0, 0, -1]),
