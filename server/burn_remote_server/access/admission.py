@@ -5,8 +5,9 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -52,6 +53,13 @@ class Access:
 
         Open sessions stay open. Raises ``InvalidTokens``, ``OpenToNetwork``.
         """
+        self.prepare_reload()()
+
+    def prepare_reload(self) -> Callable[[], None]:
+        """Read the tokens again, in any thread; return a function that replaces the current ones.
+
+        Raises ``InvalidTokens``, ``OpenToNetwork``.
+        """
         settings = self._settings
         tokens = read_tokens(settings)
         if not tokens and not is_loopback_only(settings.host):
@@ -66,10 +74,17 @@ class Access:
             peer = peer_key(
                 checked_secret("BURN_REMOTE_PEER_TOKEN", settings.peer_token.get_secret_value())
             )
-        self._tokens = tuple(
-            (peer_key(token.secret), Grant(token.name, token.limits)) for token in _unique(tokens)
+        return partial(
+            self._replace,
+            tuple(
+                (peer_key(token.secret), Grant(token.name, token.limits))
+                for token in _unique(tokens)
+            ),
+            peer,
         )
-        self._peer = peer
+
+    def _replace(self, tokens: tuple[tuple[bytes, Grant], ...], peer: bytes | None) -> None:
+        self._tokens, self._peer = tokens, peer
 
     @property
     def names(self) -> frozenset[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,13 +33,27 @@ class ServerTls:
 
         If they cannot be used, raises ``InvalidCertificate`` and keeps the old certificate.
         """
+        self.prepare_reload()()
+
+    def prepare_reload(self) -> Callable[[], None]:
+        """Check the certificate files, in any thread; return a function that loads them.
+
+        Both raise ``InvalidCertificate`` if they cannot be used, and keep the old certificate.
+        """
         if self.context is None:
-            return
+            return _load_nothing
         # Try the files in a new context first: a certificate and a key that do not match would
         # leave the live context with one of them replaced.
         _server_context(self._settings)
-        _load_certificate(self.context, self._settings)
-        _require_client_certificates(self.context, self._settings)
+        return partial(self._load_into, self.context)
+
+    def _load_into(self, context: ssl.SSLContext) -> None:
+        _load_certificate(context, self._settings)
+        _require_client_certificates(context, self._settings)
+
+
+def _load_nothing() -> None:
+    """Do nothing: the server has no certificate."""
 
 
 def peer_context(settings: Settings) -> ssl.SSLContext:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -220,6 +223,10 @@ def _described(session: weakref.ref[Session]) -> str:
     return "its session has ended" if found is None else found.describe_work()
 
 
+def _raise(error: UsageError) -> None:
+    raise error.with_traceback(None)
+
+
 class Host:
     """The state that all connections of one process share. Belongs to the event loop's thread."""
 
@@ -273,6 +280,9 @@ class Host:
         # The listener over Iroh, while the server has one.
         self.iroh: KeyedListener | None = None
         self._loop: Final = asyncio.get_running_loop()
+        # The number of reloads that were requested, and the last one whose files are in use.
+        self._reloads = 0
+        self._reloaded: Final[dict[str, int]] = {}
         seconds = settings.fetch_timeout_seconds
         self.waiting_peers: Final = WaitingPeers(
             self.sessions,
@@ -331,14 +341,40 @@ class Host:
             self._loop.call_soon(self._expire_transfers)
 
     def reload(self) -> None:
-        """Reload tokens and certificates; if that fails, log the reason and keep the old ones."""
-        for what, source in (("tokens", self.access), ("certificate", self.tls)):
+        """Reload tokens and certificates; if that fails, log the reason and keep the old ones.
+
+        A thread reads the files, because a disk or a pipe may block it for any time. In that case,
+        the next call reads them again.
+        """
+        self._reloads += 1
+        threading.Thread(
+            target=self._read_again, args=(self._reloads,), name="reload", daemon=True
+        ).start()
+
+    def _read_again(self, number: int) -> None:
+        """Read the files in a thread, and use them on the event loop."""
+        sources: tuple[tuple[str, Access | ServerTls], ...] = (
+            ("tokens", self.access), ("certificate", self.tls)
+        )  # fmt: skip
+        for what, source in sources:
             try:
-                source.reload()
+                use = source.prepare_reload()
             except UsageError as error:
-                logger.error("not reloaded", what=what, reason=str(error))
-            else:
-                logger.info("reloaded", what=what)
+                use = partial(_raise, error)
+            # The event loop may have closed; nobody needs the files then.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._use_reloaded, number, what, use)
+
+    def _use_reloaded(self, number: int, what: str, use: Callable[[], None]) -> None:
+        if number < self._reloaded.get(what, 0):
+            return  # a later reload was faster
+        self._reloaded[what] = number
+        try:
+            use()
+        except UsageError as error:
+            logger.error("not reloaded", what=what, reason=str(error))
+        else:
+            logger.info("reloaded", what=what)
         for device in self.devices:
             device.kept.forget_others(self.access.names)
 

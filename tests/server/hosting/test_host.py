@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from burn_remote_server.tensors.exposed_tensors import Exposed
 from burn_remote_server.tensors.slots import InFlight
 from support.engines import RecordingOutbox, floats, undecoded
 from support.hosts import ARRAY, KEY, SPEC, expose, hosting
-from support.native_clients import until
+from support.native_clients import turns, until
 from support.waiting import PATIENCE_SECONDS
 
 
@@ -307,7 +308,9 @@ def test_a_device_without_memory_fails_the_fetch() -> None:
 # -- reloading ------------------------------------------------------------------------------------
 
 
-async def test_tokens_that_cannot_be_read_leave_the_old_ones_valid(tmp_path: Path) -> None:
+async def test_tokens_that_cannot_be_read_leave_the_old_ones_valid(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("alice alice-has-this-token-1\n")
     tokens.chmod(0o600)
@@ -315,9 +318,36 @@ async def test_tokens_that_cannot_be_read_leave_the_old_ones_valid(tmp_path: Pat
         assert host.access.admit("alice-has-this-token-1").name == "alice"
         tokens.write_text("alice short\n")
         host.reload()
+        await until(lambda: "not reloaded" in caplog.messages)
         assert host.access.admit("alice-has-this-token-1").name == "alice"
         tokens.write_text("bob bob-has-this-other-one\n")
         host.reload()
+        await until(lambda: host.access.names == {"bob"})
         assert host.access.admit("bob-has-this-other-one").name == "bob"
         with pytest.raises(HandshakeRefused):
             host.access.admit("alice-has-this-token-1")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+async def test_a_reload_whose_file_blocks_delays_nobody_and_gives_way_to_a_later_one(
+    tmp_path: Path,
+) -> None:
+    tokens, pipe = tmp_path / "tokens", tmp_path / "pipe"
+    tokens.write_text("alice alice-has-this-token-1\n")
+    tokens.chmod(0o600)
+    async with hosting(token_file=tokens) as host:
+        tokens.unlink()
+        os.mkfifo(pipe, 0o600)
+        pipe.rename(tokens)
+        host.reload()  # returns, although reading the pipe blocks
+        await until(lambda: any(one.name == "reload" for one in threading.enumerate()))
+        assert host.access.names == {"alice"}
+        tokens.rename(pipe)
+        tokens.write_text("bob bob-has-this-other-one\n")
+        tokens.chmod(0o600)
+        host.reload()
+        await until(lambda: host.access.names == {"bob"})
+        pipe.write_text("carol carol-had-this-old-token\n")
+        await until(lambda: not any(one.name == "reload" for one in threading.enumerate()))
+        await turns(2)
+        assert host.access.names == {"bob"}
