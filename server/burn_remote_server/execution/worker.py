@@ -11,14 +11,36 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from typing import Final
 
+from burn_remote_protocol.errors import SessionLost
 from burn_remote_server.access.quota import Pool
 
 __all__ = ["Worker", "is_any_running"]
 
 
+# A thread starts within a millisecond, or within seconds if the machine is very busy.
+START_SECONDS: Final = 5.0
+
+
 class _WorkerThread(threading.Thread):
     """The thread of a worker. Its class distinguishes it from the process's other threads."""
+
+    def __init__(self, name: str, target: Callable[[], None]) -> None:
+        super().__init__(target=target, name=name, daemon=True)
+        # ``start`` waits for this event without a limit. A thread that has no memory for its first
+        # steps never sets it, so the event loop would wait forever.
+        self._started = _BoundedEvent()
+
+
+class _BoundedEvent(threading.Event):
+    """An event for which nobody waits longer than ``START_SECONDS``."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the event. Raises ``RuntimeError`` if it does not happen in time."""
+        if not super().wait(START_SECONDS if timeout is None else timeout):
+            raise RuntimeError("a new thread did not start; the system may lack memory")
+        return True
 
 
 def is_any_running() -> bool:
@@ -78,10 +100,18 @@ class Worker:
         return self._submitted_bytes - self._completed_bytes
 
     def submit(self, call: Callable[[], None], size: int = 0) -> None:
-        """Run a call that holds ``size`` bytes, after all earlier ones."""
+        """Run a call that holds ``size`` bytes, after all earlier ones.
+
+        Raises ``SessionLost`` if the thread cannot be started.
+        """
         if self._thread is None:
-            self._thread = _WorkerThread(target=self._work, name=self._name, daemon=True)
-            self._thread.start()
+            thread = _WorkerThread(self._name, self._work)
+            try:
+                thread.start()
+            except (RuntimeError, MemoryError) as error:
+                reason = f"the server ended the session, because it has no thread for it: {error}"
+                raise SessionLost(reason) from error
+            self._thread = thread
         if not self.queued:
             self._busy_since = time.monotonic()
         self._submitted += 1

@@ -83,6 +83,31 @@ def assert_close(seen: Arrays, wanted: Arrays) -> None:
 BATCHES = [slice(0, 20), slice(20, 33), slice(33, 45), slice(45, 48)]
 
 
+@pytest.mark.parametrize("shards_state", [False, True])
+def test_training_continues_from_a_state_of_arrays(devices: Devices, shards_state: bool) -> None:
+    def trainer(members: Devices, params: Any, state: Any = None) -> br.DataParallel:
+        return br.DataParallel(
+            loss_of,
+            params,
+            members,
+            optimizer=br.optim.Adam(),
+            state=state,
+            shards_state=shards_state,
+        )
+
+    first = trainer(devices[:2], PARAMS)
+    first.step(X, Y)
+    arrays = {
+        name: slot if isinstance(slot, int | float) else br.tree.map(lambda one: one.numpy(), slot)
+        for name, slot in first.state.items()
+    }
+    second = trainer(devices[2:5], first.params, arrays)
+    for one in (first, second):
+        one.step(X, Y)
+    assert_close(assert_replicas_are_equal(second), assert_replicas_are_equal(first))
+    assert second.state["step"] == 2
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("shards_state", [False, True])
 @pytest.mark.parametrize("compiles", [False, True])
