@@ -51,10 +51,10 @@ from burn_remote_protocol.dialects.native_tasks import (
     SLOW_TASKS,
     LastUses,
     decode_task,
+    drop_task,
     dropped_next,
-    encode_drop,
-    encode_read,
     encode_task,
+    read_task,
 )
 from burn_remote_protocol.dialects.native_values import (
     count,
@@ -105,17 +105,17 @@ __all__ = [
     "decode_batch_in_steps",
     "decode_frame",
     "decode_task",
+    "drop_task",
     "dropped_next",
     "encode_batch",
-    "encode_drop",
     "encode_elements",
     "encode_frame",
-    "encode_read",
     "encode_task",
     "is_batch",
     "is_chunk",
     "open_piece",
     "piece_head",
+    "read_task",
 ]
 
 VERSION: Final = 1
@@ -159,13 +159,10 @@ SESSION_LIMITS: Final[dict[str, int]] = {
     "files": 0,
 }
 
-# Up to this length of a batch, finding the tasks that can be encoded together takes longer than
-# encoding each of them. A round trip has two or three tasks.
-FEW_TASKS: Final = 4
-
 # The type of a frame with a batch, the length of its array, and ``received``.
 _BATCH_HEAD_BYTES: Final = 1 + 1 + 9
 
+_BATCH_KIND: Final = bytes((BATCH,))
 _REPLY_KIND: Final = bytes((REPLY,))
 _CHUNK_HEAD: Final = struct.Struct(">BBHIQQ")  # kind, flags, reserved, checksum, payload, offset
 CHUNK_HEAD_BYTES: Final = _CHUNK_HEAD.size
@@ -184,29 +181,31 @@ class Batch(NamedTuple):
     tasks: tuple[Any, ...]
 
 
-# A task for a batch: its bytes, or the number of a signature or graph and the ids of its tensors.
-EncodedTask = bytes | tuple[int, ...]
+# A task for a batch: its bytes; or the number of a signature or graph and the ids of its tensors; or
+# a list that ``drop_task`` or ``read_task`` returned.
+EncodedTask = bytes | tuple[Any, ...]
 
 
 def encode_batch(received: int, tasks: Sequence[EncodedTask]) -> bytes:
-    """Join tasks into one frame. Encoding many invocations at once takes less time."""
-    parts = [b"\x02\x92" + _pack(received) + b"\xdd" + len(tasks).to_bytes(4, "big")]
-    if len(tasks) <= FEW_TASKS:
-        parts += [task if type(task) is bytes else _pack(task) for task in tasks]
-        return b"".join(parts)
+    """Join tasks into one frame. Encoding many at once takes less time."""
+    if bytes not in map(type, tasks):
+        return _BATCH_KIND + _pack((received, tasks))
+    head = _pack(received) + _list_head(len(tasks))
+    parts = [_BATCH_KIND + b"\x92" + head]
     for kind, run in groupby(tasks, type):
         if kind is bytes:
             parts += cast("Iterable[bytes]", run)
         else:
-            invocations = [*run]
-            # Without the head of the list.
-            parts.append(_pack(invocations)[_head_bytes(len(invocations)) :])
+            packed = [*run]
+            parts.append(_pack(packed)[len(_list_head(len(packed))) :])
     return b"".join(parts)
 
 
-def _head_bytes(length: int) -> int:
-    """Return the number of bytes in which MessagePack encodes the length of a list."""
-    return 1 if length < 1 << 4 else 3 if length < 1 << 16 else 5
+def _list_head(length: int) -> bytes:
+    """Return the bytes in which MessagePack encodes the length of a list."""
+    if length < 1 << 4:
+        return bytes((0x90 | length,))
+    return b"\xdc" + length.to_bytes(2, "big")
 
 
 # -- frames -----------------------------------------------------------------------------------

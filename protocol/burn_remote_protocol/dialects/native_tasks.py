@@ -85,10 +85,10 @@ __all__ = [
     "SLOW_TASKS",
     "LastUses",
     "decode_task",
+    "drop_task",
     "dropped_next",
-    "encode_drop",
-    "encode_read",
     "encode_task",
+    "read_task",
 ]
 
 # The most signatures that a session may number; each takes about 2 KiB of the server's memory.
@@ -264,14 +264,14 @@ def _number_tensors(task: Define) -> Operation:
     return Operation(signature, (0,) * (len(signature.input_uses) + signature.output_count))
 
 
-_ENCODE_TASK: Final[dict[type[Any], Callable[[Any], list[Any]]]] = {
+_ENCODE_TASK: Final[dict[type[Any], Callable[[Any], list[Any] | tuple[Any, ...]]]] = {
     Define: lambda t: [_DEFINE, t.number, encode_operation(_number_tensors(t))],
     DefineGraph: lambda t: [_DEFINE_GRAPH, t.number, t.input_count, t.steps, t.outputs, t.numbers],
     Execute: lambda t: [_EXECUTE, encode_operation(t.operation)],
-    Drop: lambda t: [_DROP, list(t.tensors)],  # as ``encode_drop``
+    Drop: lambda t: drop_task([*t.tensors]),
     Upload: lambda t: [_UPLOAD, t.tensor, encode_tensor_data(t.data)],
     BeginUpload: lambda t: [_BEGIN_UPLOAD, t.tensor, spec_to_wire(t.spec), t.byte_count],
-    Read: lambda t: [_READ, t.request, t.tensor, spec_to_wire(t.spec)],  # as ``encode_read``
+    Read: lambda t: read_task(t.request, t.tensor, t.spec),
     Sync: lambda t: [_SYNC, t.request],
     Seed: lambda t: [_SEED, t.seed],
     QueryDType: lambda t: [_QUERY_DTYPE, t.request, t.dtype.wire],
@@ -353,14 +353,15 @@ _DECODE_TASK: Final[dict[int, Callable[..., Task]]] = {
 }
 
 
-def encode_drop(tensors: list[int]) -> bytes:
-    """Encode ``Drop(tensors)`` for a batch; takes a third of the time of ``encode_task``."""
-    return _pack([_DROP, tensors])
+def drop_task(tensors: list[int]) -> tuple[Any, ...]:
+    """Return ``Drop(tensors)`` as a list that a batch packs together with its other tasks."""
+    return (_DROP, tensors)
 
 
-def encode_read(request: int, tensor: int, spec: TensorSpec) -> bytes:
-    """Encode ``Read(request, tensor, spec)`` for a batch, faster than ``encode_task``."""
-    return _pack([_READ, request, tensor, spec_to_wire(spec)])
+def read_task(request: int, tensor: int, spec: TensorSpec) -> tuple[Any, ...]:
+    """Return ``Read(request, tensor, spec)`` as a list that a batch packs."""
+    shape, dtype = spec
+    return (_READ, request, tensor, (shape, dtype.wire))
 
 
 def encode_task(task: Task) -> bytes:

@@ -46,6 +46,7 @@ from burn_remote.sessions.native.patterns import (
 )
 from burn_remote.sessions.source_locations import caller_and_depth
 from burn_remote.sessions.traffic import Traffic
+from burn_remote_protocol.dialects.native import EncodedTask
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 
@@ -446,7 +447,7 @@ class AutomaticGraphSession(NativeSession):
         self._connection.traffic.operations += place - self._counted
         self._counted = place
 
-    def _append(self, task: bytes) -> None:
+    def _append(self, task: EncodedTask) -> None:
         if self._expected is not None:
             self._hand_over()
         NativeSession._append(self, task)  # faster than by ``super()``, for each operation

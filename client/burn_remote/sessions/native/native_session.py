@@ -54,10 +54,10 @@ from burn_remote_protocol.dialects.native import (
     EncodedTask,
     chunk_head,
     decode_frame,
+    drop_task,
     encode_batch,
-    encode_drop,
-    encode_read,
     encode_task,
+    read_task,
 )
 from burn_remote_protocol.dialects.reusable_packer import reusable_pack
 from burn_remote_protocol.dtypes import DType, DTypeUsage
@@ -97,14 +97,16 @@ from burn_remote_protocol.operations.extensions import (
 from burn_remote_protocol.operations.row import Operation, Row, Signature
 from burn_remote_protocol.session_states import Handover
 from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
-from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_protocol.tensors import MAX_RANK, TensorData, TensorSpec
 
 __all__ = ["PROMPT_COLLECTIVES", "PROMPT_SECONDS", "PROMPT_TASKS", "NativeSession"]
 
 _frame: Final = sys._getframe
 
-# The most bytes of an id or a number in a task.
+# The most bytes of an id, a number, or a size of a shape, in a task.
 MOST_BYTES: Final = 9
+# The most bytes of a read: a shape, and a dtype, of which a quantized one takes at most 100 bytes.
+READ_BYTES: Final = 128 + MOST_BYTES * MAX_RANK
 # A batch is sent when its tasks have this many bytes, without those of short operations: counting
 # these would make every operation slower. So a batch never exceeds ``BATCH_BYTES`` by more than
 # its last task.
@@ -420,7 +422,7 @@ class NativeSession(StorageRequests):
 
     def read(self, tensor: int, spec: TensorSpec) -> Pending[TensorData]:
         """Request a tensor's elements; see ``Session.read``."""
-        return self._ask(lambda request: encode_read(request, tensor, spec), spec)
+        return self._ask(lambda request: read_task(request, tensor, spec), spec)
 
     def sync(self) -> Pending[None]:
         """Request a reply once everything issued so far, including drops, has been executed.
@@ -457,7 +459,7 @@ class NativeSession(StorageRequests):
 
     def _ask(
         self,
-        encoded: Callable[[int], bytes],
+        task_of: Callable[[int], EncodedTask],
         read: TensorSpec | None = None,
         *,
         reports_failures: bool = True,
@@ -477,7 +479,7 @@ class NativeSession(StorageRequests):
                 # Queued before the request, so that the server frees large tensors before a read,
                 # and everything that was dropped before a sync.
                 self._append_drops()
-            self._append(encoded(request))
+            self._append(task_of(request))
         if connection.error is not None:
             self._fail_late()
         return pending
@@ -644,12 +646,13 @@ class NativeSession(StorageRequests):
 
     # -- sending, under the lock --------------------------------------------------------------
 
-    def _append(self, task: bytes) -> None:
+    def _append(self, task: EncodedTask) -> None:
         self._tasks.append(task)
         self._appended(task)
 
-    def _appended(self, task: bytes) -> None:
-        self._task_bytes += len(task)
+    def _appended(self, task: EncodedTask) -> None:
+        # Only reads are not encoded yet.
+        self._task_bytes += len(task) if type(task) is bytes else READ_BYTES
         if len(self._tasks) >= BATCH_TASKS or self._task_bytes >= ENCODED_BYTES:
             self._flush()
         elif self._flusher.armed is None:
@@ -660,12 +663,11 @@ class NativeSession(StorageRequests):
         dropped = self._dropped
         while dropped:
             dropping = dropped[:BATCH_TASKS]
-            task = encode_drop(dropping)
             # Append first, then remove: an interrupt in between makes the session drop tensors
             # twice, which servers ignore.
-            self._tasks.append(task)
+            self._tasks.append(drop_task(dropping))
             del dropped[: len(dropping)]
-            self._task_bytes += len(task)
+            self._task_bytes += MOST_BYTES * (1 + len(dropping))
 
     def _flush(self) -> None:
         if self._leaving[1]:  # an interrupt came before they were forgotten
