@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.dtypes import DType
@@ -373,8 +373,7 @@ Names = tuple[tuple[str, TensorSpec], ...]
 ReplyValue = TensorData | BurnRemoteError | Names | int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):  # which takes a third of the time of a dataclass to make
     """Answer one request: with a value, an error, or a spec whose elements follow in chunks.
 
     ``value`` has a tensor's elements for a read, whose requester knows their shape and dtype. If

@@ -258,16 +258,19 @@ def array_from(data: TensorData) -> Array:
     Takes over a writable buffer without copying it; the caller must no longer use it. Bools that
     are stored as integers become NumPy bools. Raises ``DTypeMismatch`` for quantized elements.
     """
-    stored = numpy_dtype(data.dtype)
-    content = data.bytes
+    content, shape, dtype = data
+    stored = numpy_dtype(dtype)
+    if type(content) is bytes and dtype.store is None and _LITTLE_ENDIAN:
+        # The usual small reply: what follows, with fewer calls of NumPy.
+        return np.ndarray(shape, stored, content).copy()
     flat: Array = np.frombuffer(content, stored)
     if not _LITTLE_ENDIAN:
         flat = flat.byteswap()
-    if data.dtype is dtypes.BOOL_U8 or data.dtype is dtypes.BOOL_U32:
+    if dtype is dtypes.BOOL_U8 or dtype is dtypes.BOOL_U32:
         flat = flat != 0
     elif not flat.flags.writeable:
         flat = flat.copy()
-    return flat.reshape(data.shape)
+    return flat.reshape(shape)
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar
 
@@ -39,13 +38,14 @@ class Source(Protocol):
 class Pending(Generic[T]):
     """A future value: wait for it with ``result()`` or ``await``, from any thread or event loop."""
 
-    # Without a lock: an interrupt could leave it locked. Appending to a list or deque, and popping
-    # from a deque, are atomic.
+    # Without a lock: an interrupt could leave it locked. Appending to a list, and popping from it,
+    # are atomic.
     __slots__ = ("_callbacks", "_outcomes", "_source", "_wakers")
 
     def __init__(self, source: Source | None = None) -> None:
         self._source = source
-        self._callbacks: deque[Callable[[Pending[T]], object]] = deque()
+        # A list, which takes a third of the time of a deque to make.
+        self._callbacks: list[Callable[[Pending[T]], object]] = []
         # They wake waiting callers, which remove them. Unlike callbacks, they are called again
         # after an interrupt.
         self._wakers: list[Callable[[], object]] = []
@@ -170,7 +170,8 @@ class Pending(Generic[T]):
         # Also with an earlier outcome: an interrupt may have prevented these calls then.
         for waker in [*self._wakers]:
             waker()
-        self._call_back()
+        if self._callbacks:
+            self._call_back()
 
     def _call_back(self) -> None:
         """Call each callback that no other thread has taken."""
@@ -178,7 +179,7 @@ class Pending(Generic[T]):
         # outcome and then looks for callbacks. So whichever of the two comes second makes the call.
         while self._callbacks:
             try:
-                callback = self._callbacks.popleft()
+                callback = self._callbacks.pop(0)
             except IndexError:
                 return
             try:

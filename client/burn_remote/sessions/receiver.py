@@ -16,7 +16,6 @@ from typing import Any, Final
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.callback_thread import CallbackThread
 from burn_remote.sessions.lifetime import nested_use
-from burn_remote.sessions.stack_room import check_stack_room
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ConnectionLost,
@@ -115,9 +114,9 @@ class Receiver:
     def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
         """Return when ``pending`` is done or the timeout is over; read if no other thread does.
 
-        Raises ``UsageError`` if this interrupted a wait of the same thread.
+        Call ``check_stack_room`` before. Raises ``UsageError`` if this interrupted a wait of the
+        same thread.
         """
-        check_stack_room()
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         waiter = object()
         try:

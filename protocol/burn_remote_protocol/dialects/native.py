@@ -181,7 +181,7 @@ class Batch(NamedTuple):
     tasks: tuple[Any, ...]
 
 
-# A task for a batch: its bytes; or the number of a signature or graph and the ids of its tensors; or
+# A task for a batch: its bytes; the number of a signature or graph, and the ids of its tensors; or
 # a list that ``drop_task`` or ``read_task`` returned.
 EncodedTask = bytes | tuple[Any, ...]
 

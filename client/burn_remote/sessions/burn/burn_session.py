@@ -23,6 +23,7 @@ from burn_remote.sessions.burn.outgoing_queue import Outgoing
 from burn_remote.sessions.burn.server_facts import facts, find_bool_store
 from burn_remote.sessions.lifetime import Flusher, fence_in_thread, watch, weakly
 from burn_remote.sessions.source_locations import Locations
+from burn_remote.sessions.stack_room import check_stack_room
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.dtypes import F32, DType, DTypeUsage
@@ -346,6 +347,7 @@ class BurnSession:
             # In a forked child, the socket belongs to the parent.
             self._fail_late()
             return
+        check_stack_room()
         if len(self._outgoing):
             self.flush()
         self._connection.receiver.wait(pending, timeout_seconds)

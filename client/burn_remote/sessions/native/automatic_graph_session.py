@@ -459,12 +459,12 @@ class AutomaticGraphSession(NativeSession):
         self._earlier_count = 0
         super()._append_drops()
 
-    def _flush(self) -> None:
+    def _flush(self) -> bool:
         if self._expected is not None:
             self._hand_over()
         if self._is_paused and self._connection.traffic.operations >= self._paused_until:
             self._balance, self._is_paused = NEXT_BALANCE, False
-        super()._flush()
+        return super()._flush()
 
     # -- learning, under the lock -------------------------------------------------------------
 

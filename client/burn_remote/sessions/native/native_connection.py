@@ -11,6 +11,7 @@ Two locks: ``_sending`` keeps the order of what is sent and may be held while a 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import random
 import threading
@@ -112,7 +113,7 @@ class SpeaksBurn(HandshakeRefused):
 class Connection:
     """One session's connection.
 
-    ``handle(frame, link)`` is called with each frame and the number of its link, and ``lost`` with
+    ``handle(link, frame)`` is called with each frame and the number of its link, and ``lost`` with
     the error that ended the session. A thread that must not send calls ``due``, so that another
     thread calls ``acknowledge`` soon. ``nested`` learns when a thread sends.
     """
@@ -143,6 +144,7 @@ class Connection:
         self._end: SessionEnd[Parts] = SessionEnd(Role.CLIENT)
         self._link, self.welcome = self._open(timeout_seconds, None)
         try:
+            self._is_resumable: Final = self.welcome.lease_seconds > 0
             # The size of an upload's chunks. A server that does not announce its limit accepts the
             # chunks that servers themselves send.
             announced = self.welcome.limits.get("chunk_bytes", CHUNK_BYTES)
@@ -182,8 +184,7 @@ class Connection:
 
     def _handler(self) -> Callable[[bytes | memoryview], None]:
         """Return the handler for frames of the newest link."""
-        handle, link = self._handle, self._end.link
-        return lambda frame: handle(frame, link)
+        return functools.partial(self._handle, self._end.link)
 
     def runs_here(self) -> bool:
         """Return whether this thread is inside of a call of this connection."""
@@ -368,10 +369,6 @@ class Connection:
         """
         self._beat_due = True
         self._due()
-
-    @property
-    def _is_resumable(self) -> bool:
-        return self.welcome.lease_seconds > 0
 
     # -- breaking and resuming ----------------------------------------------------------------
 

@@ -47,6 +47,7 @@ from burn_remote.sessions.native.signature_table import (
 from burn_remote.sessions.native.storage_requests import StorageRequests
 from burn_remote.sessions.quick_locks import QuickLock
 from burn_remote.sessions.source_locations import PACKAGES, RING_LENGTH, Locations
+from burn_remote.sessions.stack_room import check_stack_room
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.dialects.native import (
@@ -669,11 +670,12 @@ class NativeSession(StorageRequests):
             del dropped[: len(dropping)]
             self._task_bytes += MOST_BYTES * (1 + len(dropping))
 
-    def _flush(self) -> None:
+    def _flush(self) -> bool:
+        """Send queued tasks; return whether there were any."""
         if self._leaving[1]:  # an interrupt came before they were forgotten
             self._forget_sent()
         if not (self._tasks or self._dropped):
-            return
+            return False
         self._flusher.disarm()
         self._flushed_at = self._clock()
         try:
@@ -687,6 +689,7 @@ class NativeSession(StorageRequests):
             self._forget_sent()
             if self._tasks and self._connection.error is None:  # interrupted
                 self._flush_soon()
+        return True
 
     def _forget_sent(self) -> None:
         """Remove the tasks that the connection took. Repeated after an interrupt."""
@@ -696,12 +699,11 @@ class NativeSession(StorageRequests):
             # A single statement without a call: an interrupt cannot come in the middle.
             self._tasks, self._leaving = self._tasks[count:], (handover, 0)
 
-    def flush(self) -> None:
-        """Send queued tasks now."""
+    def flush(self) -> bool:
+        """Send queued tasks now; return whether there were any."""
         self._check_not_nested()
         with self._lock:
-            if self._connection.error is None:
-                self._flush()
+            return self._connection.error is None and self._flush()
 
     def flush_waiting(self) -> None:
         """Send queued tasks; the flusher calls this a millisecond after they were queued."""
@@ -721,8 +723,9 @@ class NativeSession(StorageRequests):
             self._fail_late()
             return
         self._prompts = PROMPT_COLLECTIVES
-        if self._tasks:
-            self.flush()
+        # Sending checks the room on the stack, and needs more of it than the wait.
+        if not (self._tasks and self.flush()):
+            check_stack_room()
         self._connection.receiver.wait(pending, timeout_seconds)
 
     def attend(self) -> None:
@@ -738,7 +741,7 @@ class NativeSession(StorageRequests):
         """Return a function that has ``callback`` called in another thread; see ``Source``."""
         return self._connection.receiver.callbacks.deferred(callback)
 
-    def _handle(self, frame: bytes | memoryview, link: int) -> None:
+    def _handle(self, link: int, frame: bytes | memoryview) -> None:
         """Handle a frame of link number ``link``; called again after an interrupt."""
         connection = self._connection
         received = connection.received
