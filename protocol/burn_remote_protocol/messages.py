@@ -157,8 +157,7 @@ class Execute:
     operation: Operation
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(NamedTuple):  # as ``Reply``
     """Free tensors. Ids that are unknown to the session are ignored."""
 
     tensors: tuple[int, ...]
@@ -264,8 +263,7 @@ class OpenPublished:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(NamedTuple):  # as ``Reply``
     """Ask for a tensor's elements. ``spec`` is the shape and dtype that the client expects."""
 
     request: int

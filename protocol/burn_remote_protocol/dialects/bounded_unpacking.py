@@ -76,6 +76,9 @@ MAX_UNPACKED_BYTES_PER_BYTE: Final = _REFERENCE_BYTES + _MAP_BYTES
 _BUFFER_32: Final = 0xC6  # MessagePack's type for a byte buffer with a 32-bit length
 _EMPTY_BUFFER: Final = b"\xc4\x00"
 
+# Looked up once: every small frame passes through these functions.
+_unpackb: Final = msgpack.unpackb
+
 # What the unpacker raises for anything but MessagePack.
 NOT_MESSAGEPACK: Final = (ValueError, TypeError, RecursionError, msgpack.UnpackException)
 
@@ -85,9 +88,23 @@ def unpack_frozen(body: bytes | memoryview) -> Any:
 
     Raises ``ProtocolViolation`` for anything but one MessagePack value.
     """
-    if len(body) > STEP_BYTES:  # other threads can run between the steps
+    size = len(body)
+    if size > STEP_BYTES:  # other threads can run between the steps
         return completed(unpack_frozen_in_steps(body))
-    return _unpack(body, use_list=False, object_pairs_hook=FrozenMap)
+    try:
+        if size > UNCHECKED_BYTES:
+            _check_completeness(body)
+        most = size if size < MAX_LIST_LENGTH else MAX_LIST_LENGTH
+        return _unpackb(
+            body,
+            max_array_len=most,
+            max_map_len=most,
+            use_list=False,
+            object_pairs_hook=FrozenMap,
+        )
+    except NOT_MESSAGEPACK as error:
+        pass_on_of_signal_handler(error)
+        raise not_messagepack(error) from None
 
 
 def unpack_frozen_in_steps(body: bytes | memoryview) -> Steps[Any]:
@@ -182,10 +199,11 @@ def unpack_around_buffer(
 
 def unpack_lists(body: bytes | memoryview) -> Any:
     """Unpack to lists and dictionaries. Raises ``ProtocolViolation`` like ``unpack_frozen``."""
-    if UNCHECKED_BYTES < len(body) <= UNPACKED_TWICE_BYTES:
+    size = len(body)
+    if UNCHECKED_BYTES < size <= UNPACKED_TWICE_BYTES:
         # Replies with elements have short lists. Anything else is unpacked again, with the check.
         try:
-            return msgpack.unpackb(
+            return _unpackb(
                 body,
                 max_array_len=SHORT_LIST_LENGTH,
                 max_map_len=SHORT_LIST_LENGTH,
@@ -193,15 +211,11 @@ def unpack_lists(body: bytes | memoryview) -> Any:
             )
         except NOT_MESSAGEPACK as error:
             pass_on_of_signal_handler(error)
-    return _unpack(body, use_list=True, strict_map_key=False)
-
-
-def _unpack(body: bytes | memoryview, **how: Any) -> Any:
     try:
-        if len(body) > UNCHECKED_BYTES:
+        if size > UNCHECKED_BYTES:
             _check_completeness(body)
-        most = min(MAX_LIST_LENGTH, len(body))
-        return msgpack.unpackb(body, max_array_len=most, max_map_len=most, **how)
+        most = min(MAX_LIST_LENGTH, size)
+        return _unpackb(body, max_array_len=most, max_map_len=most, strict_map_key=False)
     except NOT_MESSAGEPACK as error:
         pass_on_of_signal_handler(error)
         raise not_messagepack(error) from None

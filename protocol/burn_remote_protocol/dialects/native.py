@@ -282,7 +282,7 @@ def decode_frame(frame: bytes | memoryview) -> Any:
     if len(frame) > MAX_BODY_BYTES and kind != CHUNK:
         raise LimitExceeded("bytes of a frame", seen=len(frame), allowed=MAX_BODY_BYTES)
     if kind == BATCH:
-        return _decode_batch(frame)
+        return _batch(unpack_frozen(_body(frame)))
     if kind == CHUNK:
         return _decode_chunk(frame)
     decode = MESSAGE_FROM_WIRE.get(kind)
@@ -303,10 +303,6 @@ def decode_frame(frame: bytes | memoryview) -> Any:
 
 def _body(frame: bytes | memoryview) -> bytes | memoryview:
     return frame[1:] if len(frame) <= COPIED_BYTES else memoryview(frame)[1:]
-
-
-def _decode_batch(frame: bytes | memoryview) -> Batch:
-    return _batch(unpack_frozen(_body(frame)))
 
 
 def decode_batch_in_steps(frame: bytes | memoryview) -> Steps[Batch]:

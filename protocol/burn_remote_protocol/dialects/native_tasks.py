@@ -375,7 +375,9 @@ def decode_task(wire: Any) -> Task:
     Raises ``ProtocolViolation`` for a malformed task.
     """
     try:
-        return _DECODE_TASK[array(wire)[0]](*wire[1:])
+        if type(wire) is not tuple:
+            array(wire)  # raises for anything but a list
+        return _DECODE_TASK[wire[0]](*wire[1:])
     except BurnRemoteError:
         raise
     except (KeyError, TypeError, ValueError, IndexError) as error:

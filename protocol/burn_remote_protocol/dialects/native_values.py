@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 from burn_remote_protocol.dtypes import DType
@@ -45,6 +46,14 @@ def spec_from_wire(wire: Any) -> TensorSpec:
     if type(wire) is not tuple and type(wire) is not list:
         raise ProtocolViolation(f"expected a shape and a dtype, not {shown(wire)}")
     dims, dtype = wire
+    if type(dims) is tuple:
+        return _known_spec(dtype, *dims)
+    return TensorSpec(checked_shape(dims), DType.from_wire(dtype))
+
+
+# Programs repeat their shapes. ``typed``, because 1, 1.0 and ``True`` are equal.
+@functools.lru_cache(maxsize=256, typed=True)
+def _known_spec(dtype: Any, *dims: Any) -> TensorSpec:
     return TensorSpec(checked_shape(dims), DType.from_wire(dtype))
 
 

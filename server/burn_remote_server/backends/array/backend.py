@@ -95,7 +95,7 @@ class ArrayBackend(Backend):
         wanted = wire_dtype(dtype)
         if array.dtype != wanted and not (array.dtype.kind == "b" and wanted.itemsize == 1):
             array = array.astype(wanted)
-        return memoryview(self.xp.ascontiguousarray(array).reshape(-1).view(_BYTE))
+        return memoryview(array.ravel().view(_BYTE))
 
     def combiner(self, dtype: DType, reduction: Reduction, members: int) -> Combine:
         return combiner(dtype, reduction, members)
