@@ -459,11 +459,12 @@ class AutomaticGraphSession(NativeSession):
         self._earlier_count = 0
         super()._append_drops()
 
-    def _flush(self) -> bool:
+    def _flush(self, most_kept_drops: int = 0) -> bool:
         if self._expected is not None:
             self._hand_over()
         if self._is_paused and self._connection.traffic.operations >= self._paused_until:
             self._balance, self._is_paused = NEXT_BALANCE, False
+        # None are kept: the drops since the last batch are those of the present pattern.
         return super()._flush()
 
     # -- learning, under the lock -------------------------------------------------------------

@@ -23,6 +23,7 @@ from burn_remote.sessions.native import (
     signature_table,
 )
 from burn_remote.sessions.native.native_session import (
+    KEPT_DROPS,
     PROMPT_COLLECTIVES,
     PROMPT_SECONDS,
     PROMPT_TASKS,
@@ -64,7 +65,7 @@ from support.kernels import signature
 from support.link_ends import in_thread
 from support.native_end import NativeEnd
 from support.specs import f32
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS, wait_until
 
 LARGE = TensorSpec((3 * 128 * 1024,), F32)  # three chunks
 
@@ -183,6 +184,32 @@ def test_a_dropped_tensor_is_freed_before_a_sync_returns(
     tasks = [task for task in end.tasks if isinstance(task, Drop | Sync)]
     assert [type(task) for task in tasks] == [Drop, Sync]
     assert end.dropped == {x}
+
+
+def read_once(session: NativeSession) -> None:
+    """Make a tensor, read it and drop it."""
+    x = issued(session, zeros(2), [])
+    session.read(x, f32(2)).result(PATIENCE_SECONDS)
+    session.drop(x)
+
+
+def test_a_program_that_reads_each_result_sends_its_drops_together(
+    session: NativeSession, end: NativeEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session._flusher, "schedule", lambda session: None)  # it would send earlier
+    for _ in range(KEPT_DROPS + 2):
+        read_once(session)
+    (drop,) = [task for task in end.tasks if isinstance(task, Drop)]
+    assert len(drop.tensors) == KEPT_DROPS + 1
+
+
+def test_drops_that_a_wait_left_behind_are_sent_although_the_program_does_nothing_more(
+    session: NativeSession, end: NativeEnd
+) -> None:
+    read_once(session)
+    x = issued(session, zeros(2), [])
+    session.read(x, f32(2)).result(PATIENCE_SECONDS)  # leaves the drop behind
+    wait_until(lambda: bool(end.dropped))
 
 
 def test_large_tensors_are_freed_before_further_operations(
