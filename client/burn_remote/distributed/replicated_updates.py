@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol, final
 
+import numpy as np
+
 from burn_remote.arguments.containers import leaves, mapped
 from burn_remote.distributed.collective_engine import Bucket
 from burn_remote.distributed.gradient_buckets import BucketPlan
 from burn_remote.distributed.group import Group
 from burn_remote.distributed.packing import part_edges
+from burn_remote.functions.creation import tensor
 from burn_remote.functions.manipulation import concat
 from burn_remote.functions.tensor import Tensor
 from burn_remote.functions.tensor_value import is_tensor
@@ -205,11 +208,14 @@ def tensors_of(plans: Sequence[BucketPlan], buckets: Sequence[Bucket]) -> list[T
 
 
 def _on(state: State, device: Any) -> State:
-    """Return a state with its tensors on a device."""
-    return {
-        name: mapped(lambda one: one.to(device) if is_tensor(one) else one, slot)
-        for name, slot in state.items()
-    }
+    """Return a state with its tensors, and tensors of its arrays, on a device."""
+
+    def moved(one: Any) -> Any:
+        if is_tensor(one):
+            return one.to(device)
+        return tensor(one, device=device) if isinstance(one, np.ndarray) else one
+
+    return {name: mapped(moved, slot) for name, slot in state.items()}
 
 
 def _is_number(slot: Any) -> bool:
