@@ -17,7 +17,7 @@ from burn_remote_protocol.dialects.bounded_unpacking import (
     unpacked_bytes,
 )
 from burn_remote_protocol.dialects.native import Batch
-from burn_remote_protocol.errors import BurnRemoteError, HandshakeRefused
+from burn_remote_protocol.errors import BurnRemoteError, HandshakeRefused, SessionLost
 from burn_remote_protocol.messages import Chunk
 from burn_remote_server.access.quota import Pool, ended_for_memory
 from burn_remote_server.backends.interface import Deliver
@@ -264,7 +264,7 @@ class Session:
         exceeds the pool.
         """
         self.spent += FRAME_COST + size * DECODED_COST_PER_BYTE
-        self._worker.submit(partial(self._run, partial(self._run_parts, parts)), size)
+        self._enqueue(partial(self._run, partial(self._run_parts, parts)), size)
 
     def _run_parts(self, parts: Iterator[Part]) -> None:
         for held_bytes, run in parts:
@@ -320,7 +320,7 @@ class Session:
                 self._context.run(self._run, engine.run, batch)
                 self.notify()
                 return
-        self._worker.submit(partial(self._run, engine.run, batch), decoded_bytes(batch, frame))
+        self._enqueue(partial(self._run, engine.run, batch), decoded_bytes(batch, frame))
 
     def submit_work(
         self,
@@ -341,7 +341,7 @@ class Session:
                 self._context.run(self._run, run)
                 self.notify()
                 return
-        self._worker.submit(partial(self._run, run), size if held_bytes is None else held_bytes)
+        self._enqueue(partial(self._run, run), size if held_bytes is None else held_bytes)
 
     def chunk_memory(self, payload: int, offset: int, size: int) -> memoryview | None:
         """Return memory in which to receive a chunk, as ``Engine.chunk_memory``.
@@ -361,7 +361,7 @@ class Session:
                 self.notify()
             return
         call = partial(self._run, partial(self.engine.write_chunk, chunk))
-        self._worker.submit(call, len(chunk.data))
+        self._enqueue(call, len(chunk.data))
 
     def run_in_thread(self, call: Callable[[], None], held_bytes: int) -> None:
         """Run a call at once; only a call that the session's thread is running may use this.
@@ -399,7 +399,15 @@ class Session:
 
     def submit(self, call: Callable[[], None]) -> None:
         """Run any other call of the session after the queued work."""
-        self._worker.submit(partial(self._run, call))
+        self._enqueue(partial(self._run, call))
+
+    def _enqueue(self, call: Callable[[], None], size: int = 0) -> None:
+        """Run a call in the worker; end the session if it has no thread for it."""
+        try:
+            self._worker.submit(call, size)
+        except SessionLost as error:
+            self.error = self.error or error
+            self.notify()
 
     def count(self) -> None:
         """Update the session's counters from the interpreter's counts."""
@@ -419,7 +427,10 @@ class Session:
         self.engine.stop()
         # Freeing many tensors takes long; in the worker it does not block the event loop.
         if self._worker.queued or self.engine.estimate_close() > self._inline_cost:
-            self._worker.submit(self.engine.close)
+            try:
+                self._worker.submit(self.engine.close)
+            except SessionLost:  # no thread can be started
+                self.engine.close()
         else:
             self.engine.close()
         self._worker.stop()

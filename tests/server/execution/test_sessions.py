@@ -45,6 +45,7 @@ from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.dialects.native.session_attachments import Attachments
 from burn_remote_server.dialects.native.session_handler import serve_session
+from burn_remote_server.execution import worker
 from burn_remote_server.execution.sessions import (
     DECODED_COST_PER_BYTE,
     FRAME_COST,
@@ -344,6 +345,32 @@ async def test_elements_of_a_queued_batch_count_once() -> None:
         assert len(elements) <= running.session.queued_bytes < len(elements) + 4096
         gate.opened.set()
         await running.idle()
+    running.session.end()
+
+
+@pytest.mark.parametrize("how", ["refused", "dies"])
+async def test_a_session_whose_thread_cannot_start_ends_with_the_reason(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def die(*_: object) -> None:
+        """End before the thread has said that it runs, as without memory."""
+
+    if how == "refused":
+        monkeypatch.setattr(worker._WorkerThread, "start", fail)
+    else:
+        monkeypatch.setattr(worker._WorkerThread, "_bootstrap", die)
+        monkeypatch.setattr(worker, "START_SECONDS", 0.01)
+    running = Running()
+    async with asyncio.timeout(5):
+        running.submit(Fetch(bytes(32), "burn://peer", 1, SPEC))
+        running.submit(Sync(1))  # would wait in the thread
+        await running.notified.wait()
+    assert isinstance(running.session.error, SessionLost)
+    assert "no thread" in str(running.session.error)
+    assert not running.session.queued
     running.session.end()
 
 
