@@ -35,7 +35,6 @@ class TimedQueue(Generic[T]):
         # ``put``, and then looks at the items again.
         self._has_news: Final = threading.Lock()
         self._has_news.acquire()
-        self._is_interrupted = False
 
     def empty(self) -> bool:
         """Whether there is no item."""
@@ -51,19 +50,11 @@ class TimedQueue(Generic[T]):
         try:
             self._items.append(item)
         finally:  # also if a Ctrl-C comes directly after ``append``
-            self._notify()
-
-    def _notify(self) -> None:
-        try:
-            self._has_news.release()
-        except RuntimeError as error:
-            # An earlier ``put`` released it, and the consumer has not acquired it since.
-            pass_on_of_signal_handler(error)
-
-    def interrupt(self) -> None:
-        """Make the current ``wait`` return, or the next one."""
-        self._is_interrupted = True
-        self._notify()
+            try:
+                self._has_news.release()
+            except RuntimeError as error:
+                # An earlier ``put`` released it, and the consumer has not acquired it since.
+                pass_on_of_signal_handler(error)
 
     def get(self, timeout_seconds: float | None = None) -> T:
         """Remove and return the first item; wait for one. Raises ``queue.Empty`` at the timeout."""
@@ -76,12 +67,9 @@ class TimedQueue(Generic[T]):
                 return self.get_nowait()
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait for an item, without removing it; ``False`` at the timeout or if interrupted."""
+        """Wait for an item, without removing it; return ``False`` at the timeout."""
         deadline = self._clock() + timeout_seconds
         while not self._items:
-            if self._is_interrupted:
-                self._is_interrupted = False
-                return False
             if not self._has_news.acquire(timeout=max(0.0, deadline - self._clock())):
                 return bool(self._items)
         return True

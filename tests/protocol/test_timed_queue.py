@@ -102,22 +102,3 @@ def test_a_wait_of_a_thread_that_did_not_run_for_longer_than_the_timeout_ends() 
 
     threading.Thread(target=wait, daemon=True).start()
     assert ended.wait(PATIENCE_SECONDS)
-
-
-def test_an_interrupt_ends_one_wait_and_keeps_the_items() -> None:
-    queue: TimedQueue[int] = TimedQueue()
-    queue.interrupt()
-    assert not queue.wait(PATIENCE_SECONDS)
-    ended = threading.Event()
-
-    def wait() -> None:
-        assert not queue.wait(PATIENCE_SECONDS)
-        ended.set()
-
-    threading.Thread(target=wait, daemon=True).start()
-    queue.interrupt()
-    assert ended.wait(PATIENCE_SECONDS)
-    queue.put(1)
-    queue.interrupt()
-    assert queue.wait(PATIENCE_SECONDS)
-    assert queue.get(PATIENCE_SECONDS) == 1

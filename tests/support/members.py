@@ -9,7 +9,7 @@ from typing import Any
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.collectives.collective_engine import CollectiveEngine, Job, StartingEngine
+from burn_remote_server.collectives.collective_engine import CollectiveEngine, Job
 from burn_remote_server.collectives.links import Incoming, MemoryPipe
 from burn_remote_server.collectives.member import Member
 from burn_remote_server.collectives.ring_engine import RingEngine
@@ -29,7 +29,7 @@ class Members:
         *,
         absent: tuple[int, ...] = (),
         issue_seconds: float = 600.0,
-        open_engine: Callable[[Member], CollectiveEngine | StartingEngine] = RingEngine,
+        open_engine: Callable[[Member], CollectiveEngine] = RingEngine,
         backend: Callable[[], Backend] = NumpyBackend,
     ) -> None:
         self.addresses = tuple(f"ws://host-{rank}:1" for rank in range(count))
@@ -73,7 +73,6 @@ class Members:
         job = Job(self._issued[rank], call, given, slots, range(len(slots)))
         self._issued[rank] += 1
         self.rings[rank].submit(job)
-        self.rings[rank].flush()
         return slots
 
     def leave(self) -> None:

@@ -277,10 +277,7 @@ def install() -> dict[str, types.ModuleType]:
         groupEnd=lambda: _call("ncclGroupEnd"),
         available=True,
     )
-    thread = threading.local()
     runtime = types.SimpleNamespace(
-        getDevice=lambda: getattr(thread, "device", 0),
-        setDevice=lambda index: setattr(thread, "device", index),
         CUDARuntimeError=type("CUDARuntimeError", (RuntimeError,), {}),
         eventQuery=query,
         streamQuery=lambda pointer: 0,

@@ -57,12 +57,8 @@ class SimulatedBackend(NumpyBackend):
             def share(self, array: Any) -> Any:
                 return gpu.shared(array, stream)
 
-            shared: Any = None
-
-            def share_all(self, arrays: Sequence[Any], *, is_continued: bool = False) -> list[Any]:
-                ready = self.shared if is_continued else None
-                made, self.shared = gpu.all_shared(arrays, stream, ready)
-                return made
+            def share_all(self, arrays: Sequence[Any]) -> list[Any]:
+                return gpu.all_shared(arrays, stream)
 
             def adopt(self, shared: Any) -> Any:
                 if not isinstance(shared, Shared):

@@ -39,7 +39,6 @@ from burn_remote_protocol.dialects.native_messages import (
     elements_to_wire,
 )
 from burn_remote_protocol.dialects.native_tasks import (
-    COLLECTIVE_TASK,
     DEFINE_GRAPH_TASK,
     DEFINE_TASK,
     DROP_TASK,
@@ -76,7 +75,6 @@ from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 __all__ = [
     "CHUNK_BYTES",
     "CHUNK_HEAD_BYTES",
-    "COLLECTIVE_TASK",
     "DEFINE_GRAPH_TASK",
     "DEFINE_TASK",
     "DROP_TASK",

@@ -73,7 +73,6 @@ from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = [
-    "COLLECTIVE_TASK",
     "DEFINE_GRAPH_TASK",
     "DEFINE_TASK",
     "DROP_TASK",
@@ -128,7 +127,6 @@ SLOW_TASKS: Final = frozenset(
 DEFINE_TASK: Final = _DEFINE
 DEFINE_GRAPH_TASK: Final = _DEFINE_GRAPH
 DROP_TASK: Final = _DROP
-COLLECTIVE_TASK: Final = _COLLECTIVE
 READ_TASK: Final = _READ
 
 

@@ -367,9 +367,6 @@ class CheckedSource:
     def wait(self, timeout_seconds: float) -> bool:
         return self._source.wait(timeout_seconds)
 
-    def has_message(self) -> bool:
-        return self._source.has_message()
-
     def wake(self) -> None:
         self._source.wake()
 

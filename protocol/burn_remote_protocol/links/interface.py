@@ -200,13 +200,6 @@ class BulkSource(Protocol):
         """Wait until ``receive`` may find a message or the end; ``False`` after a ``wake``."""
         ...
 
-    def has_message(self) -> bool:
-        """Whether ``receive`` returns without waiting: with a short message, or with an error.
-
-        A thread may call this, and then ``receive``, while another one is in ``wait``.
-        """
-        ...
-
     def wake(self) -> None:
         """Make the current ``wait`` return, or the next one. Any thread may call it."""
         ...

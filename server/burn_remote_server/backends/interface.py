@@ -85,11 +85,7 @@ Reduce = Callable[[Sequence[memoryview], memoryview], None]
 
 
 class Communicator(Protocol):
-    """A member of a communicator of a device's own library, such as NCCL.
-
-    Threads that ``Backend.prepare_thread`` has prepared use it, one at a time. Any thread may abort
-    it, which ends a ``start`` that hangs.
-    """
+    """A member of a communicator of a device's own library, such as NCCL. One thread uses it."""
 
     def start(
         self,
@@ -192,11 +188,8 @@ class BackendSession(ABC):
         """Return an array of this session in shared form."""
         return array
 
-    def share_all(self, arrays: Sequence[Any], *, is_continued: bool = False) -> list[Any]:
-        """Return arrays of this session in shared form.
-
-        ``is_continued``: nothing was computed since the last call.
-        """
+    def share_all(self, arrays: Sequence[Any]) -> list[Any]:
+        """Return arrays of this session in shared form."""
         return [self.share(array) for array in arrays]
 
     def adopt(self, shared: Any) -> Any:

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from burn_remote_protocol.collectives import CollectiveCall
 from burn_remote_protocol.messages import BeginCollective
 from burn_remote_server.tensors.slots import InFlight, Lent
 
-__all__ = [
-    "CollectiveEngine",
-    "Engine",
-    "GroupIsBroken",
-    "Job",
-    "Membership",
-    "StartingEngine",
-]
+__all__ = ["CollectiveEngine", "GroupIsBroken", "Job", "Membership"]
 
 
 class GroupIsBroken(Exception):
@@ -41,12 +34,23 @@ class Job:
     begun: BeginCollective | None = None
 
 
-class Engine(Protocol):
-    """The methods of every engine. Only its member's worker calls them."""
+class CollectiveEngine(Protocol):
+    """How a member exchanges elements with the others. Only its member's worker calls it."""
 
     @property
     def name(self) -> str:
         """The engine's name, such as ``ring``."""
+        ...
+
+    def carry_out(self, job: Job, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        """Carry out a collective; return the shared arrays of outputs.
+
+        The member has announced the collective to the next member before this call.
+        ``Member.await_agreement`` waits for the announcement of the previous member.
+        ``inputs`` are arrays. Returns ``None`` if the collective is still in progress after the
+        call; the engine then calls ``Member.complete`` later. Raises ``GroupIsBroken`` and
+        ``BurnRemoteError``.
+        """
         ...
 
     def examine(self) -> None:
@@ -65,58 +69,14 @@ class Engine(Protocol):
         ...
 
 
-class CollectiveEngine(Engine, Protocol):
-    """An engine that exchanges the elements in the thread that calls it, the member's worker."""
-
-    def carry_out(self, job: Job, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Carry out a collective; return the shared arrays of outputs.
-
-        The member has announced the collective to the next member before this call.
-        ``Member.await_agreement`` waits for the announcement of the previous member.
-        ``inputs`` are arrays. Raises ``GroupIsBroken`` and ``BurnRemoteError``.
-        """
-        ...
-
-
-@runtime_checkable
-class StartingEngine(Engine, Protocol):
-    """An engine that only starts collectives, which a device carries out.
-
-    The member's worker or the thread of its session calls the following methods, one at a time.
-    """
-
-    def has_room(self) -> bool:
-        """Whether another collective may be started; otherwise it calls ``Member.wake`` later."""
-        ...
-
-    def is_busy(self) -> bool:
-        """Whether a collective is in progress. Any thread may call this."""
-        ...
-
-    def starts_at_once(self, call: CollectiveCall) -> bool:
-        """Whether ``start`` certainly does not wait for another member."""
-        ...
-
-    def start(self, job: Job, inputs: Sequence[Any]) -> None:
-        """Start a collective on shared arrays; call ``Member.complete`` when it has finished.
-
-        All members have announced it. Raises ``GroupIsBroken`` and ``BurnRemoteError``.
-        """
-        ...
-
-
 class Membership(Protocol):
     """A session's side of a member of a group. Any thread may call it; no method waits."""
 
     def submit(self, job: Job) -> None:
         """Carry out a collective after those submitted before.
 
-        It may begin only with ``flush``. Each output always gets an array or an error.
+        Each output always gets an array or an error.
         """
-        ...
-
-    def flush(self) -> None:
-        """Begin the collectives that were submitted."""
         ...
 
     def reject(self, sequence: int, reason: str) -> None:

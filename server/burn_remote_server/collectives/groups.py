@@ -15,12 +15,7 @@ from burn_remote_protocol.messages import Collective, JoinGroup, LeaveGroup
 from burn_remote_server.access.fair_places import FairPlaces
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend
-from burn_remote_server.collectives.collective_engine import (
-    CollectiveEngine,
-    Job,
-    Membership,
-    StartingEngine,
-)
+from burn_remote_server.collectives.collective_engine import CollectiveEngine, Job, Membership
 from burn_remote_server.collectives.links import Incoming, MemoryPipe
 from burn_remote_server.collectives.member import Member
 from burn_remote_server.collectives.memory_engine import MemoryEngine
@@ -41,7 +36,7 @@ MAX_LEFT: Final = 1024
 # threads.
 MAX_MEMBERS: Final = 256
 
-_ENGINES: Final[Mapping[EngineKind, Callable[[Member], CollectiveEngine | StartingEngine]]] = {
+_ENGINES: Final[Mapping[EngineKind, Callable[[Member], CollectiveEngine]]] = {
     EngineKind.RING: RingEngine,
     EngineKind.MEMORY: MemoryEngine,
     EngineKind.NCCL: NcclEngine,
@@ -284,8 +279,6 @@ class SessionGroups:
         self._specs: Final[dict[int, GroupSpec]] = {}
         self._scratch: Final[dict[int, Scratch]] = {}
         self._sequences: Final[dict[int, int]] = {}
-        # Members with collectives that were submitted since the last ``flush``, by their groups.
-        self._submitted: Final[dict[int, Membership]] = {}
         # Why this session could not become a member of a group.
         self._refusals: Final[dict[int, str]] = {}
         # Groups in which this member could not carry out a collective; it carries out no later one.
@@ -334,14 +327,7 @@ class SessionGroups:
         if spec.engine is not EngineKind.NCCL:  # with NCCL, elements do not pass through the host
             self._scratch[task.group].reserve(task.call, len(spec.addresses), spec.rank)
         self._sequences[task.group] = expected + 1
-        member = self._members[task.group]
-        member.submit(job)
-        self._submitted[task.group] = member
-
-    def flush(self) -> None:
-        """Begin the collectives that were submitted."""
-        while self._submitted:
-            self._submitted.popitem()[1].flush()
+        self._members[task.group].submit(job)
 
     def reject(self, task: Collective, reason: str) -> None:
         """Tell the other members that this one cannot carry out a collective."""
@@ -358,7 +344,6 @@ class SessionGroups:
         self._refusals.pop(group, None)
         member = self._members.pop(group, None)
         if member is not None:
-            self._submitted.pop(group, None)
             self._rejected.discard(group)
             del self._specs[group], self._sequences[group], self._scratch[group]
             member.leave(has_session=has_session)

@@ -6,11 +6,10 @@ between their servers links other members (``peer_links``).
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from burn_remote_protocol.errors import ConnectionLost
 from burn_remote_protocol.messages import BeginCollective, GroupBroken
@@ -35,9 +34,7 @@ Place = Callable[[int, int, int], memoryview]
 
 
 class Incoming(Protocol):
-    """The link from the previous member. One thread at a time receives.
-
-    Any thread may call other methods.
+    """The link from the previous member. One thread receives; any thread may call other methods.
 
     ``has_beats``: the other end sends heartbeats, because it may stop without a notice.
     """
@@ -55,20 +52,6 @@ class Incoming(Protocol):
 
     def wait(self, timeout_seconds: float) -> bool:
         """Wait until a message may have arrived; ``False`` after a ``wake``."""
-        ...
-
-    def has_message(self) -> bool:
-        """Whether ``receive`` returns without waiting: with a short message, or with an error.
-
-        A thread may call this, and then ``receive``, while another one is in ``wait``.
-        """
-        ...
-
-    def on_arrival(self, handler: Callable[[], None]) -> bool:
-        """Have ``Outgoing.call_receiver`` call ``handler``, if both ends are in one process.
-
-        Returns whether they are.
-        """
         ...
 
     def wake(self) -> None:
@@ -116,10 +99,6 @@ class Outgoing(Protocol):
         """Wait until what ``begin`` left is sent. Raises ``ConnectionLost``."""
         ...
 
-    def call_receiver(self) -> None:
-        """Call the handler of the next member's end for messages that have arrived."""
-        ...
-
     def close(self) -> None:
         """End the link after the messages that were sent."""
         ...
@@ -135,11 +114,11 @@ class MemoryPipe:
     has_beats = False
 
     def __init__(self) -> None:
-        self._items: Final[TimedQueue[BeginCollective | GroupBroken | Piece]] = TimedQueue()
+        self._items: Final[TimedQueue[Any]] = TimedQueue()
+        self._waiting: Any = None
         self._is_closed = False
         self.is_linked = False  # the next member receives, or has left
         self._handler: Callable[[GroupBroken], None] | None = None
-        self._receiver: Callable[[], None] | None = None
         self._lock: Final = threading.Lock()
         self._undelivered: list[GroupBroken] = []
 
@@ -176,11 +155,6 @@ class MemoryPipe:
     def finish(self) -> None:
         """Do nothing: ``begin`` leaves nothing."""
 
-    def call_receiver(self) -> None:
-        receiver = self._receiver
-        if receiver is not None:
-            receiver()
-
     def drop_pieces(self) -> None:
         """Keep only the messages, for a next member that links itself later.
 
@@ -195,30 +169,34 @@ class MemoryPipe:
 
     def receive(self, place: Place, check: Callable[[], None]) -> Message:
         while True:
-            with contextlib.suppress(queue.Empty):
-                item = self._items.get_nowait()
-                break
-            if self._is_closed and self._items.empty():
-                raise ConnectionLost("the member left")
-            if not self._items.wait(0.25):
-                check()
-        if isinstance(item, Piece):
-            place(item.sequence, item.offset, len(item.elements))  # refuses unexpected ones
-        return item
+            item, self._waiting = self._waiting, None
+            if item is None:
+                try:
+                    item = self._items.get(0.25)
+                except queue.Empty:
+                    check()
+                    if self._is_closed and self._items.empty():
+                        raise ConnectionLost("the member left") from None
+                    continue
+            if item is _WAKE:
+                continue
+            if isinstance(item, Piece):
+                place(item.sequence, item.offset, len(item.elements))  # refuses unexpected ones
+            return item  # type: ignore[no-any-return]
 
     def wait(self, timeout_seconds: float) -> bool:
-        return self._items.wait(timeout_seconds) or self._is_closed
-
-    def has_message(self) -> bool:
-        return self._is_closed or not self._items.empty()
-
-    def on_arrival(self, handler: Callable[[], None]) -> bool:
-        with self._lock:
-            self._receiver = None if self._is_closed else handler
+        if self._waiting is None:
+            try:
+                item = self._items.get(timeout_seconds)
+            except queue.Empty:
+                return self._is_closed
+            if item is _WAKE:
+                return False
+            self._waiting = item
         return True
 
     def wake(self) -> None:
-        self._items.interrupt()
+        self._items.put(_WAKE)
 
     def has_ended(self) -> bool:
         # Not needed: the reason for leaving also travels the other way around the ring, by
@@ -240,6 +218,8 @@ class MemoryPipe:
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
-            # They refer to the members, which refer to this link: a cycle.
-            self._handler = self._receiver = None
-        self._items.interrupt()
+            self._handler = None  # it refers to the member, which refers to this link: a cycle
+        self._items.put(_WAKE)
+
+
+_WAKE: Final = object()

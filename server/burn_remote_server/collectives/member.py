@@ -24,22 +24,14 @@ Members that wait for elements report a failure only after ``2 * issue_seconds``
 report names the right member.
 
 **Announcements.** A member announces a collective when it has the inputs, because the elements
-follow on the same link. An engine that only starts collectives (``StartingEngine``) sends elements
-over other connections. Then the member announces each collective as soon as its session issues it.
-So neighbours have usually checked that they issued the same collective before the inputs arrive.
-
-**Starts.** With such an engine, the thread of the session starts a collective itself if that needs
-no wait: earlier ones have started, the inputs have arrived, the previous member has announced the
-same one, and the engine says so. If the next member is in the same process, this thread then starts
-what that member has left. The worker starts all others, and supervises: it reports late members and
-failures, and aborts what hangs. ``_turn`` decides which thread may start collectives and receive
-messages.
+follow on the same link. If an engine sends elements over other connections, the member announces
+each collective as soon as its session issues it (``announce_ahead``). So neighbours have usually
+checked that they issued the same collective before the inputs arrive.
 """
 
 from __future__ import annotations
 
 import contextlib
-import enum
 import threading
 import time
 from collections import deque
@@ -56,13 +48,7 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.messages import BeginCollective, GroupBroken
 from burn_remote_server.backends.interface import Backend
-from burn_remote_server.collectives.collective_engine import (
-    CollectiveEngine,
-    Engine,
-    GroupIsBroken,
-    Job,
-    StartingEngine,
-)
+from burn_remote_server.collectives.collective_engine import CollectiveEngine, GroupIsBroken, Job
 from burn_remote_server.collectives.links import Incoming, Message, Outgoing, Piece, Place
 from burn_remote_server.collectives.ring_schedule import CHUNK_BYTES
 from burn_remote_server.collectives.sending import SLICE_SECONDS, Sender
@@ -91,17 +77,6 @@ MAX_AHEAD: Final = 1024
 _STOP: Final = object()
 
 
-class _Stall(enum.Enum):
-    """Why no further collective can start."""
-
-    NOTHING_ISSUED = enum.auto()
-    NO_INPUT = enum.auto()
-    NOT_ANNOUNCED = enum.auto()
-    NO_ROOM = enum.auto()  # too many are in progress, or the group has failed
-    MAY_BLOCK = enum.auto()  # its start may have to wait for another member: only the worker may
-    LEAVING = enum.auto()
-
-
 class Member:
     """One member of a group; a ``Membership``.
 
@@ -114,7 +89,7 @@ class Member:
         self,
         spec: GroupSpec,
         backend: Backend,
-        open_engine: Callable[[Member], CollectiveEngine | StartingEngine],
+        open_engine: Callable[[Member], CollectiveEngine],
         dial: Callable[[Callable[[], None]], Incoming],
         counters: Counters,
         ended: Callable[[Member], None],
@@ -158,20 +133,7 @@ class Member:
         # Messages that arrived while this member was connecting, from a previous member that has
         # left.
         self._kept: Final[deque[BeginCollective | Piece]] = deque()
-        # Members announce collectives ahead, and sessions start them if they can.
-        self._starter: StartingEngine | None = None
-        self._unannounced: Final[deque[Job]] = deque()
-        # Held by the thread that starts collectives and receives messages of the previous member:
-        # the worker, except while it waits, or the session's.
-        self._turn: Final = threading.Lock()
-        self._has_news = False  # for the worker, which has not looked since
-        # Another thread of this process calls ``_start_announced``, so none need listen for
-        # announcements.
-        self._is_called = False
-        self._has_announced = False  # and has not called the next member since
-        # Why the worker could not start a collective, which one, and since when.
-        self._stall: tuple[_Stall, int] = (_Stall.NOTHING_ISSUED, 0)
-        self._stalled_since = time.monotonic()
+        self._announces = False
         # The announcement that leaves with the first piece, or before this member waits.
         self._unsent_announcement: BeginCollective | None = None
         # The worker waits for the previous member's messages and must be woken for a collective.
@@ -204,85 +166,43 @@ class Member:
     # -- the session's side -------------------------------------------------------------------
 
     def submit(self, job: Job) -> None:
-        """Carry out a collective after those submitted before; see ``Membership.submit``."""
+        """Carry out a collective after those submitted before."""
+        is_announced = False
         with self._lock:
-            broken, starter = self._broken, self._starter
+            broken = self._broken
             if self._has_ended:  # possibly a collective that the other members can still complete
                 broken = broken or self._leave_notice()
             elif broken is None or job.sequence < broken.first:
                 self._open_jobs[job.sequence] = job
                 self._jobs.append(job)
-                if starter is not None:
-                    self._unannounced.append(job)
+                is_announced = self._announces
                 broken = None
-            if starter is None:
-                self._notify_worker()
-            # Waking a worker that is busy would be a system call for nothing.
-            is_awaited = starter is None and self._is_listening
+            self._changed.notify_all()
+            # Waking a worker that is busy would be a system call for nothing. Nor can it start a
+            # collective that the previous member has not announced: the announcement wakes it.
+            is_awaited = self._is_listening and (bool(self._begun) or not is_announced)
         if broken is not None:
             self._fail_job(job, broken)
+        elif is_announced:
+            # In this thread, because the sender's would wait for the interpreter lock. They have
+            # the order of the jobs: one thread submits these, and the announcements of
+            # ``announce_ahead`` were queued under the lock.
+            self._announce(job, directly=True)
         if is_awaited:
             self._wake()
 
-    def flush(self) -> None:
-        """Begin the collectives that were submitted: announce them, and start those that can."""
-        engine = self._starter
-        if engine is not None:
-            self._start_here(engine)
-
-    def _start_here(self, engine: StartingEngine) -> None:
-        """Start what can start now, in a session's thread; leave the rest to others."""
-        if not self._turn.acquire(blocking=False):
-            self._rouse()  # the thread that has the turn has perhaps not seen what is new
-            return
-        try:
-            stall, _ = self._advance(engine, in_session=True)
-        except Exception as error:
-            self._report_error(error)
-            return
-        finally:
-            self._turn.release()
-        if stall is not _Stall.NOTHING_ISSUED and not (
-            stall is _Stall.NOT_ANNOUNCED and self._is_called
-        ):
-            self._rouse()
-        self._call_next()
-
-    def _call_next(self) -> None:
-        """Have the next member start what this one has announced. Call this without the turn.
-
-        If it is in this process, this thread does so, because a switch to another takes longer.
-        """
-        if self._has_announced:
-            self._has_announced = False
-            self._sender.call_receiver()
-
-    def _start_announced(self) -> None:
-        """Start what the previous member has announced, in a thread of that member."""
-        engine = self._starter
-        if engine is not None and self._jobs:
-            self._start_here(engine)
-
-    def _announce_ahead(self, engine: StartingEngine) -> None:
+    def announce_ahead(self) -> None:
         """Announce each collective as soon as it is submitted, from now on."""
         with self._lock:
-            self._starter = engine
-            self._unannounced.extend([job for job in self._jobs if isinstance(job, Job)])
-        if self._incoming is not None:
-            self._is_called = self._incoming.on_arrival(self._start_announced)
+            self._announces = True
+            for job in self._jobs:
+                if isinstance(job, Job):
+                    self._announce(job)
 
-    def _announce(self) -> None:
-        """Announce the collectives that were submitted. Needs the turn."""
-        items: list[BeginCollective] = []
-        while self._unannounced:
-            job = self._unannounced.popleft()
-            job.begun = begun = _announcement(job)
-            items.append(begun)
-        # In this thread, because the sender's would wait for the interpreter lock.
-        if items and not self._sender.begin(items, self):
-            for begun in items:
-                self._sender.send(begun, 0, self.check)
-        self._has_announced = self._has_announced or bool(items)
+    def _announce(self, job: Job, *, directly: bool = False) -> None:
+        begun = job.begun = _announcement(job)
+        if not (directly and self._sender.begin((begun,), self)):
+            self._sender.send(begun, 0, self.check)
 
     def reject(self, sequence: int, reason: str) -> None:
         """Report to all members that this one cannot carry out a collective."""
@@ -298,26 +218,13 @@ class Member:
             self._jobs.append(_STOP)
             if not (self._open_jobs and has_session):
                 self._link_deadline = time.monotonic() + LEAVING_SECONDS
-            self._notify_worker()
+            self._changed.notify_all()
         self._wake()
 
     def abandon(self, reason: str) -> None:
         """Leave the group now; fail the collectives that are not done."""
         self.report(GroupBroken(0, self.spec.rank, reason))
         self.leave()
-
-    def _notify_worker(self) -> None:
-        """Have the worker look at what changed. The caller holds the lock."""
-        self._has_news = True
-        self._changed.notify_all()
-
-    def _rouse(self) -> None:
-        """Wake the worker, which supervises collectives that sessions start."""
-        with self._lock:
-            self._notify_worker()
-            is_listening = self._is_listening
-        if is_listening:
-            self._wake()
 
     def _wake(self) -> None:
         incoming = self._incoming
@@ -345,7 +252,7 @@ class Member:
             failed = [job for number, job in self._open_jobs.items() if number >= broken.first]
             for job in failed:
                 del self._open_jobs[job.sequence]
-            self._notify_worker()
+            self._changed.notify_all()
         for job in failed:
             self._fail_job(job, broken)
         if reported_by != self._next or reported_by == self._previous:
@@ -466,43 +373,34 @@ class Member:
 
     def _work(self) -> None:
         self.backend.prepare_thread()
-        engine: Engine | None = None
+        engine: CollectiveEngine | None = None
         try:
             self.check()
             if self.size > 1:
                 self._connect()
-            engine = opened = self._open_engine(self)
-            if isinstance(opened, StartingEngine):
-                self._announce_ahead(opened)
-                self._supervise(opened)
-            else:
-                while (job := self._next_job(opened)) is not None:
-                    self._carry_out(opened, job)
+            engine = self._open_engine(self)
+            while (job := self._next_job(engine)) is not None:
+                self._carry_out(engine, job)
             engine.finish()
             self.report(GroupBroken(self._done, self.spec.rank, "it left the group"))
-        except Exception as error:
-            self._report_error(error)
+        except GroupIsBroken:
+            pass
+        except ConnectionLost as error:
+            self.lost(self._previous, str(error))
+        except BurnRemoteError as error:
+            self.report(GroupBroken(0, self.spec.rank, str(error)[:MAX_REASON]))
+        except MemoryError:
+            reason = "its server does not have enough memory for the elements"
+            self.report(GroupBroken(0, self.spec.rank, reason))
+        except Exception as error:  # a defect: the other members must learn that this one ends
+            logger.exception("collective failed unexpectedly", rank=self.spec.rank)
+            self.report(
+                GroupBroken(0, self.spec.rank, f"its server failed: {error!r}"[:MAX_REASON])
+            )
         finally:
             if engine is not None:
                 engine.close()
             self._finish()
-
-    def _report_error(self, error: Exception) -> None:
-        """Report an error in the work of this member. Thread-safe."""
-        rank = self.spec.rank
-        match error:
-            case GroupIsBroken():  # reported before
-                return
-            case ConnectionLost():
-                self.lost(self._previous, str(error))
-            case BurnRemoteError():
-                self.report(GroupBroken(0, rank, str(error)[:MAX_REASON]))
-            case MemoryError():
-                reason = "its server does not have enough memory for the elements"
-                self.report(GroupBroken(0, rank, reason))
-            case _:  # a defect: the other members must learn that this one ends
-                logger.error("collective failed unexpectedly", rank=rank, exc_info=error)
-                self.report(GroupBroken(0, rank, f"its server failed: {error!r}"[:MAX_REASON]))
 
     def _connect(self) -> None:
         try:
@@ -590,7 +488,7 @@ class Member:
         """
         # Unless members announce ahead, elements follow an announcement on the link, and only the
         # engine may receive these.
-        has_announcement = len(self._begun) >= (1 if self._starter is None else MAX_AHEAD)
+        has_announcement = len(self._begun) >= (MAX_AHEAD if self._announces else 1)
         if self._incoming is None or has_announcement or self._previous in self._gone:
             with self._lock:
                 self.check()
@@ -617,7 +515,7 @@ class Member:
     def wake(self) -> None:
         """Make ``serve_links`` return."""
         with self._lock:
-            self._notify_worker()
+            self._changed.notify_all()
         self._wake()
 
     def _take_idle_message(self) -> None:
@@ -670,13 +568,6 @@ class Member:
         self._late_at = time.monotonic() + seconds
         self._late_for = what, seconds
 
-    def _expect_announcement(self, own: BeginCollective) -> None:
-        self._expect(
-            f"did not issue collective {own.sequence}, {own.description}, for which member "
-            f"{self.spec.rank} waits,",
-            1.5 * self.spec.issue_seconds,
-        )
-
     def _check_late(self) -> None:
         if time.monotonic() > self._late_at:
             self._late_at = float("inf")
@@ -685,129 +576,27 @@ class Member:
             self.lost(self._previous, reason, self._done)
             self.check()
 
-    # -- collectives that the engine starts ---------------------------------------------------
-
-    def _supervise(self, engine: StartingEngine) -> None:
-        """Start what the session could not start, and watch the group, until this member leaves."""
-        while True:
-            # The session's thread holds the turn while it starts a few collectives. Should a
-            # library's call hang there, this thread still reports it, and ends it by an abort.
-            while not self._turn.acquire(timeout=SLICE_SECONDS):
-                engine.examine()
-                self.check()
-            try:
-                try:
-                    stall, job = self._advance(engine, in_session=False)
-                except GroupIsBroken:
-                    self.check()  # otherwise, earlier collectives are in progress and will be done
-                    stall, job = _Stall.NO_ROOM, None
-                if stall is _Stall.LEAVING:
-                    return
-                engine.examine()
-                self._check_stall(stall, job)
-            finally:
-                self._turn.release()
-            self._call_next()
-            self._rest(engine, stall, job)
-
-    def _advance(self, engine: StartingEngine, *, in_session: bool) -> tuple[_Stall, Job | None]:
-        """Start collectives in order, without waiting; return the next one, and why it must wait.
-
-        The caller has the turn. Raises ``GroupIsBroken`` and ``BurnRemoteError``.
-        """
-        self.check()
-        self._announce()
-        self._take_messages()
-        jobs = self._jobs
-        while jobs:
-            job = jobs[0]
-            if not isinstance(job, Job):
-                return _Stall.LEAVING, None
-            if not self.may_send(job.sequence) or not engine.has_room():
-                return _Stall.NO_ROOM, job
-            if in_session and not engine.starts_at_once(job.call):
-                return _Stall.MAY_BLOCK, job
-            for one in job.inputs:
-                if isinstance(one, InFlight) and not one.arrived():
-                    return _Stall.NO_INPUT, job
-            if self.size > 1:
-                if not self._begun:
-                    return _Stall.NOT_ANNOUNCED, job
-                begun, _ = self._begun.popleft()
-                self._compare(begun, job.begun or _announcement(job))
-            jobs.popleft()
-            engine.start(job, self._arrays(job))
-        return _Stall.NOTHING_ISSUED, None
-
-    def _take_messages(self) -> None:
-        """Receive the messages of the previous member that have arrived. Needs the turn."""
-        incoming = self._incoming
-        if incoming is None or self._previous in self._gone:
-            return
-        try:
-            while len(self._begun) < MAX_AHEAD and (self._kept or incoming.has_message()):
-                message = self._receive(_refuse_piece)
-                if isinstance(message, BeginCollective):
-                    self._begun.append((message, time.monotonic()))
-        except ConnectionLost as error:
-            self.lost(self._previous, str(error))
-            self.check()
-
-    def _check_stall(self, stall: _Stall, job: Job | None) -> None:
-        """Report this member or the previous one if it is late. Needs the turn."""
-        sequence = -1 if job is None else job.sequence
-        if (stall, sequence) != self._stall:
-            self._stall, self._stalled_since = (stall, sequence), time.monotonic()
-            self._late_at = float("inf")
-            if stall is _Stall.NOT_ANNOUNCED and job is not None:
-                self._expect_announcement(job.begun or _announcement(job))
-        if stall is _Stall.NOTHING_ISSUED:
-            self._check_own_progress(self._stalled_since, "did not issue")
-        elif stall is _Stall.NO_INPUT:
-            self._check_own_progress(self._stalled_since, "did not get the inputs of")
-        self._check_neighbour()
-
-    def _rest(self, engine: StartingEngine, stall: _Stall, job: Job | None) -> None:
-        """Wait until this thread may have something to do."""
-        if stall is _Stall.NO_INPUT and job is not None:
-            for one in job.inputs:
-                if isinstance(one, InFlight) and not one.wait(INPUT_SLICE_SECONDS):
-                    return
-            return
-        # While the device is busy, the session's thread reads announcements when it issues the next
-        # collective. So they wake this thread only if a collective waits for them.
-        listens = stall is _Stall.NOT_ANNOUNCED or not engine.is_busy()
-        seconds = INPUT_SLICE_SECONDS if engine.is_busy() else SLICE_SECONDS
-        has_link = self._incoming is not None and self._previous not in self._gone
-        if listens and has_link and not self._is_called and len(self._begun) < MAX_AHEAD:
-            self._listen(seconds, lambda: self._has_news)
-            self._has_news = False
-            return
-        with self._lock:
-            if not self._has_news:
-                self._changed.wait(seconds)
-            self._has_news = False
-
     # -- one collective -----------------------------------------------------------------------
 
     def _carry_out(self, engine: CollectiveEngine, job: Job) -> None:
         self._await_inputs(engine, job)
-        inputs = self._arrays(job)
-        if self.size > 1:
-            self._unsent_announcement = self._unagreed = _announcement(job)
-        arrays = engine.carry_out(job, inputs)
-        self.await_agreement()  # no effect if the engine received a piece, which waits for it
-        self._late_at = float("inf")
-        self.complete(job, arrays)
-
-    def _arrays(self, job: Job) -> list[Any]:
-        """Return the inputs, which have arrived. Raises ``GroupIsBroken`` if one has failed."""
         try:
-            return [one.array() if isinstance(one, InFlight) else one.array for one in job.inputs]
+            inputs = [one.array() if isinstance(one, InFlight) else one.array for one in job.inputs]
         except OperationFailed as error:
             self.reject(job.sequence, f"an input of {job.call.describe()} failed: {error}")
             error.with_traceback(None)  # its frames refer to the job, which refers to the error
+            engine.finish()  # an abort would end earlier collectives, which have not failed
             raise GroupIsBroken from None
+        if self.size > 1:
+            begun = job.begun or _announcement(job)
+            if not self._announces:
+                self._unsent_announcement = begun
+            self._unagreed = begun
+        arrays = engine.carry_out(job, inputs)
+        self.await_agreement()  # no effect if the engine received a piece, which waits for it
+        self._late_at = float("inf")
+        if arrays is not None:
+            self.complete(job, arrays)
 
     def complete(self, job: Job, arrays: Sequence[Any]) -> None:
         """Deliver the outputs of a collective, unless it has failed. Any thread may call it."""
@@ -843,32 +632,30 @@ class Member:
         unagreed = self._unagreed
         if unagreed is None:
             return
+        sequence, digest, own = unagreed.sequence, unagreed.digest, unagreed.description
         if not self._begun:
             self._heard = time.monotonic()
-            self._expect_announcement(unagreed)
+            self._expect(
+                f"did not issue collective {sequence}, {own}, for which member {self.spec.rank} "
+                "waits,",
+                1.5 * self.spec.issue_seconds,
+            )
         while not self._begun:
             message = self._receive(_refuse_piece)
             if isinstance(message, BeginCollective):
                 self._begun.append((message, time.monotonic()))
         begun, _ = self._begun.popleft()
-        self._compare(begun, unagreed)
-        self._unagreed = None
-
-    def _compare(self, begun: BeginCollective, own: BeginCollective) -> None:
-        """Report that two members issued different collectives. Raises ``GroupIsBroken``."""
-        sequence = own.sequence
-        if (begun.sequence, begun.digest) != (sequence, own.digest):
+        if (begun.sequence, begun.digest) != (sequence, digest):
             self.report(
                 GroupBroken(
                     sequence,
                     self._previous,
                     f"it issued {begun.description} as collective {begun.sequence}, but member "
-                    f"{self.spec.rank} issued {own.description} as collective {sequence}"[
-                        :MAX_REASON
-                    ],
+                    f"{self.spec.rank} issued {own} as collective {sequence}"[:MAX_REASON],
                 )
             )
             raise GroupIsBroken
+        self._unagreed = None
 
     def receive_piece(self, place: Place) -> memoryview:
         """Return the elements of the next piece.

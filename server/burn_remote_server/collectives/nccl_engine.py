@@ -7,10 +7,10 @@ the member fails the outputs and then aborts the communicator, which ends the co
 program sees the elements that an aborted collective left in its outputs.
 
 Members announce a collective as soon as their sessions issue it, and start it once the previous
-member has announced the same one, usually in the session's thread. So the announcements cost no
-time between collectives that were issued together. A member whose inputs never arrive reports
-itself, and then the other members abort the collectives that they have started. The outputs of a
-collective are delivered when the GPU has finished it, so the next collective can start before that.
+member has announced the same one. So the announcements cost no time between collectives that were
+issued together. A member whose inputs never arrive reports itself, and then the other members abort
+the collectives that they have started. The outputs of a collective are delivered when the GPU has
+finished it, so the next collective can start before that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from burn_remote_protocol.collectives import DIGEST_BYTES, CollectiveCall
+from burn_remote_protocol.collectives import DIGEST_BYTES
 from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, ProtocolViolation
 from burn_remote_server.backends.interface import Communicator
 from burn_remote_server.collectives.collective_engine import GroupIsBroken, Job
@@ -48,8 +48,6 @@ MAX_IN_FLIGHT: Final = 32
 # A member with that many goes on when it has this many, so that it wakes seldom and then issues
 # several together. The GPU has enough to do meanwhile.
 RESUME_IN_FLIGHT: Final = 16
-# Most calls to remember that were started before.
-MAX_CALLS: Final = 256
 # How often to ask NCCL for errors while no collective waits for this.
 EXAMINE_SECONDS: Final = 0.02
 
@@ -65,7 +63,7 @@ class _Started:
 
 
 class NcclEngine:
-    """Starts collectives on a GPU (``StartingEngine``)."""
+    """Starts collectives on a GPU (``CollectiveEngine``)."""
 
     name: Final = "nccl"
 
@@ -73,53 +71,24 @@ class NcclEngine:
         """Connect to the other members. Raises ``GroupIsBroken`` and ``OperationFailed``."""
         self._member: Final = member
         self._lock: Final = threading.Lock()
-        self._is_finished = False
+        self._is_finished = self._is_aborted = False
         # The member's worker waits until no more collectives are in flight; -1 if it does not.
         self._awaited_count = -1
         # The collectives in flight by sequence: when they started, and what to call if somebody
         # waits for them.
         self._in_flight: Final[dict[int, _Started]] = {}
         self._examine_at = 0.0
-        self._is_full = False  # no more start until ``RESUME_IN_FLIGHT`` are left
-        self._started: Final[dict[int, CollectiveCall]] = {}  # calls by their identity
         self._communicator: Final = self._joined(self._agreed_identifier())
+        member.announce_ahead()
 
-    def has_room(self) -> bool:
-        """Whether fewer than ``MAX_IN_FLIGHT`` are in flight, or few enough after that many were.
-
-        Only one thread at a time may call this.
-        """
-        if self._is_full:
-            return False
-        if len(self._in_flight) < MAX_IN_FLIGHT:
-            return True
-        # Set before they are counted, so a collective that finishes after that wakes the member.
-        self._is_full = True
-        with self._lock:
-            in_flight = [*self._in_flight.values()]
-        if len(in_flight) <= RESUME_IN_FLIGHT:
-            self._is_full = False
-        elif (hurry := in_flight[-1 - RESUME_IN_FLIGHT].hurry) is not None:
-            hurry()
-        return not self._is_full
-
-    def is_busy(self) -> bool:
-        """Whether a collective is in flight."""
-        return bool(self._in_flight)
-
-    def starts_at_once(self, call: CollectiveCall) -> bool:
-        """Whether the same call was started before.
-
-        The first time, NCCL connects the members for its algorithm, and waits for them.
-        """
-        # By identity, which takes less time than a hash: calls that repeat are decoded once.
-        return self._started.get(id(call)) is call
-
-    def start(self, job: Job, inputs: Sequence[Any]) -> None:
+    def carry_out(self, job: Job, inputs: Sequence[Any]) -> None:
         """Start a collective; its outputs are delivered when it has finished.
 
-        Raises ``OperationFailed``.
+        Raises ``GroupIsBroken`` and ``OperationFailed``.
         """
+        self._member.await_agreement()
+        if len(self._in_flight) >= MAX_IN_FLIGHT:
+            self._await_in_flight(RESUME_IN_FLIGHT)
         started = _Started(time.monotonic())
         with self._lock:
             self._in_flight[job.sequence] = started
@@ -131,10 +100,6 @@ class NcclEngine:
             raise OperationFailed(f"NCCL did not start {job.call.describe()}: {error}") from error
         for slot in job.outputs:
             slot.call_on_wait(started.hurry)
-        if self._started.get(id(job.call)) is not job.call:
-            if len(self._started) >= MAX_CALLS:
-                self._started.clear()
-            self._started[id(job.call)] = job.call
 
     def examine(self) -> None:
         """Raise ``OperationFailed`` if NCCL failed, or has not finished for a long time."""
@@ -159,7 +124,8 @@ class NcclEngine:
 
     def close(self) -> None:
         """Free the communicator; abort it unless all collectives are done."""
-        free = self._communicator.close if self._is_finished else self._communicator.abort
+        self._is_aborted = not self._is_finished
+        free = self._communicator.abort if self._is_aborted else self._communicator.close
         # In a thread, because NCCL may never return if other members are gone.
         closing = threading.Thread(target=_tried, args=(free,), name="nccl-close", daemon=True)
         closing.start()
@@ -171,15 +137,13 @@ class NcclEngine:
         """Deliver the outputs of a collective, or report its failure. Another thread calls this."""
         if arrays is None:
             self._member.reject(job.sequence, f"the GPU failed in {job.call.describe()}")
+        elif self._is_aborted:  # the outputs have what the abort left in them
+            self._member.reject(job.sequence, f"{job.call.describe()} was aborted")
         else:
             self._member.complete(job, arrays)
         with self._lock:
             self._in_flight.pop(job.sequence, None)
-        count = len(self._in_flight)
-        if self._is_full and count <= RESUME_IN_FLIGHT:
-            self._is_full = False
-            self._member.wake()
-        elif count <= self._awaited_count:  # else waking only takes time from others
+        if len(self._in_flight) <= self._awaited_count:  # else waking only takes time from others
             self._member.wake()
 
     def _await_in_flight(self, count: int) -> None:

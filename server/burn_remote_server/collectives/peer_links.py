@@ -93,9 +93,6 @@ class PeerOutgoing:
     def finish(self) -> None:
         self._sender.finish()
 
-    def call_receiver(self) -> None:
-        """Do nothing: the next member is in another process."""
-
     def close(self) -> None:
         self._sender.close()
 
@@ -133,12 +130,6 @@ class PeerIncoming:
 
     def wait(self, timeout_seconds: float) -> bool:
         return self._source.wait(timeout_seconds)
-
-    def has_message(self) -> bool:
-        return self._source.has_message()
-
-    def on_arrival(self, handler: Callable[[], None]) -> bool:
-        return False
 
     def wake(self) -> None:
         self._source.wake()

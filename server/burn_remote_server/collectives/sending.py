@@ -148,12 +148,6 @@ class Sender:
             self._unsent.put((_REST, 0))
         return True
 
-    def call_receiver(self) -> None:
-        """Call the next member, if it is in this process; see ``Outgoing.call_receiver``."""
-        outgoing = self._outgoing
-        if outgoing is not None:
-            outgoing.call_receiver()
-
     def wake(self) -> None:
         """Have waiting threads check whether the group is broken."""
         with self._changed:

@@ -13,7 +13,6 @@ from itertools import islice
 from typing import Any, Final
 
 from burn_remote_protocol.dialects.native import (
-    COLLECTIVE_TASK,
     DROP_TASK,
     INLINE_BYTES,
     Batch,
@@ -95,9 +94,6 @@ __all__ = ["Engine"]
 # Elements of a read up to this size are copied into the reply, whose bytes the outbox counts.
 COUNTED_REPLY_BYTES: Final = INLINE_BYTES
 
-# How many drops may be between two collectives that begin together.
-FEW_DROPS: Final = 2
-
 _INTEGER: Final = frozenset({int})
 
 # Memory of an exposed tensor besides its elements: the objects, its entry in the registry, its id,
@@ -146,8 +142,6 @@ class Engine:
         self.place = 0
         # The position of the last task whose handler has returned.
         self.handled = -1
-        # Whether the next task of the batch, apart from drops, is a collective like the last one.
-        self._continues = False
         # The drops of ``tasks`` that may run early; ``None`` while everything fits into the quota.
         self._early_drops: EarlyDrops | None = None
         self._reclaim_others = interpreter.quota.reclaim
@@ -587,7 +581,6 @@ class Engine:
     def _collective(self, task: Collective) -> None:
         groups = self._own_groups()
         slots: list[InFlight] = []
-        is_continued, self._continues = self._continues, self._collective_follows()
         try:
             spec = groups.spec(task.group)
             outputs = task.call.output_specs(len(spec.addresses), spec.rank)
@@ -597,7 +590,7 @@ class Engine:
                     f"it has {len(task.inputs)} inputs and {len(task.outputs)} outputs; expected "
                     f"{len(expected)} inputs and {len(outputs)} outputs"
                 )
-            inputs = self._lent(task.inputs, expected, is_continued=is_continued)
+            inputs = self._lent(task.inputs, expected)
             for tensor, each in zip(task.outputs, outputs, strict=True):
                 slot = InFlight(each)
                 self._tensors.begin_fetch(tensor, slot)
@@ -606,18 +599,6 @@ class Engine:
         except (OperationFailed, UsageError) as error:
             failure = OperationFailed(str(error)) if isinstance(error, UsageError) else error
             self._fail_collective(task, failure, slots)
-        if not self._continues:
-            groups.flush()
-
-    def _collective_follows(self) -> bool:
-        """Whether the next tasks of the batch are a collective, and perhaps drops before it.
-
-        Then both begin together, because each message to other members takes a system call.
-        """
-        for task in self.tasks[self.place + 1 : self.place + 1 + FEW_DROPS]:
-            if type(task) is not tuple or not task or task[0] != DROP_TASK:
-                return type(task) is tuple and task[:1] == (COLLECTIVE_TASK,)
-        return False
 
     def _fail_collective(
         self, task: Collective, error: OperationFailed, slots: Sequence[InFlight]
@@ -631,16 +612,12 @@ class Engine:
             self._fail(tensor, error, "Collective", task.call.describe())
 
     def _lent(
-        self, tensors: Sequence[int], specs: Sequence[TensorSpec], *, is_continued: bool
+        self, tensors: Sequence[int], specs: Sequence[TensorSpec]
     ) -> Sequence[InFlight | Lent]:
-        """Return the inputs of a collective: each one's array in a ``Lent``, or its slot.
-
-        ``is_continued``: no operation has run since the previous collective.
-        """
+        """Return the inputs of a collective: each one's array in a ``Lent``, or its slot."""
         session = self._interpreter.session
         found = [self._lendable(tensor, spec) for tensor, spec in zip(tensors, specs, strict=True)]
-        arrays = [one for one in found if not isinstance(one, InFlight)]
-        shared = iter(session.share_all(arrays, is_continued=is_continued))
+        shared = iter(session.share_all([one for one in found if not isinstance(one, InFlight)]))
         lent: list[InFlight | Lent] = []
         for tensor, one in zip(tensors, found, strict=True):
             if isinstance(one, InFlight):

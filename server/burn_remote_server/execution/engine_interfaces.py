@@ -45,12 +45,8 @@ class Groups(Protocol):
     ) -> None:
         """Carry out a collective; each of its outputs always gets an array or an error.
 
-        It may begin only with ``flush``. Raises ``OperationFailed``.
+        Raises ``OperationFailed``.
         """
-        ...
-
-    def flush(self) -> None:
-        """Begin the collectives that were submitted."""
         ...
 
     def reject(self, task: Collective, reason: str) -> None:

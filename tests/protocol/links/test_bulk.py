@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -23,9 +22,7 @@ from burn_remote_protocol.links.checksummed_links import (
 from burn_remote_protocol.links.interface import AsyncLink, FrameSender
 from burn_remote_protocol.links.transport_interface import Request
 from burn_remote_protocol.links.transport_registry import connect, listen
-from burn_remote_protocol.links.websocket.bulk_reader import BulkReader
 from burn_remote_protocol.links.websocket.frame_sender import LoopSender
-from burn_remote_protocol.links.websocket.socket_streams import PlainStream
 from support.waiting import wait_until
 
 HEAD = 5
@@ -194,50 +191,6 @@ def test_a_wait_ends_when_a_message_comes_or_another_thread_wakes_it(ends: Any) 
     sender.send(b"now")
     assert source.wait(PATIENCE_SECONDS)
     assert source.receive(HEAD, into(bytearray()), nothing)[0] == b"now"
-
-
-def test_a_receiver_is_told_of_each_short_message_that_has_arrived(ends: Any) -> None:
-    sender, _, source = ends
-    assert not source.has_message()
-    for place in range(50):
-        sender.send(b"head%d" % (place % 10) + bytes(place * 20))
-    for place in range(50):
-        wait_until(source.has_message)
-        head, rest = source.receive(HEAD, lambda _, size: memoryview(bytearray(size)), nothing)
-        assert (head, len(rest)) == (b"head%d" % (place % 10), place * 20)
-    assert not source.has_message()
-
-
-def test_a_receiver_is_told_of_the_end_of_the_stream(ends: Any) -> None:
-    sender, _, source = ends
-    sender.send(b"last")
-    sender.close()
-    wait_until(source.has_message)
-    assert source.receive(HEAD, into(bytearray()), nothing)[0] == b"last"
-    wait_until(source.has_message)
-    with pytest.raises(ConnectionLost):
-        source.receive(HEAD, into(bytearray()), nothing)
-
-
-@pytest.mark.parametrize("size", [0, 1, 125, 126, 1000])
-def test_a_message_of_which_a_byte_is_missing_has_not_arrived(size: int) -> None:
-    receiving, sending = socket.socketpair()
-    stream = PlainStream(receiving)
-    reader = BulkReader(stream, b"", "ws://peer")
-    length = bytes([size]) if size < 126 else b"\x7e" + size.to_bytes(2, "big")
-    wire = b"\x82" + length + bytes(size)
-    for byte in wire[:-1]:
-        sending.send(bytes([byte]))
-        assert not reader.has_message()
-    assert not reader.wait(0.0)
-    sending.send(wire[-1:])
-    assert reader.has_message()
-    assert reader.wait(0.0)
-    head, rest = reader.receive(HEAD, lambda _, left: memoryview(bytearray(left)), nothing)
-    assert len(head) + len(rest) == size
-    assert not reader.has_message()
-    sending.close()
-    stream.close()
 
 
 def test_a_sender_stops_when_the_receiver_is_gone(ends: Any) -> None:

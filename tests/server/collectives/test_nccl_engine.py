@@ -44,8 +44,6 @@ class Fabric:
         self.communicators: list[FakeCommunicator] = []
         self.error: Exception | None = None
         self.is_stuck = False  # collectives go on forever
-        self.starters: list[int] = []  # the threads that started collectives
-        self.hangs = False  # a start of a collective waits for an abort
         self.hurried: list[tuple[int, int]] = []  # the rank and the number of a collective
 
 
@@ -58,7 +56,6 @@ class FakeCommunicator:
         self._started = 0
         self._waiting: list[Callable[[Sequence[Any] | None], None]] = []
         self.ended = ""
-        self._aborted = threading.Event()
         fabric.joined.wait(PATIENCE_SECONDS)
         fabric.communicators.append(self)
 
@@ -70,10 +67,6 @@ class FakeCommunicator:
         done: Callable[[Sequence[Any] | None], None],
     ) -> Callable[[], None]:
         fabric = self._fabric
-        fabric.starters.append(threading.get_ident())
-        if fabric.hangs:
-            assert self._aborted.wait(PATIENCE_SECONDS)
-            raise RuntimeError("the communicator was aborted")
         with fabric.lock:
             if len(fabric.given) == self._started:
                 fabric.given.append([])
@@ -94,7 +87,6 @@ class FakeCommunicator:
 
     def abort(self) -> None:
         self.ended = "aborted"
-        self._aborted.set()
         for done in self._waiting:
             done([GARBAGE])  # the GPU's events pass
 
@@ -158,42 +150,6 @@ def test_the_next_collective_starts_while_one_is_in_flight() -> None:
     wait_until(lambda: [len(given) for given in fabric.given] == [2, 2, 2])
     members.rings[0].abandon("the test is over")
     members.leave()
-
-
-def test_a_call_that_was_started_before_is_started_in_the_thread_that_issues_it() -> None:
-    fabric = Fabric(2)
-    members = members_of(fabric)
-    own = threading.get_ident()
-
-    def starters() -> list[int]:
-        for slot in [members.issue(rank, SUM, vector(rank))[0] for rank in range(2)]:
-            slot.array()
-        return fabric.starters[-2:]
-
-    assert own not in starters()  # at the first one, NCCL may wait for other members
-    # This thread starts those of both members once both are announced, unless a worker of a member
-    # happens to look at that moment.
-    wait_until(lambda: starters() == [own, own])
-    members.leave()
-
-
-def test_a_start_that_hangs_in_a_session_ends_when_a_member_is_lost() -> None:
-    fabric = Fabric(2)
-    members = members_of(fabric)
-    for slot in [members.issue(rank, SUM, vector(rank))[0] for rank in range(2)]:
-        slot.array()
-    fabric.hangs = True
-    slots: list[InFlight] = []
-    (first,) = members.issue(0, SUM, vector(0))
-    session = threading.Thread(target=lambda: slots.extend(members.issue(1, SUM, vector(1))))
-    session.start()
-    wait_until(lambda: len(fabric.starters) == 3)
-    members.rings[1].report(GroupBroken(0, 0, "it was killed"))
-    session.join(PATIENCE_SECONDS)
-    for slot in (first, *slots):
-        assert failure_of(slot).member == 0
-    members.leave()
-    assert [one.ended for one in fabric.communicators] == 2 * ["aborted"]
 
 
 def test_a_failed_input_leaves_earlier_collectives_in_flight() -> None:

@@ -63,9 +63,6 @@ class Link:
         self._rest.extend(items[count:])
         return self.takes_all
 
-    def call_receiver(self) -> None:
-        pass
-
     def finish(self) -> None:
         rest, self._rest = self._rest, []
         for item in rest:

@@ -31,13 +31,9 @@ __all__ = ["BulkReader"]
 # straight into its place. Bytes of the rest that are read too early are copied.
 HEADERS_BYTES: Final = 48
 
-# ``has_message`` reads so much at once: tens of announcements.
-SHORT_BYTES: Final = 4096
-
 # The first bytes of an unmasked message of 64 KiB or more, whose length follows in 64 bits.
 _LARGE: Final = bytes((FINAL_BIT | BINARY, LENGTH_64))
 _HEADER_64_BYTES: Final = 10
-_HEADER_16_BYTES: Final = 4
 
 
 class BulkReader:
@@ -55,34 +51,9 @@ class BulkReader:
 
     def wait(self, timeout_seconds: float) -> bool:
         """Wait until a message or the end may be received; see ``BulkSource``."""
-        if self._has_whole():
+        if self._early:
             return True
         return self._stream.watch(timeout_seconds) is WatchResult.READABLE
-
-    def has_message(self) -> bool:
-        """Whether a whole short message has arrived, or the end; see ``BulkSource``."""
-        if self._has_whole():
-            return True
-        try:
-            arrived = self._stream.read_arrived(SHORT_BYTES)
-        except OSError:
-            return True  # ``receive`` raises it
-        if arrived is None:
-            return False
-        self._early += arrived
-        return not arrived or self._has_whole()
-
-    def _has_whole(self) -> bool:
-        """Whether all of the next message was read already, or more than a short one may have."""
-        early = self._early
-        size = len(early)
-        if size < _HEADER_16_BYTES:
-            return size >= 2 and early[1] < LENGTH_16 and size >= 2 + early[1]
-        if early[1] < LENGTH_16:
-            return size >= 2 + early[1]
-        if early[1] == LENGTH_16:
-            return size >= _HEADER_16_BYTES + int.from_bytes(early[2:_HEADER_16_BYTES], "big")
-        return True
 
     def wake(self) -> None:
         """Make the current ``wait`` return, or the next one."""

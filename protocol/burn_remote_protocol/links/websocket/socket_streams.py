@@ -70,13 +70,6 @@ class SocketStream(Protocol):
         """
         ...
 
-    def read_arrived(self, size: int) -> bytes | None:
-        """Return up to ``size`` bytes that have arrived; ``None`` if there are none.
-
-        ``b""`` marks the end of the stream. Raises ``OSError``.
-        """
-        ...
-
     def bound_silence(self, seconds: float) -> None:
         """Make a ``read`` without a timeout return ``False`` after ``seconds`` without bytes."""
         ...
@@ -183,14 +176,6 @@ class PlainStream:
         except BlockingIOError:
             return None
 
-    def read_arrived(self, size: int) -> bytes | None:
-        if not _DONT_WAIT and not _ready_for(self._socket, select.POLLIN, 0):
-            return None
-        try:
-            return self._socket.recv(size, _DONT_WAIT)
-        except BlockingIOError:
-            return None
-
     def bound_silence(self, seconds: float) -> None:
         # The kernel applies the timeout: a poll before each read would add 1 µs to a round trip.
         whole, part = divmod(seconds, 1)
@@ -286,13 +271,6 @@ class TlsStream:
                 return at
             if not _ready_for(self._socket, event, self._silence_seconds):
                 return at or None
-
-    def read_arrived(self, size: int) -> bytes | None:
-        try:
-            with self._lock:
-                return self._socket.recv(min(size, TLS_RECORD_BYTES))
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return None
 
     def bound_silence(self, seconds: float) -> None:
         self._silence_seconds = seconds

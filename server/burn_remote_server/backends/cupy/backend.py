@@ -85,7 +85,6 @@ class CupySession(ArraySession):
         self._gpu = gpu
         self._stream = stream
         self._awaited: Any = None  # the event for which the stream was made to wait last
-        self._shared: Any = None  # the event of the arrays that were shared last
         self._faults = gpu.faults
         self._reads = Reads(gpu, stream)
         self._graphs = CudaGraphs(gpu, stream)
@@ -108,11 +107,9 @@ class CupySession(ArraySession):
         with self._faults:
             return self._gpu.shared(array, self._stream)
 
-    def share_all(self, arrays: Sequence[Any], *, is_continued: bool = False) -> list[Any]:
+    def share_all(self, arrays: Sequence[Any]) -> list[Any]:
         with self._faults:
-            ready = self._shared if is_continued else None
-            made, self._shared = self._gpu.all_shared(arrays, self._stream, ready)
-            return made
+            return self._gpu.all_shared(arrays, self._stream)
 
     def adopt(self, shared: Shared) -> Any:
         with self._faults:

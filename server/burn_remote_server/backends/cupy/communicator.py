@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -96,7 +97,7 @@ def new_identifier() -> bytes:
 
 
 class NcclCommunicator:
-    """A member of an NCCL communicator (``Communicator``)."""
+    """A member of an NCCL communicator (``Communicator``). One thread starts collectives."""
 
     def __init__(self, gpu: Gpu, identifier: bytes, members: int, rank: int) -> None:
         """Join the other members; return once all have joined. Raises NCCL's errors."""
@@ -104,8 +105,8 @@ class NcclCommunicator:
         self._gpu: Final = gpu
         self._members: Final = members
         self._rank: Final = rank
-        self._awaited: Any = None  # the event for which the stream was made to wait last
         self._plans: Final[dict[int, _Plan]] = {}  # by the identities of their calls
+        self._thread = 0  # the thread that uses the device and the stream
         given: Any = identifier
         if not isinstance(self._nccl.get_unique_id(), bytes):
             given = tuple(one - 256 if one > 127 else one for one in identifier)
@@ -134,14 +135,18 @@ class NcclCommunicator:
         plan = self._plans.get(id(call))
         if plan is None or plan.call is not call:
             plan = self._planned(call, specs)
-        with gpu.faults, _Using(gpu), stream:  # a session's thread goes on with its own stream
+        if self._thread != threading.get_ident():
+            gpu.device.use()
+            stream.use()
+            self._thread = threading.get_ident()
+        with gpu.faults:
+            awaited = None
             for shared in inputs:
-                if shared.ready is self._awaited:  # one event may make many arrays ready
+                if shared.ready is awaited:  # one event may make many arrays ready
                     continue
                 # Not only if a query says that it is pending: that leaves an error for this thread
                 # (cudaErrorNotReady), which NCCL could take for the failure of its own launch.
-                stream.wait_event(shared.ready)
-                self._awaited = shared.ready
+                stream.wait_event(awaited := shared.ready)
             given = [
                 _as_elements(shared.array, dtype)
                 for shared, dtype in zip(inputs, plan.inputs, strict=True)
@@ -320,27 +325,6 @@ _RUN: Final[dict[CollectiveKind, Callable[..., list[Any]]]] = {
 @functools.cache  # of the few dtypes of NCCL: their names take 4 µs
 def _number(dtype: Any) -> int:
     return _DTYPES[str(dtype)]
-
-
-class _Using:
-    """A context in which the calling thread, which may belong to another GPU, uses this one.
-
-    CuPy's context manager of a device keeps the previous device in one object for all threads.
-    """
-
-    __slots__ = ("_gpu", "_previous")
-
-    def __init__(self, gpu: Gpu) -> None:
-        self._gpu = gpu
-
-    def __enter__(self) -> None:
-        self._previous = cupy.cuda.runtime.getDevice()
-        if self._previous != self._gpu.index:
-            cupy.cuda.runtime.setDevice(self._gpu.index)
-
-    def __exit__(self, *error: object) -> None:
-        if self._previous != self._gpu.index:
-            cupy.cuda.runtime.setDevice(self._previous)
 
 
 def _as_elements(array: Any, wanted: Any) -> Any:

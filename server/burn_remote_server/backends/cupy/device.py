@@ -169,16 +169,10 @@ class Gpu:
         """Return an array with the event after which other streams may use it."""
         return Shared(array, self.recorded(stream))
 
-    def all_shared(
-        self, arrays: Sequence[Any], stream: Any, ready: Any = None
-    ) -> tuple[list[Any], Any]:
-        """Return arrays with one event after which other streams may use them, and the event.
-
-        It is ``ready`` if given, else a new one, or ``None`` if there are no arrays.
-        """
-        if ready is None and arrays:
-            ready = self.recorded(stream)
-        return [Shared(array, ready) for array in arrays], ready
+    def all_shared(self, arrays: Sequence[Any], stream: Any) -> list[Any]:
+        """Return arrays with one event after which other streams may use them."""
+        ready = self.recorded(stream) if arrays else None
+        return [Shared(array, ready) for array in arrays]
 
     def recorded(self, stream: Any) -> Any:
         """Return an event that is recorded on a stream, for others to wait on."""
