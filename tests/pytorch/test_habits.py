@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +45,25 @@ def fresh() -> Iterator[None]:
 def test_the_names_of_pytorch_in_the_table_of_advice_exist_there(name: str) -> None:
     modules = map(importlib.import_module, ("safetensors.torch", *MODULES))
     assert any(hasattr(module, name) for module in modules)
+
+
+def test_safetensors_saves_tensors_of_a_device_and_knows_which_are_shared(
+    device: Any, tmp_path: Path
+) -> None:
+    safetensors = importlib.import_module("safetensors.torch")
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3, bias=False)).to(device)
+    path = str(tmp_path / "model.safetensors")
+    safetensors.save_file(model.state_dict(), path)
+    saved = safetensors.load_file(path)
+    assert [*saved] == ["0.bias", "0.weight", "1.weight"]
+    assert torch.equal(saved["1.weight"], model[1].weight.detach().cpu())
+    model[1].weight = model[0].weight
+    with pytest.raises(RuntimeError, match="share memory"):
+        safetensors.save_file(model.state_dict(), path)
+    safetensors.save_model(model, path)
+    assert [*safetensors.load_file(path)] == ["0.bias", "0.weight"]
+    with pytest.raises(AttributeError, match=r"x\.cpu\(\)\.storage\(\) has them"):
+        model[0].weight.storage().size()
 
 
 def test_a_data_loader_may_pin_memory(device: Any) -> None:

@@ -7,7 +7,7 @@ import functools
 import math
 import threading
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 from torch.utils import _pytree as pytree
@@ -76,6 +76,26 @@ class _Thread(threading.local):
 
 
 _this_thread: Final = _Thread()
+
+
+class _StorageIdentity:
+    """Stands for ``x.storage()``, whose address tells libraries which tensors share elements.
+
+    safetensors and transformers compare these addresses before they save tensors.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def data_ptr(self) -> int:
+        """Return the number of the storage's first element; see ``BurnTensor.data_ptr``."""
+        return -id(self._storage)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"the storage of a tensor on a burn device has no {name!r}, because its elements are "
+            "on a server; x.cpu().storage() has them"
+        )
 
 
 class BurnTensor(torch.Tensor):
@@ -162,6 +182,18 @@ class BurnTensor(torch.Tensor):
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         return self.numpy()
+
+    def storage(self) -> Any:
+        """Return an object that tells which tensors share elements, and has none itself."""
+        return _StorageIdentity(self._storage)
+
+    def data_ptr(self) -> int:
+        """Return a number that tells which elements of a storage a tensor shows.
+
+        It is negative, so it cannot be taken for an address.
+        """
+        offset: int = self.storage_offset() * self.element_size()
+        return self.storage().data_ptr() + offset
 
     def __dlpack__(self, **_: Any) -> Any:
         """Raise ``BufferError``, because PyTorch would export a null pointer."""
