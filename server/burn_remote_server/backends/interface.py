@@ -51,11 +51,13 @@ class ElementwiseCall(NamedTuple):
     takes the same arguments and ``out=array``, and writes the result there; ``None`` if there is no
     such function. ``out`` may be one of the inputs. If both are the same function, it is a ufunc:
     it returns a new array, keeps no reference to an input, and takes ``out`` also by position.
+    ``is_slower``: it takes longer than the operation's own kernel.
     """
 
     function: Run
     constants: tuple[Any, ...] = ()
     into: Run | None = None
+    is_slower: bool = False
 
 
 class RowReduction(NamedTuple):

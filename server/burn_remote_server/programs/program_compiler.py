@@ -367,8 +367,8 @@ class ProgramCompiler:
             calls = self._bound[plan]
         if len(calls) != 1 or len(step.inputs) + len(calls[0].constants) not in (1, 2):
             return None
-        function, constants, into = calls[0]
-        if step.numbers and not constants:
+        function, constants, into, is_slower = calls[0]
+        if (step.numbers and not constants) or (is_slower and not step.numbers):
             return None
         is_ufunc = into is function
         dying = (

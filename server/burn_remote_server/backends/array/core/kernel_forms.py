@@ -47,13 +47,16 @@ def _accepts_out_argument(function: Run) -> bool:
     return isinstance(function, np.ufunc)
 
 
-def direct_calls(function: Run, *constants: Any) -> tuple[ElementwiseCall, ...]:
+def direct_calls(
+    function: Run, *constants: Any, is_slower: bool = False
+) -> tuple[ElementwiseCall, ...]:
     """Return a ufunc as the only call of an elementwise kernel; nothing for another function."""
     if not _accepts_out_argument(function):
         return ()
     # NumPy deprecates ``out`` by position for these two.
     by_position = function not in (np.maximum, np.minimum)
-    return (ElementwiseCall(function, constants, function if by_position else partial(function)),)
+    into = function if by_position else partial(function)
+    return (ElementwiseCall(function, constants, into, is_slower),)
 
 
 class KernelFamily(ABC):

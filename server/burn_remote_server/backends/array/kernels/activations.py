@@ -23,6 +23,7 @@ from burn_remote_server.backends.array.core.kernel_forms import (
     Run,
     direct_calls,
 )
+from burn_remote_server.backends.array.core.number_limits import limited_by_row, takes_row
 from burn_remote_server.backends.array.core.row_extremes import are_found_by_place, largest_by_place
 from burn_remote_server.backends.array.core.scalars import scalar_array
 from burn_remote_server.backends.array.kernels.error_function import erf
@@ -59,6 +60,8 @@ class Activations(KernelFamily):
     def prepare_relu(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
         """Return a kernel for ``max(input, 0)``. It also takes ``out``."""
         maximum, zero = self.xp.maximum, scalar_array(self.xp, 0, first.dtype)
+        if takes_row(self.xp, *first):
+            return limited_by_row(maximum, zero)
 
         def run(input: Array, **options: Array) -> Array:
             return maximum(input, zero, **options)
@@ -67,14 +70,15 @@ class Activations(KernelFamily):
 
     def relu_calls(self, first: ArraySpec, parameters: Parameters) -> tuple[ElementwiseCall, ...]:
         """Return the call of the maximum, whose other operand is the constant 0."""
-        return direct_calls(self.xp.maximum, scalar_array(self.xp, 0, first.dtype))
+        zero = scalar_array(self.xp, 0, first.dtype)
+        return direct_calls(self.xp.maximum, zero, is_slower=takes_row(self.xp, *first))
 
     def prepare_relu_backward(
         self, first: ArraySpec, out: TensorSpec, parameters: Parameters
     ) -> Run:
         """Return ``run(result, grad)``: the gradient, but 0 where the result is not positive."""
         (call,) = self.relu_backward_calls(first, parameters)
-        function, (zero,), _ = call
+        function, (zero,) = call.function, call.constants
         return lambda lhs, rhs: function(lhs, rhs, zero)
 
     def relu_backward_calls(

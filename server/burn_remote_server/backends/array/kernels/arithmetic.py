@@ -27,6 +27,7 @@ from burn_remote_server.backends.array.core.kernel_forms import (
     WithScalar,
     direct_calls,
 )
+from burn_remote_server.backends.array.core.number_limits import limited_by_row, takes_row
 from burn_remote_server.backends.array.core.scalars import scalar_array, wrapped
 from burn_remote_server.backends.interface import ElementwiseCall
 
@@ -93,22 +94,22 @@ class NumericArithmetic(KernelFamily):
 
     def prepare_clamp(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
         """Return a kernel that limits each element; NaN is kept. It also takes ``out``."""
-        limits = self._limits(first, parameters)
+        limits = [self._limiting(first, *limit) for limit in self._limits(first, parameters)]
 
         def run(tensor: Array, **options: Array) -> Array:
-            for limit_by, limit in limits:
-                tensor = limit_by(tensor, limit, **options)
+            for limited in limits:
+                tensor = limited(tensor, **options)
             return tensor
 
         return run
 
     def prepare_least(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
         """Return a kernel that raises each element to at least ``rhs``; it also takes ``out``."""
-        return self._with_constant(*self._least(first, parameters))
+        return self._limiting(first, *self._least(first, parameters))
 
     def prepare_most(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
         """Return a kernel that lowers each element to at most ``rhs``; it also takes ``out``."""
-        return self._with_constant(*self._most(first, parameters))
+        return self._limiting(first, *self._most(first, parameters))
 
     def prepare_negative(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
         """Return a kernel that changes signs; integers wrap around. It also takes ``out``."""
@@ -116,11 +117,16 @@ class NumericArithmetic(KernelFamily):
 
     def least_calls(self, first: ArraySpec, parameters: Parameters) -> tuple[ElementwiseCall, ...]:
         """Return the call of the maximum with the limit."""
-        return direct_calls(*self._least(first, parameters))
+        return self._limit_calls(first, *self._least(first, parameters))
 
     def most_calls(self, first: ArraySpec, parameters: Parameters) -> tuple[ElementwiseCall, ...]:
         """Return the call of the minimum with the limit."""
-        return direct_calls(*self._most(first, parameters))
+        return self._limit_calls(first, *self._most(first, parameters))
+
+    def _limit_calls(
+        self, first: ArraySpec, function: Run, limit: Array
+    ) -> tuple[ElementwiseCall, ...]:
+        return direct_calls(function, limit, is_slower=takes_row(self.xp, *first))
 
     def negative_calls(
         self, first: ArraySpec, parameters: Parameters
@@ -138,6 +144,11 @@ class NumericArithmetic(KernelFamily):
         # A product and not ``negative``, because fusers compile only the product.
         return self.xp.multiply, scalar_array(self.xp, -1, first.dtype)
 
+    def _limiting(self, first: ArraySpec, function: Run, limit: Array) -> Run:
+        if takes_row(self.xp, *first):
+            return limited_by_row(function, limit)
+        return self._with_constant(function, limit)
+
     def _with_constant(self, function: Run, constant: Array) -> Run:
         def run(tensor: Array, **options: Array) -> Array:
             return function(tensor, constant, **options)
@@ -148,7 +159,7 @@ class NumericArithmetic(KernelFamily):
         """Return the call of a clamp, whose limits are constants."""
         limits = self._limits(first, parameters)
         if len(limits) == 1:  # such as ReLU
-            return direct_calls(*limits[0])
+            return self._limit_calls(first, *limits[0])
         constants = tuple(limit for _, limit in limits)
         return (ElementwiseCall(self._clamp, constants, self._clamp),)
 
