@@ -36,7 +36,8 @@ def on_one_thread(run: Run) -> Run:
     """Wrap a kernel so that it multiplies on the calling thread alone.
 
     The number of BLAS threads is a setting of the process: a large product that another session
-    starts meanwhile also runs on one thread. No result depends on it.
+    starts meanwhile also runs on one thread. OpenBLAS then rounds some products differently in the
+    last bits.
     """
     found = limits()
     if not found:
