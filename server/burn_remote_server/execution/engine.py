@@ -7,6 +7,7 @@ for a socket: it passes replies, fetches and failures to its ``Outbox``.
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -101,6 +102,16 @@ _INTEGER: Final = frozenset({int})
 EXPOSED_BYTES: Final = 2048
 
 
+def _while_alive(method: Callable[[], bool], otherwise: Callable[[], bool]) -> Callable[[], bool]:
+    """Return a function that calls a method, or ``otherwise`` once the method's object is gone."""
+    found = weakref.WeakMethod(method)
+
+    def call() -> bool:
+        return (found() or otherwise)()
+
+    return call
+
+
 def _not_asynchronous(deliver: Deliver) -> Deliver:
     raise AssertionError("set Engine.later to use a device that computes asynchronously")
 
@@ -145,7 +156,8 @@ class Engine:
         # The drops of ``tasks`` that may run early; ``None`` while everything fits into the quota.
         self._early_drops: EarlyDrops | None = None
         self._reclaim_others = interpreter.quota.reclaim
-        interpreter.quota.reclaim = self._reclaim
+        # Weakly, because a graph's finalizer keeps the quota, and this session has the graph.
+        interpreter.quota.reclaim = _while_alive(self._reclaim, self._reclaim_others)
         # Returns a function that the device may call in its own thread; the callback then runs in
         # the session's thread, in order.
         self.later: Callable[[Deliver], Deliver] = _not_asynchronous

@@ -566,7 +566,9 @@ class Connection:
     def _complete_end(self, error: BurnRemoteError) -> None:
         """Close the link, fail what is pending, and end the threads. May be called again."""
         thread = threading.get_ident()
-        if not self._is_complete and self._completing != thread:
+        # Only the main thread may have been interrupted; any other completes what it has begun.
+        may_begin = self._completing in (None, threading.main_thread().ident)
+        if not self._is_complete and may_begin and self._completing != thread:
             self._completing = thread
             self._link.close()
             self._lost(error)
