@@ -270,6 +270,7 @@ OPENING = (
     NativeSession.__init__,
     Receiver.start,
     Flusher.start,
+    interrupted_finalizers.call_when_freed,
     BlockingWebSocket.send,
     BlockingWebSocket.receive,
     FrameWriter.send,
@@ -278,15 +279,22 @@ OPENING = (
 
 
 @pytest.mark.parametrize("kind", [InterruptAfterCall, InterruptAt])
-def test_ctrl_c_while_a_device_is_opened_leaves_no_session(kind: type[InterruptAt]) -> None:
+def test_ctrl_c_while_a_device_is_opened_leaves_no_session_and_no_thread(
+    kind: type[InterruptAt],
+) -> None:
     opening: Any = OPENING
     codes = frozenset(function.__code__ for function in opening)
     place, is_over = 0, False
+    others = {*threading.enumerate()}
     with server() as running:
         while not is_over:
             interrupt = kind(place, codes)
             with interrupt.watching(), contextlib.suppress(br.ClosedDevice):
                 br.RemoteDevice(running.address, dialect="native").close()
+            gc.collect()
+            for thread in {*threading.enumerate()} - others:
+                thread.join(PATIENCE_SECONDS)
+                assert not thread.is_alive(), f"{interrupt.place}: {thread.name}"
             wait_until(lambda: running.metric("burn_remote_sessions") == 0)
             place, is_over = place + 1, not interrupt.has_come
     assert place > 20

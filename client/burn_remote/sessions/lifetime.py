@@ -138,9 +138,13 @@ class Flusher:
 
     def start(self, session: Flushable) -> None:
         """Start the thread; it ends with the session."""
-        self._thread.start()
-        # Not at exit: ``_close_all`` closes the sessions that are alive then.
-        call_when_freed(session, self.stop)
+        try:
+            self._thread.start()
+            # Not at exit: ``_close_all`` closes the sessions that are alive then.
+            call_when_freed(session, self.stop)
+        except BaseException:  # Ctrl-C: nothing else would end the thread
+            self.stop()
+            raise
 
     def schedule(self, session: Flushable) -> None:
         """Schedule a flush in ``FLUSH_SECONDS``. Never blocks; safe in ``__del__``."""
