@@ -86,6 +86,19 @@ class AsyncLinkConformance:
             assert await far.receive() == b"head" + pattern(5_000)
             assert await far.receive() == b"last"
 
+    async def test_a_frame_sent_at_once_comes_after_those_sent_before_it(
+        self, open_ends: OpenAsyncPair
+    ) -> None:
+        sizes = (1, 5_000, 100_000, 2, 300, 3)
+        async with open_ends() as (near, far):
+            if not near.is_writable:  # a client's end, and one in memory
+                return
+            for size in sizes:
+                send = near.send_nowait if size % 100 == 0 else near.send_at_once
+                send(pattern(size))
+            for size in sizes:
+                assert await far.receive() == pattern(size)
+
     async def test_frames_that_have_arrived_are_received_without_waiting(
         self, open_ends: OpenAsyncPair
     ) -> None:

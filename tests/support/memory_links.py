@@ -287,6 +287,9 @@ class AsyncMemoryLink(_End):
     def send_nowait(self, *buffers: bytes | memoryview) -> None:
         raise AssertionError("not writable")
 
+    def send_at_once(self, frame: bytes) -> None:
+        raise AssertionError("not writable")
+
     async def send_buffers(
         self, buffers: Sequence[bytes | memoryview], fragment_bytes: int | None = None
     ) -> None:

@@ -107,6 +107,9 @@ class ScriptedLink:
         if self._on_send is not None:
             self._on_send(frame)
 
+    def send_at_once(self, frame: bytes) -> None:
+        self.send_nowait(frame)
+
     async def send_parts(self, head: bytes, payload: memoryview) -> None:
         await self.send_buffers((head, payload))
 

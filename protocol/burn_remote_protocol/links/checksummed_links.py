@@ -263,6 +263,9 @@ class CheckedAsyncLink:
         else:
             self._link.send_nowait(self._checks.seal_parts(head, payload), payload)
 
+    def send_at_once(self, frame: bytes) -> None:
+        self._link.send_at_once(self._checks.seal(frame))
+
     async def receive(self) -> bytes | memoryview:
         """Return the next frame, as ``AsyncLink.receive``. Raises ``GarbledBytes``."""
         try:

@@ -384,6 +384,13 @@ class AsyncLink(Protocol):
         """
         ...
 
+    def send_at_once(self, frame: bytes) -> None:
+        """Send one small frame like ``send_nowait``, if possible before this returns.
+
+        For a frame that no other follows now: each takes a system call.
+        """
+        ...
+
     async def send_buffers(
         self, buffers: Sequence[bytes | memoryview], fragment_bytes: int | None = None
     ) -> None:

@@ -201,6 +201,9 @@ class StreamLink:
         self.raise_end()
         self._put(frame_header(sum(map(len, buffers))), *buffers)
 
+    def send_at_once(self, frame: bytes) -> None:
+        self.send_nowait(frame)  # QUIC's thread sends
+
     def put_raw(self, *buffers: bytes | memoryview) -> None:
         """Queue bytes that begin or continue a frame; drop them if the link has ended."""
         if self._end is None and not self._finishes:

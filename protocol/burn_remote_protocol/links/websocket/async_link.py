@@ -141,6 +141,9 @@ class WebSocketLink:
     def send_nowait(self, *buffers: bytes | memoryview) -> None:
         self._connection.write_message(*buffers)
 
+    def send_at_once(self, frame: bytes) -> None:
+        self._connection.write_at_once(frame)
+
     async def send_buffers(
         self, buffers: Sequence[bytes | memoryview], fragment_bytes: int | None = None
     ) -> None:

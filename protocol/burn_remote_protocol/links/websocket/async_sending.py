@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from websockets.asyncio.connection import Connection
 from websockets.protocol import Side, State
 
 from burn_remote_protocol.links.websocket.frames import BINARY, FINAL_BIT, frame_header
+from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 
 __all__ = ["SendingConnection"]
 
@@ -26,6 +28,8 @@ class SendingConnection(Connection):
         self._written_bytes = 0
         self._writing_paused = False
         self._senders: Final[set[asyncio.Future[None]]] = set()
+        # The descriptor of the socket, while this class may write to it; see ``write_at_once``.
+        self._descriptor: int | None = None
         # A ``FrameSender``'s thread writes the frames: this class must write nothing in between.
         self.sends_elsewhere = False
 
@@ -92,9 +96,35 @@ class SendingConnection(Connection):
             # and asyncio from Python 3.12 on, do not join the buffers.
             self.transport.writelines((header, *buffers))
 
+    def write_at_once(self, message: bytes) -> None:
+        """Write one message like ``write_message``, if possible before this returns.
+
+        uvloop writes after the callbacks of an iteration, so the peer would wait for the rest of
+        the callback in which this is called.
+        """
+        descriptor = self._descriptor
+        if descriptor is None or self.transport.get_write_buffer_size():
+            self.write_message(message)
+            return
+        data = frame_header(FINAL_BIT | BINARY, len(message)) + message
+        self._written_bytes += len(data)
+        try:
+            written = os.write(descriptor, data)
+        except OSError as error:
+            pass_on_of_signal_handler(error)
+            written = 0  # the transport waits, or reports the error
+        if written < len(data):
+            self.transport.write(data[written:])
+
     # -- callbacks of the event loop's transport ---------------------------------------------
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if os.name == "posix" and transport.get_extra_info("sslcontext") is None:
+            self._descriptor = transport.get_extra_info("socket").fileno()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._descriptor = None
         super().connection_lost(exc)
         self._wake_senders()
 

@@ -94,13 +94,17 @@ class FrameWriter:
         frame = self._outbox.take()
         if frame is None:
             return True
+        is_last = self._outbox.is_empty
         if isinstance(frame, bytes):
-            self._link.send_nowait(frame)
+            if is_last:
+                self._link.send_at_once(frame)
+            else:
+                self._link.send_nowait(frame)
             self._sent(len(frame))
         else:
             self._link.send_nowait(*frame)
             self._sent(len(frame[1]))
-        return self._outbox.is_empty
+        return is_last
 
     async def flush(self) -> None:
         """Send all queued frames."""

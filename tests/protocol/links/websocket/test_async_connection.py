@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import select
 
 import pytest
 from websockets.exceptions import ConnectionClosed
@@ -275,6 +276,19 @@ async def test_pings_get_one_response_once_the_peer_reads() -> None:
         await last
         assert first.done()  # a pong also acknowledges earlier pings
         assert connection._last_ping is None
+
+
+def test_a_message_written_at_once_has_left_before_the_event_loop_runs_again() -> None:
+    uvloop = pytest.importorskip("uvloop")  # asyncio's transport writes at once anyway
+
+    async def write() -> None:
+        async with connected() as (connection, client):
+            connection.write_at_once(b"reply")
+            descriptor = client.transport.get_extra_info("socket").fileno()
+            assert select.select([descriptor], [], [], PATIENCE_SECONDS)[0]
+            assert await client.recv() == b"reply"
+
+    uvloop.run(write())
 
 
 # -- calls on arrival -------------------------------------------------------------------------
