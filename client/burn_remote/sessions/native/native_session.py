@@ -114,7 +114,7 @@ READ_BYTES: Final = 128 + MOST_BYTES * MAX_RANK
 ENCODED_BYTES: Final = BATCH_BYTES - BATCH_TASKS * (1 + MOST_BYTES * SHORT_LENGTH)
 
 # A program that reads each result drops one tensor in each round trip. So many are left to a later
-# batch, because a drop of its own takes 12 % of the instructions of a round trip. The flusher sends
+# batch, because a drop of its own takes 5 % of the instructions of a round trip. The flusher sends
 # them if the program waits for more than ``FLUSH_SECONDS``.
 KEPT_DROPS: Final = 16
 
