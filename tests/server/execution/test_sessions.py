@@ -428,8 +428,8 @@ async def test_large_parts_of_sessions_exceed_a_full_pool_one_at_a_time_in_their
     async with asyncio.timeout(5):
         for number, each in enumerate(sessions):
             each.session.submit_parts(iter([(LARGE, partial(run, number))]), 1)
+            await until(entered.is_set)  # the first one has the turn
             await until(partial(is_length, pool, number))
-        await until(entered.is_set)
         assert order == [0]
         go_on.set()
         for each in sessions:
@@ -446,8 +446,9 @@ async def test_a_session_that_ends_while_it_waits_for_memory_lets_others_pass() 
     first, second, third = (Running(memory=pool) for _ in range(3))
     ran: list[str] = []
     async with asyncio.timeout(5):
-        leave = threading.Event()
-        first.session.submit_parts(iter([(LARGE, lambda: assert_set(leave))]), 1)
+        inside, leave = threading.Event(), threading.Event()
+        first.session.submit_parts(iter([(LARGE, partial(stay, inside, leave))]), 1)
+        await until(inside.is_set)
         second.session.submit_parts(iter([(LARGE, lambda: ran.append("second"))]), 1)
         await until(lambda: pool.overdrafts.waiting == 1)
         third.session.submit_parts(iter([(LARGE, lambda: ran.append("third"))]), 1)
@@ -466,9 +467,10 @@ async def test_a_session_that_waits_for_memory_does_not_report_progress() -> Non
     pool.add(1000)
     first, second = (Running(memory=pool) for _ in range(2))
     async with asyncio.timeout(5):
-        leave = threading.Event()
-        first.session.submit_parts(iter([(LARGE, lambda: assert_set(leave))]), 1)
-        await until(lambda: first.session.hops_since(math.inf, 0, 1) == 0)
+        inside, leave = threading.Event(), threading.Event()
+        first.session.submit_parts(iter([(LARGE, partial(stay, inside, leave))]), 1)
+        await until(inside.is_set)
+        assert first.session.hops_since(math.inf, 0, 1) == 0
         second.session.submit_parts(iter([(LARGE, lambda: None)]), 1)
         await until(lambda: pool.overdrafts.waiting == 1)
         assert second.session.hops_since(math.inf, 0, 1) is None
@@ -495,8 +497,9 @@ def is_length(pool: Pool, waiting: int) -> bool:
     return pool.overdrafts.waiting == waiting
 
 
-def assert_set(event: threading.Event) -> None:
-    assert event.wait(5)
+def stay(inside: threading.Event, leave: threading.Event) -> None:
+    inside.set()
+    assert leave.wait(5)
 
 
 async def test_the_number_of_open_sessions_is_limited_and_each_ends_once() -> None:
