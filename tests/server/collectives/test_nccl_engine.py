@@ -47,6 +47,25 @@ class Fabric:
         self.hurried: list[tuple[int, int]] = []  # the rank and the number of a collective
 
 
+def _once(
+    done: Callable[[Sequence[Any] | None], None],
+) -> Callable[[Sequence[Any] | None], None]:
+    """Return a function that calls ``done`` the first time: the event of a collective passes once.
+
+    So an abort does not pass the event of a collective that was done before.
+    """
+    left = [done]
+
+    def passed(arrays: Sequence[Any] | None) -> None:
+        try:
+            first = left.pop()
+        except IndexError:
+            return
+        first(arrays)
+
+    return passed
+
+
 class FakeCommunicator:
     """One member of a communicator; all-reduces by sum."""
 
@@ -66,7 +85,7 @@ class FakeCommunicator:
         specs: Sequence[TensorSpec],
         done: Callable[[Sequence[Any] | None], None],
     ) -> Callable[[], None]:
-        fabric = self._fabric
+        fabric, done = self._fabric, _once(done)
         with fabric.lock:
             if len(fabric.given) == self._started:
                 fabric.given.append([])
