@@ -55,6 +55,34 @@ class Exchange:
         payload[:] = bytes(4096)
         assert far.receive() == pattern(4096)
 
+    def test_constant_payloads_arrive_in_order_between_other_frames(
+        self, pair: tuple[BlockingLink, FarEnd]
+    ) -> None:
+        link, far = pair
+        payload = memoryview(pattern(700_000))
+
+        def send_all() -> None:
+            for number in range(20):
+                link.send_parts(b"%d" % number, payload, is_constant=True)
+                link.send(b"after %d" % number)
+                link.send_parts(b"again", payload, is_constant=True)
+
+        sending = in_thread(send_all)
+        for number in range(20):
+            assert far.receive() == b"%d" % number + payload
+            assert far.receive() == b"after %d" % number
+            assert far.receive() == b"again" + payload
+        sending.result(PATIENCE_SECONDS)
+
+    def test_the_last_constant_payload_arrives_without_another_call(
+        self, pair: tuple[BlockingLink, FarEnd]
+    ) -> None:
+        link, far = pair
+        payload = memoryview(pattern(3_000_000))
+        sending = in_thread(lambda: link.send_parts(b"last", payload, is_constant=True))
+        assert far.receive() == b"last" + payload
+        sending.result(PATIENCE_SECONDS)
+
     def test_a_frame_of_64_mib_arrives_unchanged_both_ways(
         self, pair: tuple[BlockingLink, FarEnd]
     ) -> None:
@@ -130,15 +158,17 @@ class Exchange:
         here.result(PATIENCE_SECONDS)
         there.result(PATIENCE_SECONDS)
 
+    @pytest.mark.parametrize("is_constant", [False, True])
     def test_a_full_link_blocks_its_sender_until_the_other_end_receives(
-        self, pair: tuple[BlockingLink, FarEnd]
+        self, pair: tuple[BlockingLink, FarEnd], is_constant: bool
     ) -> None:
         link, far = pair
         sent = threading.Semaphore(0)
 
         def send_all() -> None:
             for number in range(64):
-                link.send_parts(b"%02d" % number, memoryview(bytes(2**20)))
+                payload = memoryview(bytes(2**20))
+                link.send_parts(b"%02d" % number, payload, is_constant=is_constant)
                 sent.release()
 
         sending = in_thread(send_all)

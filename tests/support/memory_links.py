@@ -183,7 +183,7 @@ class MemoryLink(_End):
             self._put(frame)
             self._changed.notify_all()
 
-    def send_parts(self, head: bytes, payload: memoryview) -> None:
+    def send_parts(self, head: bytes, payload: memoryview, *, is_constant: bool = False) -> None:
         # A copy: the payload's memory may change once this returns.
         self.send(b"".join((head, payload)))
 

@@ -187,9 +187,10 @@ class CheckedLink:
         with self._sending:
             self._link.send(self._checks.seal(frame))
 
-    def send_parts(self, head: bytes, payload: memoryview) -> None:
+    def send_parts(self, head: bytes, payload: memoryview, *, is_constant: bool = False) -> None:
         with self._sending:
-            self._link.send_parts(self._checks.seal_parts(head, payload), payload)
+            sealed = self._checks.seal_parts(head, payload)
+            self._link.send_parts(sealed, payload, is_constant=is_constant)
 
     def send_together(self, frames: list[bytes]) -> None:
         with self._sending:

@@ -109,11 +109,13 @@ class BlockingLink(Protocol):
         """
         ...
 
-    def send_parts(self, head: bytes, payload: memoryview) -> None:
+    def send_parts(self, head: bytes, payload: memoryview, *, is_constant: bool = False) -> None:
         """Send ``head`` and ``payload`` as one frame, without joining them first.
 
         ``payload`` is one-dimensional, contiguous and of bytes; it may change once this returns.
-        Raises ``ConnectionLost``.
+        ``is_constant``: it never changes, and the caller has a copy to send again. Then this may
+        return before the operating system has accepted the frame, but after it has accepted all
+        earlier ones. If that fails, the link ends. Raises ``ConnectionLost``.
         """
         ...
 

@@ -166,7 +166,7 @@ class LocalLink:
         """Execute a frame; see ``send_together``."""
         self.send_together([frame])
 
-    def send_parts(self, head: bytes, payload: memoryview) -> None:
+    def send_parts(self, head: bytes, payload: memoryview, *, is_constant: bool = False) -> None:
         """Execute a frame that is given in two parts."""
         self.send_together([head + payload])
 

@@ -355,7 +355,8 @@ class Connection:
             if payload is None:
                 link.send(frame)
             else:
-                link.send_parts(frame, payload)
+                # A payload in the window is a copy, which nothing changes.
+                link.send_parts(frame, payload, is_constant=self._is_resumable)
         except ConnectionLost as error:
             # The window holds every session frame: it is sent again after the resume.
             self._break(link, error)

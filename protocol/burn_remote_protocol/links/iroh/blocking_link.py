@@ -196,7 +196,7 @@ class BlockingIrohLink:
             self._hand_over([(frame_header(len(frame)), frame)])
             self._wait_for_room()
 
-    def send_parts(self, head: bytes, payload: memoryview) -> None:
+    def send_parts(self, head: bytes, payload: memoryview, *, is_constant: bool = False) -> None:
         with self._sending:
             header = frame_header(len(head) + len(payload))
             at = min(len(payload), PART_BYTES)

@@ -7,6 +7,9 @@ Outgoing frames go through ``FrameWriter`` to ``SocketStream.write``, incoming o
 ``SocketStream.read`` to ``FrameParser``. ``websockets``' Sans-I/O ``ClientProtocol`` interprets
 control frames and decides what to respond.
 
+With a spare core, a ``BackgroundSender`` masks and sends large payloads that never change, while
+the caller prepares the next one.
+
 Locks: ``FrameWriter.lock`` is held while a message is written, ``_receive_lock`` while one is
 read, ``_protocol_lock`` for one step of ``ClientProtocol``. No lock is held while waiting for the
 lock of the other direction, so a blocked sender never blocks the receiver.
@@ -34,6 +37,10 @@ from burn_remote_protocol.links.interface import (
     short_reason,
 )
 from burn_remote_protocol.links.transport_interface import CONNECT_TIMEOUT_SECONDS
+from burn_remote_protocol.links.websocket.background_sender import (
+    BackgroundSender,
+    has_spare_core,
+)
 from burn_remote_protocol.links.websocket.bulk_reader import BulkReader
 from burn_remote_protocol.links.websocket.dialing import dial, upgrade
 from burn_remote_protocol.links.websocket.frame_parser import READ_BYTES, FrameParser
@@ -53,6 +60,9 @@ __all__ = ["BlockingWebSocket", "connect"]
 # How long ``close`` waits for other threads to leave this link. It wakes them first, so they leave
 # at once.
 LEAVE_TIMEOUT_SECONDS: Final = 1.0
+# A payload of at least this size is masked and sent by another thread, if it never changes.
+# Handing over a smaller one takes longer than sending it.
+BACKGROUND_BYTES: Final = 256 * 2**10
 _NO_PAYLOAD: Final = memoryview(b"")
 
 
@@ -108,6 +118,7 @@ class BlockingWebSocket:
         self._stream = stream
         self._parser = parser
         self._writer = FrameWriter(stream.write, fragment_bytes)
+        self._background = BackgroundSender(self._send_queued) if has_spare_core() else None
         self._close_timeout_seconds = close_timeout_seconds
         self._keepalive = KeepaliveTimer(None)
         self._beat: Callable[[], None] | None = None
@@ -140,21 +151,36 @@ class BlockingWebSocket:
     def send(self, frame: bytes) -> None:
         self._send(self._writer.send, frame, _NO_PAYLOAD)
 
-    def send_parts(self, head: bytes, payload: memoryview) -> None:
-        self._send(self._writer.send, head, payload)
+    def send_parts(self, head: bytes, payload: memoryview, *, is_constant: bool = False) -> None:
+        background = self._background
+        if not is_constant or background is None or len(payload) < BACKGROUND_BYTES:
+            self._send(self._writer.send, head, payload)
+            return
+        self._send(self._writer.queue, head, payload, is_queued=True)
+        if not background.wake():
+            self._send(self._writer.flush)
+
+    def _send_queued(self) -> None:
+        """Send queued messages, in the thread of the ``BackgroundSender``."""
+        try:
+            self._send(self._writer.flush)
+        except ConnectionLost:
+            pass  # the next call reports it
+        except MemoryError:
+            self._stop(f"no memory for a message to {self._address}")
 
     def send_together(self, frames: list[bytes]) -> None:
         """Send several frames like ``send``, with few system calls; take them from the list."""
         self._send(self._writer.send_together, frames)
 
-    def _send(self, send: Callable[..., None], *arguments: Any) -> None:
+    def _send(self, send: Callable[..., None], *arguments: Any, is_queued: bool = False) -> None:
         writer = self._writer
         try:
             with writer.lock:
                 if self._end is not None:
                     raise ConnectionLost(self._end)
                 send(*arguments)
-            if writer.pending:
+            if writer.pending and not is_queued:
                 self._post()
         except ConnectionLost:
             raise
@@ -226,6 +252,8 @@ class BlockingWebSocket:
             if self._released:
                 return
             deadline = time.monotonic() + self._close_timeout_seconds
+            if self._background is not None:
+                self._background.stop()
             if self._end is None:
                 self._end = f"this program closed the connection to {self._address}"
                 self._send_close(code, reason)

@@ -54,14 +54,23 @@ class OutgoingBuffer:
 
     They are masked just before they are sent. ``accepted`` holds the result of each system call.
     The C function that makes the call also appends its result, so no ``KeyboardInterrupt`` can
-    occur in between. ``more`` says that the rest of the frame follows immediately.
+    occur in between. ``more`` says that the rest of the frame follows immediately, ``is_constant``
+    that ``data`` never changes.
     """
 
-    __slots__ = ("_data", "_key", "accepted", "more")
+    __slots__ = ("_data", "_is_constant", "_key", "accepted", "more")
 
-    def __init__(self, data: bytes | memoryview, key: bytes | None = None, *, more: bool = False):
+    def __init__(
+        self,
+        data: bytes | memoryview,
+        key: bytes | None = None,
+        *,
+        more: bool = False,
+        is_constant: bool = False,
+    ):
         self._data = data
         self._key = key
+        self._is_constant = is_constant
         self.more = more
         self.accepted: list[int] = []
 
@@ -78,8 +87,8 @@ class OutgoingBuffer:
 
     @property
     def borrows(self) -> bool:
-        """Whether it still refers to the caller's memory."""
-        return self._key is not None
+        """Whether it still refers to memory that the caller may change."""
+        return self._key is not None and not self._is_constant
 
     def detach(self) -> None:
         """Mask the bytes now, into a copy, so that the caller's memory is no longer needed."""
@@ -133,6 +142,25 @@ class FrameWriter:
             self._unsent.popleft()
         else:
             self._flush()
+
+    def queue(self, head: bytes, payload: memoryview) -> None:
+        """Queue one message, whose payload never changes, after sending those before it.
+
+        Hold ``lock``. ``flush`` and later messages send it. Raises ``OSError``.
+        """
+        try:
+            if self._unsent:
+                self._flush_rest()
+            made = message_buffers(head, payload, self._keys, self._fragment_bytes, True)
+            # One call in C: the queue has the message whole or not at all.
+            self._unsent.extend(made)
+        except BaseException:
+            self._detach()
+            raise
+
+    def flush(self) -> None:
+        """Send what is queued. Hold ``lock``. Raises ``OSError``."""
+        self._flush_rest()
 
     def send_together(self, frames: list[bytes]) -> None:
         """Send several messages like ``send``, with few system calls. Hold ``lock``.
@@ -219,11 +247,16 @@ class FrameWriter:
 
 
 def message_buffers(
-    head: bytes, payload: memoryview, keys: list[bytes], fragment_bytes: int | None
+    head: bytes,
+    payload: memoryview,
+    keys: list[bytes],
+    fragment_bytes: int | None,
+    is_constant: bool = False,
 ) -> list[OutgoingBuffer]:
     """Return one binary message as buffers in sending order.
 
     ``keys`` holds unpredictable masking keys, one per WebSocket frame; it is refilled when empty.
+    ``is_constant``: the payload never changes.
     """
     total = len(head) + len(payload)
     if total <= JOINED_BYTES and (fragment_bytes is None or total <= fragment_bytes):
@@ -240,7 +273,7 @@ def message_buffers(
         key = _next_key(keys)
         header = frame_header(opcode if total else opcode | FINAL_BIT, size, MASK_BIT) + key
         buffers.append(OutgoingBuffer(header, more=True))
-        buffers += _masked_blocks(parts, size, key)
+        buffers += _masked_blocks(parts, size, key, is_constant)
         opcode = CONTINUATION
         if not total:
             return buffers
@@ -275,7 +308,9 @@ def messages_buffers(
     return buffers
 
 
-def _masked_blocks(parts: list[memoryview], size: int, key: bytes) -> Iterator[OutgoingBuffer]:
+def _masked_blocks(
+    parts: list[memoryview], size: int, key: bytes, is_constant: bool
+) -> Iterator[OutgoingBuffer]:
     """Remove ``size`` bytes from the front of ``parts``, in blocks."""
     while size:
         block = parts[0][: min(size, MASK_BLOCK_BYTES)]
@@ -284,7 +319,7 @@ def _masked_blocks(parts: list[memoryview], size: int, key: bytes) -> Iterator[O
             parts.pop(0)
         if block:
             size -= len(block)
-            yield OutgoingBuffer(block, key, more=size > 0)
+            yield OutgoingBuffer(block, key, more=size > 0, is_constant=is_constant)
             turn = len(block) % 4
             key = key[turn:] + key[:turn]
 

@@ -327,13 +327,13 @@ def test_a_call_inside_of_a_chunk_is_refused_while_another_thread_waits_to_send(
     send_parts = link.send_parts
     flushing: list[Future[None]] = []
 
-    def send_and_be_interrupted(head: bytes, payload: memoryview) -> None:
+    def send_and_be_interrupted(head: bytes, payload: memoryview, **options: bool) -> None:
         if not flushing:  # as if a finalizer ran now
             flushing.append(in_thread(issue_and_flush))
             with pytest.raises(UsageError, match="finalizer"):
                 while True:  # until the other thread has the session's lock
                     issued(session, zeros(2), [])
-        send_parts(head, payload)
+        send_parts(head, payload, **options)
 
     def issue_and_flush() -> None:
         for _ in range(BATCH_TASKS):

@@ -17,7 +17,7 @@ from websockets.server import ServerProtocol
 from burn_remote_protocol.errors import ConnectionLost, ProtocolViolation
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, BlockingLink
 from burn_remote_protocol.links.transport_registry import connect
-from burn_remote_protocol.links.websocket import keepalive
+from burn_remote_protocol.links.websocket import blocking_link, keepalive
 from burn_remote_protocol.links.websocket.keepalive import KeepaliveTimer
 from support.link_ends import FarEnd, OpenPair, in_thread, pattern
 from support.link_scripts import accept_websocket, frame_bytes, scripted_link
@@ -27,12 +27,17 @@ from support.waiting import PATIENCE_SECONDS
 
 
 class TestBlockingWebSocket(BlockingLinkConformance):
-    @pytest.fixture(params=[*LOOPS, "tls"])
-    def open_pair(self, request: pytest.FixtureRequest) -> Iterator[OpenPair]:
+    @pytest.fixture(params=[*LOOPS, "tls", "background", "background tls"])
+    def open_pair(
+        self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[OpenPair]:
         contexts: Any = {}
         loop_name = request.param
-        if loop_name == "tls":
+        has_spare_core = loop_name.startswith("background")
+        monkeypatch.setattr(blocking_link, "has_spare_core", lambda: has_spare_core)
+        if loop_name.endswith("tls"):
             contexts = request.getfixturevalue("tls_contexts")
+        if loop_name not in LOOPS:
             loop_name = "uvloop"
         with contextlib.ExitStack() as stack:
 

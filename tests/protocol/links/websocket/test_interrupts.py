@@ -8,7 +8,11 @@ import struct
 from collections.abc import Iterator
 from types import FrameType
 
+import pytest
+
 from burn_remote_protocol.links.transport_registry import connect
+from burn_remote_protocol.links.websocket import blocking_link
+from burn_remote_protocol.links.websocket.blocking_link import BACKGROUND_BYTES
 from support.link_ends import in_thread, pattern, send_all
 from support.link_servers import link_server
 from support.waiting import PATIENCE_SECONDS
@@ -53,7 +57,11 @@ def test_interrupts_while_receiving_lose_nothing() -> None:
         link.close()
 
 
-def test_interrupts_while_sending_leave_each_frame_whole_or_unsent() -> None:
+@pytest.mark.parametrize("in_background", [False, True])
+def test_interrupts_while_sending_leave_each_frame_whole_or_unsent(
+    monkeypatch: pytest.MonkeyPatch, in_background: bool
+) -> None:
+    monkeypatch.setattr(blocking_link, "has_spare_core", lambda: in_background)
     with link_server() as server:
         link = connect(server.address)
         end = server.accept()
@@ -66,13 +74,18 @@ def test_interrupts_while_sending_leave_each_frame_whole_or_unsent() -> None:
 
         receiving = in_thread(receive_all)
         sent = set()
-        content = pattern(200_000)
+        content = pattern(BACKGROUND_BYTES)
         payload = bytearray(content)
+        constant = memoryview(content)
         with frequent_interrupts(0.001):
             for number in range(300):
                 payload[:] = content
                 with contextlib.suppress(Interrupted):
-                    link.send_parts(struct.pack("!I", number), memoryview(payload))
+                    head = struct.pack("!I", number)
+                    if in_background:
+                        link.send_parts(head, constant, is_constant=True)
+                    else:
+                        link.send_parts(head, memoryview(payload))
                     sent.add(number)
                 payload[:] = bytes(len(content))
         link.send(struct.pack("!I", 300) + b"last")
