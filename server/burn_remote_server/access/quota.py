@@ -186,12 +186,17 @@ class Quota:
 
     def take(self, size: int, count: int) -> None:
         """Count tensors about to be stored. If ``QuotaExceeded`` is raised, nothing is counted."""
-        if self.tensors + count > self._counted_tensors:
-            self._count_more(count)
-        if self.bytes + size > self._taken:
-            self._take_more(size)
-        self.bytes += size
-        self.tensors += count
+        tensors = self.tensors + count
+        if tensors > self._counted_tensors:
+            self._count_more(count)  # which may free tensors
+            tensors = self.tensors + count
+        total = self.bytes + size
+        if total > self._taken:
+            self._take_more(size)  # the same
+            tensors = self.tensors + count
+            total = self.bytes + size
+        self.bytes = total
+        self.tensors = tensors
 
     def take_reserved(self, size: int, count: int) -> bool:
         """Count tensors if they fit into what is reserved from the pool; return whether they do."""
