@@ -33,6 +33,7 @@ from burn_remote.sessions.burn.burn_session import BurnSession
 from burn_remote.sessions.burn.burn_version_differences import Burn021, Burn022
 from burn_remote.sessions.burn.flush_policy import FlushPolicy
 from burn_remote.sessions.burn.outgoing_queue import Outgoing
+from burn_remote.sessions.ending import Ending
 from burn_remote.sessions.lifetime import Flusher
 from burn_remote.sessions.native.automatic_graph_session import AutomaticGraphSession
 from burn_remote.sessions.native.native_connection import Connection
@@ -310,6 +311,7 @@ CLOSING = (
     BurnConnection.close,
     BurnConnection.end,
     BurnConnection._complete_end,
+    Ending.complete,
     BurnConnection._close_links,
     BurnSession.close,
     FlushPolicy.flush,

@@ -17,6 +17,7 @@ from burn_remote.sessions.burn.burn_connection import BurnConnection
 from burn_remote.sessions.burn.burn_response_router import BurnResponseRouter
 from burn_remote.sessions.burn.burn_session import BurnSession
 from burn_remote.sessions.burn.flush_policy import FlushPolicy
+from burn_remote.sessions.ending import Ending
 from burn_remote.sessions.lifetime import Flusher
 from burn_remote.sessions.native.native_connection import Connection
 from burn_remote.sessions.native.native_response_router import ResponseRouter
@@ -48,6 +49,7 @@ CALLED: Any = (
     Connection.close,
     Connection.end,
     Connection._complete_end,
+    Ending.complete,
     ResponseRouter.take,
     ResponseRouter.fail,
     BurnResponseRouter.take,

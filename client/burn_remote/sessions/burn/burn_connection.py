@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from burn_remote.sessions.burn.burn_version_differences import (
@@ -18,6 +19,7 @@ from burn_remote.sessions.burn.burn_version_differences import (
     BurnRelease,
     DialRoute,
 )
+from burn_remote.sessions.ending import Ending
 from burn_remote.sessions.receiver import Receiver
 from burn_remote.sessions.stack_room import check_stack_room
 from burn_remote.sessions.traffic import Traffic
@@ -59,8 +61,7 @@ class BurnConnection:
         self._explain = explain
         self._ending = threading.RLock()
         self._closing: ClosedDevice | None = None
-        self._is_complete = False  # whether the end is complete
-        self._completing: int | None = None  # the thread that completes it
+        self._ending_steps: Final = Ending()
         self._release: Final = release
         self._requests, self._responses, self.bool_store = release.open(dial, timeout_seconds)
         self.receiver: Final = Receiver(self._responses, handle, self._break)
@@ -134,17 +135,13 @@ class BurnConnection:
 
     def _complete_end(self, error: BurnRemoteError) -> None:
         """Close the links, fail what is pending, and end the threads. May be called again."""
-        thread = threading.get_ident()
-        # Only the main thread may have been interrupted; any other completes what it has begun.
-        may_begin = self._completing in (None, threading.main_thread().ident)
-        if not self._is_complete and may_begin and self._completing != thread:
-            self._completing = thread
-            self._close_links()
-            self._lost(error)
-            self.receiver.close()
-            if self._watcher is not None:
-                self._watcher.close()
-            self._is_complete = True
+        watcher = self._watcher
+        self._ending_steps.complete(
+            self._close_links,
+            partial(self._lost, error),
+            self.receiver.close,
+            *(() if watcher is None else (watcher.close,)),
+        )
 
     def close(self, last_frames: Sequence[bytes]) -> None:
         """Send the last frames and a close message, and end the session.
@@ -165,7 +162,7 @@ class BurnConnection:
     def abandon(self, error: BurnRemoteError) -> None:
         """Fail every later use in a forked child; send nothing on the sockets of its parent."""
         self.error = error
-        self._is_complete = True
+        self._ending_steps.is_complete = True
         self._ending = threading.RLock()
 
     def _close_links(self) -> None:

@@ -21,6 +21,7 @@ from typing import Final
 
 import numpy as np
 
+from burn_remote.sessions.ending import Ending
 from burn_remote.sessions.lifetime import nested_use
 from burn_remote.sessions.native.nested_calls import NestedCalls
 from burn_remote.sessions.native.reused_memory import ReusedMemory
@@ -136,8 +137,7 @@ class Connection:
         self._due = due
         self._beat_due = False
         self._is_leaving = False  # whether ``Closing`` has been sent, or is being sent
-        self._is_complete = False  # whether the end is complete
-        self._completing: int | None = None  # the thread that completes it
+        self._ending_steps: Final = Ending()
         self._resuming: int | None = None  # the thread that resumes the session
         self._renew_locks()
         self._nested: Final = nested or NestedCalls(_never)
@@ -566,16 +566,12 @@ class Connection:
 
     def _complete_end(self, error: BurnRemoteError) -> None:
         """Close the link, fail what is pending, and end the threads. May be called again."""
-        thread = threading.get_ident()
-        # Only the main thread may have been interrupted; any other completes what it has begun.
-        may_begin = self._completing in (None, threading.main_thread().ident)
-        if not self._is_complete and may_begin and self._completing != thread:
-            self._completing = thread
-            self._link.close()
-            self._lost(error)
-            self.receiver.close()
-            self.copies.close()
-            self._is_complete = True
+        self._ending_steps.complete(
+            self._link.close,
+            functools.partial(self._lost, error),
+            self.receiver.close,
+            self.copies.close,
+        )
 
     def close(self) -> None:
         """Send ``Closing``, so that the server need not keep the session for its lease, and end.
@@ -620,7 +616,7 @@ class Connection:
     def abandon(self, error: BurnRemoteError) -> None:
         """Fail every later use; touch neither locks nor socket, which the parent still uses."""
         self.error = error
-        self._is_complete = True
+        self._ending_steps.is_complete = True
         self._end = SessionEnd(Role.CLIENT)
         self._renew_locks()
 
