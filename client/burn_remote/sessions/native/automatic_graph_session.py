@@ -30,7 +30,7 @@ from burn_remote.sessions.lifetime import (
     DROP_TENSORS,
     nested_use,
 )
-from burn_remote.sessions.native.native_session import ENCODED_BYTES, MOST_BYTES, NativeSession
+from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote.sessions.native.nested_calls import NestedCalls
 from burn_remote.sessions.native.patterns import (
     LOOP_STEPS,
@@ -44,6 +44,7 @@ from burn_remote.sessions.native.patterns import (
     are_consecutive,
     pattern_of,
 )
+from burn_remote.sessions.native.task_queue import ENCODED_BYTES, MOST_BYTES
 from burn_remote.sessions.source_locations import caller_and_depth
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dialects.native import EncodedTask

@@ -1,19 +1,9 @@
-"""Sessions in the native dialect.
-
-The calling thread encodes tasks directly into a batch and sends the batch when it is full. Sending
-blocks if the server is slow, which gives the program backpressure. One lock keeps the order of
-sending; replies are received without it.
-
-A finalizer, a callback of the garbage collector or a signal handler may run while its thread holds
-the lock. What it sends then would come between parts of another task, so it is refused. Drops need
-no lock.
-"""
+"""Sessions in the native dialect: operations, graphs, uploads, requests and their replies."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any, Final
@@ -22,41 +12,34 @@ from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.operation_graph import CodePosition, Graph
 from burn_remote.runner.pending import Pending, completed
 from burn_remote.sessions.lifetime import (
-    BATCH_BYTES,
     BATCH_TASKS,
     DROP_BYTES,
     DROP_TENSORS,
-    FLUSH_SECONDS,
     Flusher,
     fence_in_thread,
-    flush_or_end,
     nested_use,
     watch,
     weakly,
 )
+from burn_remote.sessions.native.collective_requests import PROMPT_COLLECTIVES, CollectiveRequests
 from burn_remote.sessions.native.graph_table import GraphTable
 from burn_remote.sessions.native.native_connection import Connection, Dial
 from burn_remote.sessions.native.native_response_router import ResponseRouter
-from burn_remote.sessions.native.nested_calls import NestedCalls
 from burn_remote.sessions.native.signature_table import (
     IN_FULL,
-    SHORT_LENGTH,
     Numbered,
     SignatureTable,
 )
 from burn_remote.sessions.native.storage_requests import StorageRequests
-from burn_remote.sessions.quick_locks import QuickLock
-from burn_remote.sessions.source_locations import PACKAGES, RING_LENGTH, Locations
+from burn_remote.sessions.native.task_queue import ENCODED_BYTES, MOST_BYTES
+from burn_remote.sessions.source_locations import PACKAGES, RING_LENGTH
 from burn_remote.sessions.stack_room import check_stack_room
 from burn_remote.sessions.traffic import Traffic
-from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.dialects.native import (
     INLINE_BYTES,
     EncodedTask,
     chunk_head,
     decode_frame,
-    drop_task,
-    encode_batch,
     encode_task,
     read_task,
 )
@@ -66,9 +49,7 @@ from burn_remote_protocol.errors import (
     BurnRemoteError,
     ClosedDevice,
     OperationFailed,
-    Unsupported,
     UsageError,
-    fresh,
     shown,
 )
 from burn_remote_protocol.messages import (
@@ -76,18 +57,13 @@ from burn_remote_protocol.messages import (
     BeginUpload,
     Cleanup,
     Closing,
-    Collective,
     Execute,
     Expose,
     Fetch,
-    JoinGroup,
-    LeaveGroup,
     QueryDType,
     Seed,
     Sync,
-    Task,
     Upload,
-    Welcome,
 )
 from burn_remote_protocol.operations.extensions import (
     EXTENSIONS_FIELD,
@@ -96,35 +72,12 @@ from burn_remote_protocol.operations.extensions import (
     check_announced_dtype,
 )
 from burn_remote_protocol.operations.row import Operation, Row, Signature
-from burn_remote_protocol.session_states import Handover
 from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
-from burn_remote_protocol.tensors import MAX_RANK, TensorData, TensorSpec
+from burn_remote_protocol.tensors import TensorData, TensorSpec
 
-__all__ = ["KEPT_DROPS", "PROMPT_COLLECTIVES", "PROMPT_SECONDS", "PROMPT_TASKS", "NativeSession"]
+__all__ = ["NativeSession"]
 
 _frame: Final = sys._getframe
-
-# The most bytes of an id, a number, or a size of a shape, in a task.
-MOST_BYTES: Final = 9
-# The most bytes of a read: a shape, and a dtype, of which a quantized one takes at most 100 bytes.
-READ_BYTES: Final = 128 + MOST_BYTES * MAX_RANK
-# A batch is sent when its tasks have this many bytes, without those of short operations: counting
-# these would make every operation slower. So a batch never exceeds ``BATCH_BYTES`` by more than
-# its last task.
-ENCODED_BYTES: Final = BATCH_BYTES - BATCH_TASKS * (1 + MOST_BYTES * SHORT_LENGTH)
-
-# A program that reads each result drops one tensor in each round trip. So many are left to a later
-# batch, because a drop of its own takes 5 % of the instructions of a round trip. The flusher sends
-# them if the program waits for more than ``FLUSH_SECONDS``.
-KEPT_DROPS: Final = 16
-
-# After a wait of the program, the server has nothing to do. So this many collectives are sent at
-# once, if nothing was sent for this time: two GPUs reduce 64 MiB in it. Later ones are sent with
-# others, in batches of at least this many tasks: a frame takes 100 µs of processor time on both
-# sides.
-PROMPT_COLLECTIVES: Final = 2
-PROMPT_SECONDS: Final = 0.00025
-PROMPT_TASKS: Final = 8
 
 
 def _sync(request: int) -> bytes:
@@ -140,7 +93,7 @@ def _unfit(numbers: list[Any]) -> UsageError:
     )
 
 
-class NativeSession(StorageRequests):
+class NativeSession(StorageRequests, CollectiveRequests):
     """The ``Session`` of a device behind a native link. Thread-safe."""
 
     has_secret_transfers: Final = True
@@ -158,35 +111,15 @@ class NativeSession(StorageRequests):
         Raises ``ConnectionFailed``, ``VersionMismatch``, ``HandshakeRefused`` or
         ``ConnectionLost``.
         """
+        super().__init__()
         self.transfer_domain = transfer_domain
-        self._locations: Final = Locations()
-        self._positions: Final = self._locations.ring
-        self._renew_lock()
         self._pack: Final = reusable_pack()
-        # Outgoing state, guarded by the lock.
-        self._tasks: list[EncodedTask] = []
-        self._task_bytes = 0  # without the tasks of short operations
-        self._clock: Final = time.monotonic
-        self._flushed_at = 0.0
-        # How many drops a wait may leave to a later batch.
-        self._most_kept_drops = KEPT_DROPS
-        # How many collectives to send at once, see ``PROMPT_COLLECTIVES``.
-        self._prompts = PROMPT_COLLECTIVES
         # The function that issued the last operation, which is no part of this package.
         self._program: CodeType | None = None
-        self._next_tensor = 1
         self._next_request = 1
-        self._undropped_bytes = 0
         self._signature_table: Final = SignatureTable()
         self._numbered: Final = self._signature_table.known  # every operation reads it
         self._graphs: Final = GraphTable()
-        self._groups: Final[dict[int, GroupSpec]] = {}
-        self._sequences: Final[dict[int, int]] = {}  # of the next collective, by group
-        # The last batch that the connection took, and the number of queued tasks in it.
-        self._leaving = (Handover(), 0)
-        # Appended by __del__ in any thread, even one that holds the lock. A list, because slicing
-        # one, and deleting a slice, is atomic.
-        self._dropped: list[int] = []
         # The last frame that was received, and how many were counted before it.
         self._current_frame: tuple[bytes | memoryview, int] = (b"", 0)
         self._router: Final = ResponseRouter(self._locations)
@@ -206,26 +139,13 @@ class NativeSession(StorageRequests):
             self._extensions = self.welcome.device.get(EXTENSIONS_FIELD, {})
             # The answers of ``has_row``.
             self._rows: Final[dict[Row, bool]] = {}
-            self._flusher: Final = Flusher(self._connection.close)
+            self._flusher = Flusher(self._connection.close)
             self._flusher.start(self)
             self._connection.receiver.start()
             watch(self)
         except BaseException:  # Ctrl-C, or no thread can be started
             self._connection.close()
             raise
-
-    def _renew_lock(self) -> None:
-        # Re-entrant only to know its owner: a plain lock would wait for its own thread for good.
-        lock = QuickLock()
-        self._lock = lock.held
-        self._nested = NestedCalls(lock.is_owned)
-        # What ``execute`` checks; see ``_check_not_nested``.
-        self._checked_calls = self._nested
-
-    @property
-    def welcome(self) -> Welcome:
-        """The server's ``Welcome``."""
-        return self._connection.welcome
 
     @property
     def number(self) -> int | None:
@@ -302,15 +222,6 @@ class NativeSession(StorageRequests):
             return encoded
         self._task_bytes += MOST_BYTES * len(task)
         return task
-
-    def _assign_ids(self, outputs: Sequence[TensorHandle]) -> range:
-        """Assign new ids to the handles of outputs."""
-        # Advanced first, so that no id is assigned twice after an interrupt.
-        first = self._next_tensor
-        self._next_tensor = end = first + len(outputs)
-        for tensor, out in enumerate(outputs, first):
-            out.id = tensor
-        return range(first, end)
 
     def has_row(self, row: Row) -> bool:
         """Return whether the server has a row of the table of operations."""
@@ -420,12 +331,6 @@ class NativeSession(StorageRequests):
             piece = view[start : start + size]
             self._connection.send(chunk_head(tensor, start), piece)
 
-    def drop(self, tensor: int) -> None:
-        """Free a tensor with the next batch. Lock-free, because ``__del__`` calls it."""
-        self._dropped.append(tensor)
-        if self._flusher.armed is None:
-            self._flusher.schedule(self)
-
     # -- requests -----------------------------------------------------------------------------
 
     def read(self, tensor: int, spec: TensorSpec) -> Pending[TensorData]:
@@ -527,206 +432,6 @@ class NativeSession(StorageRequests):
         check_announced_dtype(spec.dtype, self._extensions, self._connection.address)
         self._enqueue(Fetch(transfer, address, tensor, spec))
 
-    # -- groups -------------------------------------------------------------------------------
-
-    def join_group(self, spec: GroupSpec) -> int:
-        """Make the session a member of a group; see ``RunnerClient.join_group``."""
-        allowed = self.welcome.limits.get("groups", 0)
-        if not allowed:
-            raise Unsupported(
-                f"{self._connection.address} carries out no collectives: update the server"
-            )
-        self._check_not_nested()
-        with self._lock:
-            self._end_sequence()
-            self.check_open()
-            number = next((one for one in range(allowed) if one not in self._groups), None)
-            if number is None:
-                raise UsageError(
-                    f"this session is a member of {allowed} groups, the server's limit; leave one"
-                )
-            task = encode_task(JoinGroup(number, spec))
-            groups, sequences, tasks = self._groups, self._sequences, self._tasks
-            end = len(tasks)
-            # Ctrl-C cannot come between these, as in ``collective``.
-            groups[number], sequences[number], tasks[end:] = spec, 0, [task]
-            self._appended(task)
-            self._flush()  # the other members' servers wait for this one
-        return number
-
-    def group_size(self, group: int) -> tuple[int, int]:
-        """Return the number of members of a group, and the rank of this session in it."""
-        spec = self._groups.get(group)
-        if spec is None:
-            raise UsageError(f"this session is not a member of group {group}")
-        return len(spec.addresses), spec.rank
-
-    def group_number(self, spec: GroupSpec) -> int | None:
-        """Return the number of the group that was joined with ``spec`` and not left."""
-        return next((number for number, one in [*self._groups.items()] if one is spec), None)
-
-    def collectives_issued(self, group: int) -> int:
-        """Return how many collectives this session has issued in a group."""
-        self.group_size(group)
-        return self._sequences[group]
-
-    def collective(
-        self,
-        group: int,
-        call: CollectiveCall,
-        inputs: list[int],
-        outputs: Sequence[TensorHandle],
-    ) -> None:
-        """Issue this member's part of a collective; see ``Session.collective``."""
-        size = sum([handle.spec.nbytes for handle in outputs])
-        self._check_not_nested()
-        with self._lock:
-            self._end_sequence()
-            self.check_open()
-            sequence = self._sequences[group]
-            made = self._assign_ids(outputs)
-            self._locations.note(made.start, 4)
-            if self._dropped and (
-                self._undropped_bytes + size >= DROP_BYTES or len(self._dropped) >= DROP_TENSORS
-            ):
-                self._append_drops()
-            self._undropped_bytes += size
-            task = encode_task(Collective(group, sequence, call, tuple(inputs), tuple(made)))
-            tasks, sequences, end = self._tasks, self._sequences, len(self._tasks)
-            # The other members rely on this part once it is counted, so Ctrl-C must not come
-            # between counting and queueing it. CPython runs no signal handler in a statement
-            # without calls.
-            sequences[group], tasks[end:] = sequence + 1, [task]
-            self._appended(task)
-            if self.transfer_domain == "local":
-                # A local device executes in the thread that sends. Another member's thread must not
-                # wait for this collective while the same thread still has to send it.
-                self._flush()
-            else:
-                self._send_promptly()
-
-    def _send_promptly(self) -> None:
-        """Send a collective if the server may be idle, or if the flusher is late.
-
-        The flusher needs the interpreter lock, which a program that issues one collective after the
-        other does not release: its thread would run after 5 ms, when all of them are issued.
-        """
-        if not self._prompts and len(self._tasks) < PROMPT_TASKS:
-            return
-        if self._clock() - self._flushed_at >= (PROMPT_SECONDS if self._prompts else FLUSH_SECONDS):
-            self._prompts = max(0, self._prompts - 1)
-            self._flush()
-
-    def leave_group(self, group: int) -> None:
-        """Leave a group once the collectives issued so far are done."""
-        self._check_not_nested()
-        with self._lock:
-            self._end_sequence()
-            self.group_size(group)
-            task = encode_task(LeaveGroup(group))
-            is_sent = self._connection.error is None
-            groups, sequences, tasks, end = (
-                self._groups, self._sequences, self._tasks, len(self._tasks)
-            )  # fmt: skip
-            # Ctrl-C cannot come between these, as in ``collective``.
-            tasks[end:] = [task] if is_sent else []
-            del groups[group], sequences[group]
-            if is_sent:
-                self._appended(task)
-
-    def _check_not_nested(self) -> None:
-        """Raise ``UsageError`` inside of another call of this thread; see ``NestedCalls``."""
-        if self._nested.check():
-            raise nested_use(self._connection.address)
-
-    def _end_sequence(self) -> None:
-        """Do nothing. ``AutomaticGraphSession`` ends a sequence of operations here.
-
-        Called under the lock, before any task that is not an operation.
-        """
-
-    def _enqueue(self, task: Task) -> None:
-        self._check_not_nested()
-        with self._lock:
-            self._end_sequence()
-            self.check_open()
-            self._append(encode_task(task))
-
-    # -- sending, under the lock --------------------------------------------------------------
-
-    def _append(self, task: EncodedTask) -> None:
-        self._tasks.append(task)
-        self._appended(task)
-
-    def _appended(self, task: EncodedTask) -> None:
-        # Only reads are not encoded yet.
-        self._task_bytes += len(task) if type(task) is bytes else READ_BYTES
-        if len(self._tasks) >= BATCH_TASKS or self._task_bytes >= ENCODED_BYTES:
-            self._flush()
-        elif self._flusher.armed is None:
-            self._flusher.schedule(self)
-
-    def _append_drops(self) -> None:
-        self._undropped_bytes = 0
-        dropped = self._dropped
-        while dropped:
-            dropping = dropped[:BATCH_TASKS]
-            # Append first, then remove: an interrupt in between makes the session drop tensors
-            # twice, which servers ignore.
-            self._tasks.append(drop_task(dropping))
-            del dropped[: len(dropping)]
-            self._task_bytes += MOST_BYTES * (1 + len(dropping))
-
-    def _flush(self, most_kept_drops: int = 0) -> bool:
-        """Send queued tasks; return whether there were any. See ``flush``."""
-        if self._leaving[1]:  # an interrupt came before they were forgotten
-            self._forget_sent()
-        if not (self._tasks or self._dropped):
-            return False
-        self._flusher.disarm()
-        self._flushed_at = self._clock()
-        try:
-            if self._dropped:
-                if len(self._dropped) > most_kept_drops:
-                    self._append_drops()
-                else:
-                    self._flusher.schedule(self)
-            frame = encode_batch(self._connection.take_received(), self._tasks)
-            handover = Handover()
-            self._leaving = (handover, len(self._tasks))
-            self._connection.send(frame, handover=handover)
-        finally:
-            self._forget_sent()
-            if self._tasks and self._connection.error is None:  # interrupted
-                self._flush_soon()
-        return True
-
-    def _forget_sent(self) -> None:
-        """Remove the tasks that the connection took. Repeated after an interrupt."""
-        handover, count = self._leaving
-        if handover.is_done and count:
-            self._task_bytes = 0
-            # A single statement without a call: an interrupt cannot come in the middle.
-            self._tasks, self._leaving = self._tasks[count:], (handover, 0)
-
-    def flush(self, most_kept_drops: int = 0) -> bool:
-        """Send queued tasks now; return whether there were any.
-
-        Up to ``most_kept_drops`` drops are left to a later batch, or to the flusher.
-        """
-        self._check_not_nested()
-        with self._lock:
-            return self._connection.error is None and self._flush(most_kept_drops)
-
-    def flush_waiting(self) -> None:
-        """Send queued tasks; the flusher calls this a millisecond after they were queued."""
-        flush_or_end(self._flush_and_acknowledge, self._connection.end)
-
-    def _flush_and_acknowledge(self) -> None:
-        self.flush()
-        if self._connection.acknowledgement_due:
-            self._connection.acknowledge()
-
     # -- receiving ----------------------------------------------------------------------------
 
     def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
@@ -781,17 +486,7 @@ class NativeSession(StorageRequests):
         self._connection.copies.expire()
         self._flush_soon()
 
-    def _flush_soon(self) -> None:
-        if self._flusher.armed is None:
-            self._flusher.schedule(self)
-
     # -- the end ------------------------------------------------------------------------------
-
-    def check_open(self) -> None:
-        """Raise the error that ended the session, if it has ended."""
-        error = self._connection.error
-        if error is not None:
-            raise fresh(error)
 
     def settle_connection(self, timeout_seconds: float) -> None:
         """Wait until the connection is up or the session has ended; see ``Session``."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from burn_remote.runner.pending import Pending
-from burn_remote.sessions.native.native_connection import Connection
-from burn_remote_protocol.dialects.native import encode_task
+from burn_remote.sessions.native.task_queue import TaskQueue
+from burn_remote_protocol.dialects.native import EncodedTask, encode_task
 from burn_remote_protocol.dtypes import U64
 from burn_remote_protocol.errors import Unsupported
 from burn_remote_protocol.messages import (
@@ -20,9 +20,7 @@ from burn_remote_protocol.messages import (
     OpenContent,
     OpenPublished,
     Publish,
-    Task,
     Unpublish,
-    Welcome,
 )
 from burn_remote_protocol.operations.extensions import check_announced_dtype
 from burn_remote_protocol.tensors import TensorData, TensorSpec
@@ -30,37 +28,21 @@ from burn_remote_protocol.tensors import TensorData, TensorSpec
 __all__ = ["StorageRequests"]
 
 
-class StorageRequests(ABC):
-    """The methods of ``NativeSession`` that make it a ``StoringSession``.
-
-    ``NativeSession`` queues the tasks and receives the replies.
-    """
-
-    transfer_domain: str
-    _connection: Connection
-    _extensions: Mapping[str, Any]
-
-    @property
-    @abstractmethod
-    def welcome(self) -> Welcome:
-        """The server's ``Welcome``."""
+class StorageRequests(TaskQueue, ABC):
+    """The methods of ``NativeSession`` that make it a ``StoringSession``."""
 
     @abstractmethod
     def _ask(
         self,
-        encoded: Callable[[int], bytes],
+        task_of: Callable[[int], EncodedTask],
         read: TensorSpec | None = None,
         *,
         reports_failures: bool = True,
     ) -> Pending[Any]:
-        """Queue the task that ``encoded`` returns for a request number; return its reply.
+        """Queue the task that ``task_of`` returns for a request number; return its reply.
 
         ``read``: the shape and dtype of the reply, if it is a tensor.
         """
-
-    @abstractmethod
-    def _enqueue(self, task: Task) -> None:
-        """Queue a task without a reply."""
 
     # -- files of the server ------------------------------------------------------------------
 

@@ -21,14 +21,15 @@ from burn_remote.sessions.native import (
     native_response_router,
     native_session,
     signature_table,
+    task_queue,
 )
-from burn_remote.sessions.native.native_session import (
-    KEPT_DROPS,
+from burn_remote.sessions.native.collective_requests import (
     PROMPT_COLLECTIVES,
     PROMPT_SECONDS,
     PROMPT_TASKS,
-    NativeSession,
 )
+from burn_remote.sessions.native.native_session import NativeSession
+from burn_remote.sessions.native.task_queue import KEPT_DROPS
 from burn_remote_protocol import session_states
 from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, GroupSpec
 from burn_remote_protocol.dialects.native import CHUNK_BYTES
@@ -545,6 +546,7 @@ def test_ctrl_c_at_any_line_neither_loses_nor_repeats_nor_leaks_tasks(
 ) -> None:
     # Small limits, so that batches are sent and signature numbers reused within a step.
     monkeypatch.setattr(native_session, "BATCH_TASKS", 3)
+    monkeypatch.setattr(task_queue, "BATCH_TASKS", 3)
     monkeypatch.setattr(signature_table, "MAX_SIGNATURES", 2)
     end = NativeEnd(is_checked=is_checked)
     session = opened(end)
