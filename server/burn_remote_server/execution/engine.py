@@ -21,20 +21,15 @@ from burn_remote_protocol.dialects.native import (
     decode_task,
     dropped_next,
 )
-from burn_remote_protocol.dtypes import U64
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     CollectiveFailed,
-    FileUnavailable,
     OperationFailed,
     OperationLost,
     OutOfMemory,
     ProtocolViolation,
     QuotaExceeded,
-    UnknownTensor,
-    UsageError,
     detached,
-    shown,
 )
 from burn_remote_protocol.ids import is_secret
 from burn_remote_protocol.interrupted_finalizers import call_once_when_freed
@@ -49,9 +44,6 @@ from burn_remote_protocol.messages import (
     Execute,
     Expose,
     Fetch,
-    FindFile,
-    JoinGroup,
-    LeaveGroup,
     LoadFile,
     QueryDType,
     Read,
@@ -63,12 +55,14 @@ from burn_remote_protocol.messages import (
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_protocol.tensors import TensorData, TensorSpec
-from burn_remote_server.access.data_files import BLOCK_BYTES, NO_FILES, DataFiles
+from burn_remote_server.access.data_files import NO_FILES, DataFiles
 from burn_remote_server.access.quota import OverheadAccount
 from burn_remote_server.backends.interface import Deliver
+from burn_remote_server.execution.collective_tasks import CollectiveTasks
 from burn_remote_server.execution.costs import DEFINITION_BYTE_COST, DROPPED_COST, batch_cost
 from burn_remote_server.execution.early_drops import EarlyDrops
 from burn_remote_server.execution.engine_interfaces import Groups, Outbox
+from burn_remote_server.execution.file_tasks import FileTasks
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.kept_tensor_tasks import KeptTasks
 from burn_remote_server.programs.graph_runner import Stopped
@@ -87,7 +81,7 @@ from burn_remote_server.tensors.exposed_tensors import (
     transfer_key,
 )
 from burn_remote_server.tensors.kept_tensors import OwnKeptTensors
-from burn_remote_server.tensors.slots import InFlight, Lent, Uploading
+from burn_remote_server.tensors.slots import InFlight, Uploading
 
 __all__ = ["Engine"]
 
@@ -143,8 +137,6 @@ class Engine:
         self._transfer_domain = transfer_domain
         self._fetch_timeout_seconds = fetch_timeout_seconds
         self._exposes = exposes
-        self._groups = groups
-        self._files = files
         self._exposed_account = OverheadAccount(interpreter.reply_quota)
         # Set when the session ends, by another thread: the rest of a running batch is skipped.
         self.is_stopped = False
@@ -161,6 +153,7 @@ class Engine:
         # Returns a function that the device may call in its own thread; the callback then runs in
         # the session's thread, in order.
         self.later: Callable[[Deliver], Deliver] = _not_asynchronous
+        self._collectives: Final = CollectiveTasks(interpreter, groups, self._fail)
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Define: lambda task: interpreter.define(task.number, task.signature),
             DefineGraph: interpreter.define_graph,
@@ -175,11 +168,8 @@ class Engine:
             Cleanup: lambda task: interpreter.backend.memory_cleanup(),
             Expose: self._expose,
             Fetch: self._fetch,
-            JoinGroup: self._join_group,
-            Collective: self._collective,
-            LeaveGroup: self._leave_group,
-            FindFile: self._find_file,
-            LoadFile: self._load_file,
+            **self._collectives.handlers,
+            **FileTasks(interpreter, outbox, files, self._fail, lambda: self.is_stopped).handlers,
             **KeptTasks(interpreter, outbox, kept, self._fail, lambda: self.is_stopped).handlers,
         }
 
@@ -303,8 +293,7 @@ class Engine:
 
     def leave_groups(self) -> None:
         """Leave all groups, so that their other members need not wait for this session."""
-        if self._groups is not None:
-            self._groups.end()
+        self._collectives.leave_groups()
 
     def fail_interrupted(self, task: Sequence[Any]) -> bool:
         """Fail an operation that an interrupt stopped, unless it has stored its outputs.
@@ -320,7 +309,7 @@ class Engine:
         decoded = decode_task(task)
         if not isinstance(decoded, Collective):
             return False
-        self._fail_collective(decoded, OperationFailed("it was interrupted"), ())
+        self._collectives.fail(decoded, OperationFailed("it was interrupted"))
         return True
 
     def request_of(self, task: Sequence[Any]) -> int | None:
@@ -525,46 +514,6 @@ class Engine:
             slot.fail(error)
             self._fail(task.tensor, error, "Fetch", str(task.spec))
 
-    def _find_file(self, task: FindFile) -> None:
-        try:
-            facts = self._files.find(task.name)
-        except FileUnavailable as error:
-            failure = FileUnavailable(error.reason, operation="FindFile", shapes=shown(task.name))
-            self._outbox.reply(task.request, failure)
-        else:
-            self._outbox.reply(task.request, TensorData(facts.to_bytes(), (2,), U64))
-
-    def _load_file(self, task: LoadFile) -> None:
-        shapes = f"{task.spec}, {shown(task.name)}"
-        try:
-            self._load(task)
-        except OperationFailed as error:
-            self._tensors.forget(task.tensor)  # an incomplete upload
-            self._fail(task.tensor, error, "LoadFile", shapes)
-        except MemoryError:
-            self._tensors.forget(task.tensor)
-            failure = OutOfMemory(f"not enough memory for {task.spec}")
-            self._fail(task.tensor, failure, "LoadFile", shapes)
-
-    def _load(self, task: LoadFile) -> None:
-        backend, size = self._interpreter.backend, task.spec.nbytes
-        with self._files.opened(task.name, task.version, task.offset, size) as file:
-            slot = self._tensors.begin_upload(task.tensor, task.spec, size)
-            memory = backend.upload_memory(slot.upload)
-            staging = memoryview(bytearray(min(size, BLOCK_BYTES))) if memory is None else None
-            while slot.received < size:
-                if self.is_stopped:  # the session has ended
-                    return
-                count = min(BLOCK_BYTES, size - slot.received)
-                if memory is not None:
-                    file.read_into(memory[slot.received : slot.received + count])
-                elif staging is not None:
-                    file.read_into(staging[:count])
-                    backend.write(slot.upload, slot.received, staging[:count])
-                slot.received += count
-            file.check_unchanged()
-        self._tensors.finish_upload(task.tensor, slot)
-
     def alias(self, tensor: int, source: int) -> None:
         """Give the elements of a tensor a second id."""
         try:
@@ -578,78 +527,6 @@ class Engine:
     def fail_tensor(self, tensor: int, error: OperationFailed, operation: str) -> None:
         """Store a failure as a tensor, and report it."""
         self._fail(tensor, error, operation, "")
-
-    def _own_groups(self) -> Groups:
-        if self._groups is None:
-            raise ProtocolViolation("this server does not support collectives")
-        return self._groups
-
-    def _join_group(self, task: JoinGroup) -> None:
-        self._own_groups().join(task)
-
-    def _leave_group(self, task: LeaveGroup) -> None:
-        self._own_groups().leave(task)
-
-    def _collective(self, task: Collective) -> None:
-        groups = self._own_groups()
-        slots: list[InFlight] = []
-        try:
-            spec = groups.spec(task.group)
-            outputs = task.call.output_specs(len(spec.addresses), spec.rank)
-            expected = task.call.input_specs(spec.rank)
-            if (len(outputs), len(expected)) != (len(task.outputs), len(task.inputs)):
-                raise OperationFailed(
-                    f"it has {len(task.inputs)} inputs and {len(task.outputs)} outputs; expected "
-                    f"{len(expected)} inputs and {len(outputs)} outputs"
-                )
-            inputs = self._lent(task.inputs, expected)
-            for tensor, each in zip(task.outputs, outputs, strict=True):
-                slot = InFlight(each)
-                self._tensors.begin_fetch(tensor, slot)
-                slots.append(slot)
-            groups.submit(task, inputs, slots)
-        except (OperationFailed, UsageError) as error:
-            failure = OperationFailed(str(error)) if isinstance(error, UsageError) else error
-            self._fail_collective(task, failure, slots)
-
-    def _fail_collective(
-        self, task: Collective, error: OperationFailed, slots: Sequence[InFlight]
-    ) -> None:
-        """Fail a collective for all members; ``slots`` are its outputs that were stored already."""
-        reason = f"it could not begin {task.call.describe()}: {error}"
-        self._own_groups().reject(task, reason)
-        for slot in slots:
-            slot.fail(OperationFailed(reason))
-        for tensor in task.outputs:
-            self._fail(tensor, error, "Collective", task.call.describe())
-
-    def _lent(
-        self, tensors: Sequence[int], specs: Sequence[TensorSpec]
-    ) -> Sequence[InFlight | Lent]:
-        """Return the inputs of a collective: each one's array in a ``Lent``, or its slot."""
-        session = self._interpreter.session
-        found = [self._lendable(tensor, spec) for tensor, spec in zip(tensors, specs, strict=True)]
-        shared = iter(session.share_all([one for one in found if not isinstance(one, InFlight)]))
-        lent: list[InFlight | Lent] = []
-        for tensor, one in zip(tensors, found, strict=True):
-            if isinstance(one, InFlight):
-                lent.append(one)
-                continue
-            borrower = Lent(next(shared))
-            self._tensors.expose(tensor, borrower)
-            lent.append(borrower)
-        return lent
-
-    def _lendable(self, tensor: int, spec: TensorSpec) -> Any:
-        """Return an array, or the slot of a tensor that has not arrived yet."""
-        slot = self._tensors.slot(tensor)
-        if isinstance(slot, InFlight):
-            slot.lend()
-            return slot
-        array = self._tensors.read(tensor, spec)
-        if array.dtype != self._interpreter.session.array_dtype(spec.dtype):
-            raise UnknownTensor(f"tensor {tensor} has the dtype {array.dtype}, not {spec.dtype}")
-        return array
 
     def _fail(self, tensor: int, error: OperationFailed, operation: str, shapes: str) -> None:
         fields: dict[str, Any] = {"operation": operation, "shapes": shapes, "tensor": tensor}

@@ -16,7 +16,7 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access import data_files
 from burn_remote_server.access.data_files import DataFiles, OpenFile
 from burn_remote_server.backends.numpy.backend import NumpyBackend
-from burn_remote_server.execution import engine as engine_module
+from burn_remote_server.execution import file_tasks
 from support.engines import EngineSession, undecoded
 
 ELEMENTS = np.arange(1000, dtype=np.float32)
@@ -45,7 +45,7 @@ def load(files: DataFiles, tensor: int = 1, spec: TensorSpec = SPEC, offset: int
 def test_a_file_is_loaded_block_by_block(
     backend: type[NumpyBackend], block_bytes: int, files: DataFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(file_tasks, "BLOCK_BYTES", block_bytes)
     session = EngineSession(backend=backend(), files=files)
     session.run(load(files), Read(1, 1, SPEC))
     read = np.frombuffer(session.outbox.replies[1].bytes, np.float32)
@@ -70,7 +70,7 @@ def test_files_are_never_opened_on_the_event_loop(task: Task) -> None:
 def test_a_session_that_ends_stops_reading(
     files: DataFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(file_tasks, "BLOCK_BYTES", 1000)
     session = EngineSession(files=files)
     read_into = OpenFile.read_into
     blocks = []
@@ -102,7 +102,7 @@ def test_a_refused_load_reads_nothing(files: DataFiles, monkeypatch: pytest.Monk
 def test_a_load_that_fails_half_way_frees_its_memory(
     files: DataFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(file_tasks, "BLOCK_BYTES", 1000)
     session = EngineSession(files=files)
     task = load(files)
     read_into = OpenFile.read_into
