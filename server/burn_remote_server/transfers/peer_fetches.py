@@ -301,7 +301,8 @@ class Peers:
     async def close(self) -> None:
         """Close all connections."""
         await self._burn.close()
-        for found in self._peers.values():
+        while self._peers:  # others may be opened while this waits
+            _, found = self._peers.popitem()
             if found.done() and not found.cancelled() and found.exception() is None:
                 await found.result().link.close()
             else:

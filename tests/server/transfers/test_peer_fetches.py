@@ -412,6 +412,22 @@ async def test_all_spellings_of_an_address_share_one_connection(peers: Peers) ->
     assert len(source.greetings) == 1
 
 
+async def test_a_connection_that_is_opened_while_another_one_closes_is_closed_too(
+    peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await fetched(peers, Source(whole)) == GOOD
+    (found,) = peers._peers.values()
+    close = found.result().link.close
+
+    async def open_another() -> None:
+        assert await fetched(peers, Source(whole)) == GOOD
+        await close()
+
+    monkeypatch.setattr(found.result().link, "close", open_another)
+    await peers.close()
+    assert not peers._peers
+
+
 async def test_the_connections_of_one_token_leave_room_for_those_of_others(
     peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
