@@ -25,6 +25,7 @@ from burn_remote_protocol.errors import BurnRemoteError, DeviceMismatch, UsageEr
 from burn_remote_protocol.ids import new_transfer_id, new_transfer_number
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
+from burn_remote_protocol.snapshots import living_keys
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class SessionRunner:
         self._owner: Final = owner
         self._execute: Final = session.execute
         # Sessions that may still be fetching from this one.
-        self._targets: Final[weakref.WeakSet[Session]] = weakref.WeakSet()
+        self._targets: Final[weakref.WeakKeyDictionary[Session, None]] = weakref.WeakKeyDictionary()
 
     @property
     def device(self) -> Any:
@@ -171,7 +172,7 @@ class SessionRunner:
         # The expose has been sent when this returns; in Burn's dialect it has been executed. The
         # fetch is issued next, so it never waits for an expose that is queued behind it.
         source.expose(handle.id, handle.spec, transfer, EXPIRES_SECONDS)
-        self._targets.add(other)
+        self._targets[other] = None
         return target.fetch(transfer, address, handle.spec)
 
     def fetch(self, transfer: bytes | int, address: str, spec: TensorSpec) -> TensorHandle:
@@ -240,7 +241,7 @@ class SessionRunner:
 
     def is_in_call(self) -> bool:
         """Return whether ``finish`` would wait for a call that this thread is inside of."""
-        return any(session.is_in_call() for session in (self.session, *self._targets))
+        return any(session.is_in_call() for session in (self.session, *living_keys(self._targets)))
 
     def finish(self, work_seconds: float, moves_seconds: float) -> bool:
         """Wait until the session has executed everything and no other session fetches from it.
@@ -252,8 +253,7 @@ class SessionRunner:
         start = time.monotonic()
         own = self.session.fence_soon()
         arriving: list[Pending[None]] = []
-        # A copy: a target may be garbage-collected meanwhile.
-        for target in [*self._targets]:
+        for target in living_keys(self._targets):
             # The next use of that session raises its error; this one closes anyway.
             with contextlib.suppress(BurnRemoteError):
                 if not target.closed:

@@ -19,6 +19,7 @@ from burn_remote_protocol import interrupted_finalizers
 from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, SessionLost, UsageError
 from burn_remote_protocol.interrupted_finalizers import call_when_freed
 from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
+from burn_remote_protocol.snapshots import living_keys
 from burn_remote_protocol.timed_queue import TimedQueue
 
 __all__ = [
@@ -276,7 +277,7 @@ def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-_watched: Final[weakref.WeakSet[Watchable]] = weakref.WeakSet()
+_watched: Final[weakref.WeakKeyDictionary[Watchable, None]] = weakref.WeakKeyDictionary()
 
 
 def watch(session: Watchable) -> None:
@@ -285,12 +286,13 @@ def watch(session: Watchable) -> None:
     At exit, failures that nobody read are a ``RuntimeWarning``.
     """
     interrupted_finalizers.install()
-    _watched.add(session)
+    _watched[session] = None
 
 
 def _close_all() -> None:
     deadline = time.monotonic() + EXIT_SECONDS
-    sessions = [(each, None if each.closed else each.fence_soon()) for each in _watched]
+    watched = living_keys(_watched)
+    sessions = [(each, None if each.closed else each.fence_soon()) for each in watched]
     for session, passed in sessions:
         is_done = True
         if passed is not None:
@@ -311,7 +313,7 @@ def _close_all() -> None:
 
 
 def _after_fork() -> None:
-    for session in [*_watched]:
+    for session in living_keys(_watched):
         session.abandon_after_fork()
     _watched.clear()
 

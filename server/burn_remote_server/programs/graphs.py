@@ -33,6 +33,7 @@ from burn_remote_protocol.messages import DefineGraph
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.operations.wire_values import is_scalar_value
 from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
+from burn_remote_protocol.snapshots import items_of
 from burn_remote_server.backends.interface import Backend, BackendSession, Run
 from burn_remote_server.fusion.fuser import OverwrittenInputs
 from burn_remote_server.programs.graph_definitions import (
@@ -281,7 +282,7 @@ class GraphPlan:
         self._calls += 1
         if self._calls < COMPILED_AT:
             return
-        for place, direct in [*self._uncompiled.items()]:
+        for place, direct in items_of(self._uncompiled):
             run, is_final = direct.compiled()
             if run is not None:
                 self._kernels[place] = run

@@ -15,6 +15,7 @@ from burn_remote_protocol.errors import (
     UnknownTensor,
     detached,
 )
+from burn_remote_protocol.snapshots import items_of
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend, BackendSession, array_shape
@@ -250,7 +251,7 @@ class TensorTable:
         """
         if self.lost is not None:
             raise self.lost.with_traceback(None)
-        for tensor, slot in [*self.slots.items()]:
+        for tensor, slot in items_of(self.slots):
             if isinstance(slot, InFlight):
                 try:
                     self.array(tensor)

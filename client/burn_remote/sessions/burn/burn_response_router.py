@@ -16,6 +16,7 @@ from burn_remote_protocol.errors import (
     fresh,
     shown,
 )
+from burn_remote_protocol.snapshots import items_of
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["BurnResponseRouter"]
@@ -107,7 +108,7 @@ class BurnResponseRouter:
 
         Several threads may call this at once.
         """
-        for number, request in [*self._requests.items()]:
+        for number, request in items_of(self._requests):
             request.pending.fail(fresh(error))
             # Last, so that after an interrupt before this line the next call fails the request.
             self._requests.pop(number, None)

@@ -12,6 +12,7 @@ from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
 from burn_remote_protocol.dialects.native import encode_task
 from burn_remote_protocol.errors import Unsupported, UsageError
 from burn_remote_protocol.messages import Collective, JoinGroup, LeaveGroup
+from burn_remote_protocol.snapshots import items_of
 
 __all__ = ["PROMPT_COLLECTIVES", "PROMPT_SECONDS", "PROMPT_TASKS", "CollectiveRequests"]
 
@@ -68,7 +69,7 @@ class CollectiveRequests(TaskQueue):
 
     def group_number(self, spec: GroupSpec) -> int | None:
         """Return the number of the group that was joined with ``spec`` and not left."""
-        return next((number for number, one in [*self._groups.items()] if one is spec), None)
+        return next((number for number, one in items_of(self._groups) if one is spec), None)
 
     def collectives_issued(self, group: int) -> int:
         """Return how many collectives this session has issued in a group."""

@@ -18,6 +18,7 @@ from burn_remote_protocol.errors import (
     shown,
 )
 from burn_remote_protocol.messages import Chunk, Closing, Failed, Names, Reply
+from burn_remote_protocol.snapshots import items_of
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 __all__ = ["ResponseRouter"]
@@ -103,7 +104,7 @@ class ResponseRouter:
         Several threads may call this at once.
         """
         self.memory.close()
-        for number, request in [*self._requests.items()]:
+        for number, request in items_of(self._requests):
             request.pending.fail(fresh(error))
             # Last, so that after an interrupt before this line the next call fails the request.
             self._requests.pop(number, None)

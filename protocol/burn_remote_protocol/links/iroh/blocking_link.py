@@ -30,6 +30,7 @@ from burn_remote_protocol.links.iroh.async_link import connect as connect_async
 from burn_remote_protocol.links.iroh.framing import frame_header
 from burn_remote_protocol.links.iroh.stream_link import WRITE_QUEUE_BYTES, StreamLink
 from burn_remote_protocol.links.transport_interface import CONNECT_TIMEOUT_SECONDS
+from burn_remote_protocol.snapshots import living_keys
 
 __all__ = ["BlockingIrohLink", "LoopThread", "connect"]
 
@@ -176,7 +177,7 @@ class BlockingIrohLink:
         self._beat: Callable[[], None] | None = None
         self._beats = 0  # calls of ``_beat`` that are due
         thread.call(self._begin(), GRACE_SECONDS)
-        _open_links.add(self)
+        _open_links[self] = None
 
     def __repr__(self) -> str:
         return f"<BlockingIrohLink {self._address}: {self._inner.end or 'open'}>"
@@ -379,10 +380,10 @@ class BlockingIrohLink:
 
 # A program may end without closing its links. Frames that were sent have to leave, and
 # the library's threads must not call Python after the interpreter's end.
-_open_links: Final[weakref.WeakSet[BlockingIrohLink]] = weakref.WeakSet()
+_open_links: Final[weakref.WeakKeyDictionary[BlockingIrohLink, None]] = weakref.WeakKeyDictionary()
 
 
 @atexit.register
 def _close_all() -> None:
-    for link in [*_open_links]:
+    for link in living_keys(_open_links):
         link.close()

@@ -30,6 +30,7 @@ from burn_remote_protocol.collectives import (
 from burn_remote_protocol.dialects.burn_0_22 import AllReduce
 from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.messages import Collective, JoinGroup
+from burn_remote_protocol.snapshots import items_of
 from burn_remote_server.dialects.burn_0_22.local_transfers import LocalClient
 
 __all__ = ["LocalGroups", "SessionCollectives"]
@@ -103,10 +104,10 @@ class LocalGroups:
     def leave(self, client: LocalClient) -> None:
         """Forget a session that has ended, so that no other session joins a group with it."""
         with self._lock:
-            for key, forming in [*self._forming.items()]:
+            for key, forming in items_of(self._forming):
                 if client in forming.members:
                     del self._forming[key]
-            for key, groups in [*self._complete.items()]:
+            for key, groups in items_of(self._complete):
                 for group in groups:
                     if client in group.members:
                         group.members.remove(client)
