@@ -6,17 +6,22 @@ import asyncio
 from collections.abc import Callable, Generator
 from types import SimpleNamespace
 
+import msgpack
 import pytest
 
 from burn_remote_server.execution import decoding_turns
 from burn_remote_server.execution.decoding_turns import (
-    BYTES_AT_ONCE,
     LARGE_FRAME_BYTES,
+    LONG_WEIGHT,
+    NEVER_LONG_BYTES,
     SHORT_SECONDS,
-    SMALL_BYTES_AT_ONCE,
     SMALL_FRAME_BYTES,
+    SMALL_WEIGHT_AT_ONCE,
     STEP_SECONDS,
+    WEIGHT_AT_ONCE,
     DecodingTurns,
+    decoding_weight,
+    is_long,
 )
 
 
@@ -188,29 +193,29 @@ async def test_steps_that_fail_let_others_continue(clock: Clock, error: type[Exc
     await turns.run(steps(fails=False))
 
 
-async def test_all_sessions_together_decode_a_bounded_number_of_bytes_in_an_iteration() -> None:
+async def test_all_sessions_together_decode_a_bounded_weight_in_an_iteration() -> None:
     turns = DecodingTurns()
     spent = 0
     while turns.allows(LARGE_FRAME_BYTES):
         turns.spend(10_000)
         spent += 10_000
-    assert BYTES_AT_ONCE <= spent < BYTES_AT_ONCE + 10_000
+    assert WEIGHT_AT_ONCE <= spent < WEIGHT_AT_ONCE + 10_000
     while turns.allows(SMALL_FRAME_BYTES):  # the long frames of others do not delay small ones
         turns.spend(SMALL_FRAME_BYTES)
         spent += SMALL_FRAME_BYTES
-    assert SMALL_BYTES_AT_ONCE <= spent < SMALL_BYTES_AT_ONCE + SMALL_FRAME_BYTES
+    assert SMALL_WEIGHT_AT_ONCE <= spent < SMALL_WEIGHT_AT_ONCE + SMALL_FRAME_BYTES
     await asyncio.sleep(0)
     assert turns.allows(LARGE_FRAME_BYTES)
 
 
 async def test_frames_that_wait_are_decoded_in_their_order_one_large_one_in_an_iteration() -> None:
     turns = DecodingTurns()
-    turns.spend(BYTES_AT_ONCE)
+    turns.spend(WEIGHT_AT_ONCE)
     order: list[int] = []
 
     async def decode(number: int) -> None:
-        await turns.wait(LARGE_FRAME_BYTES)
-        turns.spend(LARGE_FRAME_BYTES)
+        await turns.wait(WEIGHT_AT_ONCE)
+        turns.spend(WEIGHT_AT_ONCE)
         order.append(number)
 
     waiting = [asyncio.ensure_future(decode(number)) for number in range(5)]
@@ -223,3 +228,47 @@ async def test_frames_that_wait_are_decoded_in_their_order_one_large_one_in_an_i
             before = len(order)
     assert order == [0, 2, 3, 4]
     await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_frames_that_wait_leave_no_room_for_others_before_they_are_decoded() -> None:
+    turns = DecodingTurns()
+    turns.spend(WEIGHT_AT_ONCE)
+    seen: list[bool] = []
+    waiting = asyncio.ensure_future(turns.wait(WEIGHT_AT_ONCE))
+    waiting.add_done_callback(lambda _: seen.append(turns.allows(LARGE_FRAME_BYTES)))
+    await waiting
+    assert seen == [False]
+
+
+def nested(size: int) -> bytes:
+    """Return a list of lists nested 1,000 deep, of about ``size`` bytes."""
+    each = b"\x91" * 1000 + b"\xc0"
+    count = size // len(each)
+    return b"\xdc" + count.to_bytes(2, "big") + each * count
+
+
+def operations(size: int) -> bytes:
+    """Return operations with tensor ids of three bytes, of about ``size`` bytes."""
+    packed = [msgpack.packb([5, 3000 + number, 4000 + number]) for number in range(size // 8)]
+    return b"\xdc" + len(packed).to_bytes(2, "big") + b"".join(packed)
+
+
+def test_nested_lists_are_decoded_in_turns_and_as_many_bytes_of_operations_are_not() -> None:
+    assert is_long(nested(60_000))
+    assert not is_long(operations(60_000))
+    assert is_long(bytes(LARGE_FRAME_BYTES + 1))
+    assert not is_long(bytes(LARGE_FRAME_BYTES))
+    assert decoding_weight(nested(60_000)) > 4 * decoding_weight(operations(60_000))
+
+
+def test_no_frame_of_the_size_that_is_never_long_is_long() -> None:
+    worst = b"\x91" * NEVER_LONG_BYTES
+    assert decoding_weight(worst) <= LONG_WEIGHT
+    assert not is_long(worst)
+    assert is_long(worst + b"\x91" * 20)
+
+
+@pytest.mark.parametrize("size", [10, 1000])
+def test_a_view_of_a_frame_has_the_weight_of_the_frame(size: int) -> None:
+    frame = b"\x91" * size
+    assert decoding_weight(memoryview(b"head" + frame)[4:]) == decoding_weight(frame)

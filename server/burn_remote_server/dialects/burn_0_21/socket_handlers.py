@@ -38,7 +38,11 @@ from burn_remote_server.dialects.burn_0_21.two_socket_sessions import (
     BurnSession,
     BurnSessions,
 )
-from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES
+from burn_remote_server.execution.decoding_turns import (
+    LARGE_FRAME_BYTES,
+    decoding_weight,
+    is_long,
+)
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST
 from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
@@ -62,13 +66,13 @@ logger = get_logger(__name__)
 # Most frames in one batch for the worker. With fewer, passing batches to the worker takes longer,
 # about 40 µs each. With more, replies to the first frames of a batch wait longer for the others.
 MAX_BATCH_FRAMES: Final = 256
-# A batch with this many bytes takes no more frames: all its frames are decoded in one iteration of
-# the event loop, and decoding so many bytes takes up to 2 ms.
-FULL_BATCH_BYTES: Final = LARGE_FRAME_BYTES
+# A batch of this weight (``decoding_weight``) takes no more frames: all its frames are decoded in
+# one iteration of the event loop, and decoding them takes up to 1 ms.
+FULL_BATCH_WEIGHT: Final = LARGE_FRAME_BYTES
 # A batch with this many unrecognized frames takes no more frames: decoding these takes up to 2 ms.
 MAX_UNKNOWN_FRAMES: Final = 16
-# The bytes for which such a frame counts in ``DecodingTurns`` besides its own.
-UNKNOWN_FRAME_BYTES: Final = 2048
+# The weight of such a frame in ``DecodingTurns`` besides its own.
+UNKNOWN_FRAME_WEIGHT: Final = 4096
 # Messages sent in one iteration of the event loop, about 0.6 ms.
 SENT_AT_ONCE: Final = 64
 # Larger messages are sent in fragments, which the Rust client accepts but copies once more.
@@ -198,17 +202,17 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
     predictor = OperationPredictor()
     decoding = device.host.decoding
     waiting: bytes | None = None
-    is_long = False
+    is_slow = False
     while True:
         frame = await link.receive() if waiting is None else waiting
         if not decoding.allows(LARGE_FRAME_BYTES):  # more frames may have arrived
             await decoding.wait(LARGE_FRAME_BYTES)
-        if len(frame) > LARGE_FRAME_BYTES:
+        if is_long(frame):
             decoded = await decoding.run(_decoded_in_steps(frame))
             batch = _decoded_batch(frame, link, predictor, decoded)
             is_last = _submit(batch, session)
             del decoded
-        elif is_long:
+        elif is_slow:
             async with decoding.turn():
                 batch = _decoded_batch(frame, link, predictor)
                 is_last = _submit(batch, session)
@@ -218,8 +222,8 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
         if is_last:
             await finish(session)
             return
-        decoding.spend(batch.size + UNKNOWN_FRAME_BYTES * batch.unknown)
-        waiting, is_long = batch.waiting, batch.unknown >= MAX_UNKNOWN_FRAMES
+        decoding.spend(batch.weight + UNKNOWN_FRAME_WEIGHT * batch.unknown)
+        waiting, is_slow = batch.waiting, batch.unknown >= MAX_UNKNOWN_FRAMES
         del frame, batch  # do not keep them alive during the waits below
         while (
             session.session.is_behind(queue_length, queue_bytes)
@@ -236,13 +240,15 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
 class _Batch(NamedTuple):
     """Tasks, the bytes in which they arrived, and a large frame that waits for the next batch.
 
-    ``unknown`` is the number of frames that took long to decode.
+    ``unknown`` is the number of frames that took long to decode, and ``weight`` that of the frames
+    that were decoded without turns.
     """
 
     tasks: list[Any]
     size: int
     waiting: bytes | None
     unknown: int
+    weight: int
 
 
 def _decoded_batch(
@@ -256,20 +262,28 @@ def _decoded_batch(
     ``decoded`` has the tasks of the first frame if it was decoded in steps.
     """
     seen = predictor.unknown
-    tasks = [*(_decoded(frame, predictor) if decoded is None else decoded)]
+    weight = 0
+    if decoded is None:
+        decoded = _decoded(frame, predictor)
+        weight = decoding_weight(frame) if predictor.unknown > seen else len(frame)
+    tasks = [*decoded]
     size, count = len(frame), 1
+    waiting: bytes | None = None
     while (
-        size < FULL_BATCH_BYTES
+        size < LARGE_FRAME_BYTES
+        and weight < FULL_BATCH_WEIGHT
         and count < MAX_BATCH_FRAMES
-        and predictor.unknown - seen < MAX_UNKNOWN_FRAMES
+        and (unknown := predictor.unknown) - seen < MAX_UNKNOWN_FRAMES
         and (more := link.receive_nowait()) is not None
     ):
-        if len(more) > LARGE_FRAME_BYTES:
-            return _Batch(tasks, size, more, predictor.unknown - seen)
+        if is_long(more):
+            waiting = more
+            break
         tasks += _decoded(more, predictor)
         size += len(more)
+        weight += decoding_weight(more) if predictor.unknown > unknown else len(more)
         count += 1
-    return _Batch(tasks, size, None, predictor.unknown - seen)
+    return _Batch(tasks, size, waiting, predictor.unknown - seen, weight)
 
 
 def _decoded(frame: bytes, predictor: OperationPredictor) -> Sequence[Any]:

@@ -10,7 +10,11 @@ from burn_remote_protocol.dialects.burn_0_22_recognition import MessageRecognize
 from burn_remote_protocol.errors import ProtocolViolation
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_server.dialects.burn_0_21.task_runner import Unreadable
-from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES, DecodingTurns
+from burn_remote_server.execution.decoding_turns import (
+    LARGE_FRAME_BYTES,
+    DecodingTurns,
+    decoding_weight,
+)
 
 __all__ = ["MAX_UNKNOWN_MESSAGES", "SHORT_FRAME_BYTES", "FrameBatch"]
 
@@ -19,9 +23,9 @@ __all__ = ["MAX_UNKNOWN_MESSAGES", "SHORT_FRAME_BYTES", "FrameBatch"]
 # worker too. It may then be larger, because passing a batch on takes about 40 µs.
 FULL_BATCH_TASKS: Final = 48
 FULL_WORKER_BATCH_TASKS: Final = 256
-# A batch with this many bytes takes no more frames: all its frames are decoded in one iteration of
-# the event loop, and decoding so many bytes takes up to 2 ms.
-FULL_BATCH_BYTES: Final = LARGE_FRAME_BYTES
+# A batch of this weight (``decoding_weight``) takes no more frames: all its frames are decoded in
+# one iteration of the event loop, and decoding them takes up to 1 ms.
+FULL_BATCH_WEIGHT: Final = LARGE_FRAME_BYTES
 # Longer frames are decoded in turns. A frame of four operations has 300 to 600 bytes.
 SHORT_FRAME_BYTES: Final = 4096
 # A batch with this many unknown messages takes no more frames, and the next batch is decoded in
@@ -32,8 +36,8 @@ MAX_UNKNOWN_MESSAGES: Final = 64
 class FrameBatch:
     """The messages of consecutive frames.
 
-    ``unknown`` is the number of messages that the recognizer did not know. ``tasks`` has messages
-    and ``KnownFrame``s.
+    ``unknown`` is the number of messages that the recognizer did not know, and ``weight`` that of
+    the frames that were decoded without turns. ``tasks`` has messages and ``KnownFrame``s.
     """
 
     def __init__(self, recognizer: MessageRecognizer) -> None:
@@ -41,6 +45,7 @@ class FrameBatch:
         self.tasks: Final[list[Any]] = []
         self.count = 0  # of the messages
         self.size = 0
+        self.weight = 0
         self.unknown = 0
 
     def add(self, frame: bytes | memoryview) -> None:
@@ -50,7 +55,9 @@ class FrameBatch:
         if known is not None:
             self.tasks.append(known)
             self.count += len(known)
+            self.weight += len(frame)
             return
+        self.weight += decoding_weight(frame)
         before = self._recognizer.unknown
         try:
             self._extend(self._recognizer.decode(frame))
@@ -79,7 +86,7 @@ class FrameBatch:
         """
         most = FULL_WORKER_BATCH_TASKS if is_busy else FULL_BATCH_TASKS
         while (
-            self.size < FULL_BATCH_BYTES
+            self.weight < FULL_BATCH_WEIGHT
             and self.count < most
             and self.unknown < MAX_UNKNOWN_MESSAGES
             and (more := link.receive_nowait(SHORT_FRAME_BYTES)) is not None

@@ -59,7 +59,7 @@ from burn_remote_server.dialects.burn_0_22.local_transfers import (
 from burn_remote_server.dialects.burn_0_22.outbox import Burn22Outbox
 from burn_remote_server.dialects.burn_0_22.task_runner import Burn22Runner
 from burn_remote_server.dialects.burn_0_22.thread_intake import receive_in_thread
-from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES
+from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES, decoding_weight
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST
 from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
@@ -72,10 +72,10 @@ logger = get_logger(__name__)
 
 DIALECT: Final = "burn-0.22"
 
-# The bytes for which messages count in ``DecodingTurns`` besides their own: executing a known one
+# The weight of messages in ``DecodingTurns`` besides that of their frames: executing a known one
 # takes some microseconds, decoding an unknown one up to 100.
-MESSAGE_BYTES: Final = 64
-UNKNOWN_MESSAGE_BYTES: Final = 1024
+MESSAGE_WEIGHT: Final = 128
+UNKNOWN_MESSAGE_WEIGHT: Final = 2048
 
 NORMAL_CLOSURE: Final = 1000  # RFC 6455, section 7.4.1
 
@@ -306,7 +306,7 @@ class _Intake:
         """Handle a frame and later frames that have arrived. Raises ``_Closed``."""
         session = self._session.session
         if not self._decoding.allows(len(frame)):
-            await self._decoding.wait(len(frame))
+            await self._decoding.wait(decoding_weight(frame))
         batch = FrameBatch(self._recognizer)
         if self._is_slow or len(frame) > SHORT_FRAME_BYTES:
             await batch.add_in_turns(frame, self._decoding)
@@ -355,7 +355,7 @@ class _Intake:
         """Execute or queue the tasks of a batch."""
         self._is_slow = batch.unknown >= MAX_UNKNOWN_MESSAGES
         self._decoding.spend(
-            batch.size + MESSAGE_BYTES * batch.count + UNKNOWN_MESSAGE_BYTES * batch.unknown
+            batch.weight + MESSAGE_WEIGHT * batch.count + UNKNOWN_MESSAGE_WEIGHT * batch.unknown
         )
         counters = self._session.session.counters
         counters.client_received_bytes += batch.size

@@ -56,7 +56,12 @@ from burn_remote_server.dialects.native.handshake import (
     send_closing,
 )
 from burn_remote_server.dialects.native.session_attachments import Attachment, Attachments
-from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES, SMALL_FRAME_BYTES
+from burn_remote_server.execution.decoding_turns import (
+    NEVER_LONG_BYTES,
+    SMALL_FRAME_BYTES,
+    decoding_weight,
+    is_long,
+)
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.native_outbox import NativeOutbox
 from burn_remote_server.execution.sessions import (
@@ -317,9 +322,9 @@ class _Connection:
             return left.taken()
         if frame and is_chunk(frame):
             return self._take(frame)
-        if len(frame) <= LARGE_FRAME_BYTES:
+        if not is_long(frame):
             if not self._host.decoding.allows(len(frame)):
-                await self._host.decoding.wait(len(frame))
+                await self._host.decoding.wait(decoding_weight(frame))
             return self._take(frame)
         if is_batch(frame):
             session = self._attachment.session
@@ -362,7 +367,8 @@ class _Connection:
         session.spent = 0  # the event loop has just called other sessions
         allows = self._host.decoding.allows
         while session.spent < TURN_COST and not self._must_wait():
-            longest = LARGE_FRAME_BYTES if allows(LARGE_FRAME_BYTES) else SMALL_FRAME_BYTES
+            # Longer ones may need a turn.
+            longest = NEVER_LONG_BYTES if allows(NEVER_LONG_BYTES) else SMALL_FRAME_BYTES
             frame = self._link.receive_nowait(longest) if allows(longest) else None
             if frame is None:
                 return
@@ -373,7 +379,7 @@ class _Connection:
 
         Raises ``_LeftToTask`` after the last frame.
         """
-        if len(frame) > LARGE_FRAME_BYTES or self._must_wait():
+        if self._must_wait() or is_long(frame):
             return False
         if not self._host.decoding.allows(len(frame)):
             return False
@@ -402,7 +408,7 @@ class _Connection:
         if not self._attachment.serves(self._number):
             return None
         if frame and not is_chunk(frame):
-            self._host.decoding.spend(len(frame))
+            self._host.decoding.spend(decoding_weight(frame))
             if is_batch(frame) and self._attachment.session.lacks_room(frame):
                 return self._take_in_parts(frame)
         return self._accept(decode_frame(frame), frame)

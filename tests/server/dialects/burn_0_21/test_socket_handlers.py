@@ -39,6 +39,7 @@ from burn_remote_server.dialects.burn_0_21.socket_handlers import (
     serve_response,
 )
 from burn_remote_server.dialects.burn_0_21.two_socket_sessions import BurnSessions
+from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
@@ -420,7 +421,7 @@ async def test_frames_that_are_decoded_in_one_turn_are_bounded_by_their_bytes(
     host: Host, sessions: BurnSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded = batches(monkeypatch)
-    spec = TensorSpec((socket_handlers.FULL_BATCH_BYTES // 8,), F32)
+    spec = TensorSpec((LARGE_FRAME_BYTES // 8,), F32)
     data = TensorData(bytes(spec.nbytes), spec.shape, spec.dtype)
     uploads = [encode_tasks([Upload(number, data)], number) for number in range(9)]
     request = scripted([INIT, *uploads, encode_tasks([Sync(9)], 9)])

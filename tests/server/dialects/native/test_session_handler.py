@@ -20,7 +20,9 @@ from burn_remote_protocol.dialects.native import (
     UPLOAD_CHUNK_BYTES,
     chunk_head,
     decode_frame,
+    encode_batch,
     encode_frame,
+    encode_task,
 )
 from burn_remote_protocol.dtypes import F32, U8
 from burn_remote_protocol.errors import (
@@ -48,6 +50,7 @@ from burn_remote_protocol.messages import (
     Reply,
     Resume,
     Sync,
+    Task,
     Upload,
     Welcome,
 )
@@ -60,7 +63,7 @@ from burn_remote_server.dialects.native import session_handler
 from burn_remote_server.dialects.native.frame_writer import SENT_AT_ONCE
 from burn_remote_server.dialects.native.session_attachments import Attachments
 from burn_remote_server.dialects.native.session_handler import serve_session
-from burn_remote_server.execution.decoding_turns import BYTES_AT_ONCE
+from burn_remote_server.execution.decoding_turns import WEIGHT_AT_ONCE, decoding_weight
 from burn_remote_server.execution.sessions import (
     FRAME_COST,
     MAX_WAITING_REPLIES,
@@ -243,23 +246,31 @@ async def test_more_sessions_than_allowed_are_refused_and_the_others_continue() 
         await second.open()
 
 
+# Ids of nine bytes each, many lists, and shorter frames.
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        [Drop(tuple(range(2**60, 2**60 + 4000)))],
+        [Drop((number,)) for number in range(1000, 4000)],
+        [Drop(tuple(range(3, 300)))] * 15,
+    ],
+    ids=["ids", "lists", "short"],
+)
 async def test_long_frames_of_many_sessions_are_decoded_in_several_iterations(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tasks: list[Task]
 ) -> None:
-    sizes: list[int] = [0]  # bytes decoded in each iteration
+    weights: list[int] = [0]  # of what was decoded in each iteration
 
     def decode(frame: bytes | memoryview) -> Any:
-        sizes[-1] += len(frame)
+        weights[-1] += decoding_weight(frame)
         return decode_frame(frame)
 
     async def count_iterations() -> None:
         while True:
             await asyncio.sleep(0)
-            sizes.append(0)
+            weights.append(0)
 
-    # Ids of nine bytes each.
-    ids = tuple(range(2**60, 2**60 + 4000))
-    frame = batch(Drop(ids), Sync(1))
+    frame = batch(*tasks, Sync(1))
     async with hosting() as host:
         clients = [AsyncNativeClient(host.devices[0], capacity_bytes=2**20) for _ in range(12)]
         for client in clients:
@@ -270,8 +281,30 @@ async def test_long_frames_of_many_sessions_are_decoded_in_several_iterations(
         for client in clients:
             assert (await client.reply()).request == 1
         counting.cancel()
-        assert sum(sizes) == 12 * len(frame)
-        assert max(sizes) <= BYTES_AT_ONCE + len(frame)
+        assert sum(weights) == 12 * decoding_weight(frame)
+        assert max(weights) <= WEIGHT_AT_ONCE + decoding_weight(frame)
+
+
+async def test_frames_of_nested_lists_of_many_sessions_are_decoded_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_once: list[int] = []  # sizes of the frames that were decoded without pauses
+
+    def decode(frame: bytes | memoryview) -> Any:
+        at_once.append(len(frame))
+        return decode_frame(frame)
+
+    nested = b"\x92\x20" + b"\x91" * 1000 + b"\xc0"
+    frame = encode_batch(0, [encode_task(Sync(1)), *[nested] * 50])
+    async with hosting() as host:
+        clients = [AsyncNativeClient(host.devices[0], capacity_bytes=2**20) for _ in range(5)]
+        for client in clients:
+            await client.open()
+        monkeypatch.setattr(session_handler, "decode_frame", decode)
+        await asyncio.gather(*(client.near.send(frame) for client in clients))
+        for client in clients:
+            assert "malformed task: (32" in str(await client.reason())
+        assert not at_once
 
 
 # -- violations and defects -----------------------------------------------------------------------
