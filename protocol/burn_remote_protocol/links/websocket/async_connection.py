@@ -12,9 +12,9 @@ protocol violation, all bytes go to the library, which discards them.
 
 One read of the socket may hold 40,000 tiny frames, so each iteration of the event loop parses a
 bounded number of them. Until the rest is parsed, reading is paused. A connection also pauses after
-a bounded number of bytes. Connections that paused continue in turns (``ReceiveTurns``). Only the
-last ping of each iteration gets a response, and none while the peer does not read, as RFC 6455,
-section 5.5.3 allows.
+a bounded number of bytes, and before it parses many bytes while others do. Connections that paused
+continue in turns (``ReceiveTurns``). Only the last ping of each iteration gets a response, and none
+while the peer does not read, as RFC 6455, section 5.5.3 allows.
 
 While a long payload arrives, a ``_PayloadReader`` is the transport's protocol instead of this
 connection, so that the transport stores the bytes directly in the payload's buffer. It stays until
@@ -242,11 +242,12 @@ class DirectConnection(SendingConnection):
         self.received_bytes += len(data)
         if self._take_alone(data):
             return
+        # The bytes of a long payload are counted after they are stored.
+        counts_now = not self._parser.has_room
         self._parser.received.append(data)
         if self.protocol.state is not State.CONNECTING:
             if not self._has_unparsed:
-                self._parse()
-                self._pause_in_turns(len(data) if self._parser.has_room else 0)
+                self._parse_in_turns(len(data), counts_now=counts_now)
             # Almost all data are whole small messages, which do not count.
             if self._budget is not None and (
                 self._budget.held_bytes
@@ -258,6 +259,17 @@ class DirectConnection(SendingConnection):
                 self._begin_payload()
         elif sum(map(len, self._parser.received)) > EARLY_BYTES:
             self.transport.abort()
+
+    def _parse_in_turns(self, size: int, *, counts_now: bool) -> None:
+        """Parse received bytes now, or in a later turn if other connections parse many bytes now.
+
+        ``size`` bytes have just arrived. ``counts_now``: they do not continue a long payload.
+        """
+        if counts_now and self._turns.must_wait(size):
+            self._parse_later()
+            return
+        self._parse()
+        self._pause_in_turns(size if self._parser.has_room else 0)
 
     def _take_alone(self, data: bytes) -> bool:
         """Take received bytes if they are one whole small message; return whether they are.
@@ -469,6 +481,8 @@ class DirectConnection(SendingConnection):
         if not self._has_unparsed:
             if self._budget is not None and not self._has_ended:
                 self._count_received()
+            if self._parser.has_room and self._payload_reader is None and not self._has_ended:
+                self._begin_payload()
             self._read_on()
 
     def _handle_control(self, frame: bytes) -> int:

@@ -19,7 +19,11 @@ from burn_remote_protocol.links.websocket.async_connection import (
     DirectClientConnection,
     DirectConnection,
 )
-from burn_remote_protocol.links.websocket.receive_turns import BYTES_AT_ONCE, CONTINUED_AT_ONCE
+from burn_remote_protocol.links.websocket.receive_turns import (
+    BYTES_AT_ONCE,
+    CONTINUED_AT_ONCE,
+    PARSED_AT_ONCE,
+)
 from burn_remote_protocol.links.websocket.server_connection import DirectServerConnection
 from support.async_servers import connected, masked, until
 from support.waiting import PATIENCE_SECONDS
@@ -251,6 +255,26 @@ async def test_few_connections_with_long_payloads_continue_in_each_iteration() -
         assert max(iterations[2:]) == CONTINUED_AT_ONCE
         for connection in connections:
             assert await connection.receive_message() == message
+
+
+async def test_few_connections_parse_what_they_read_at_the_same_moment() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        connections = [(await stack.enter_async_context(connected()))[0] for _ in range(12)]
+        messages = [bytes([number]) * 60_000 for number in range(4)]
+        data = b"".join(masked(Opcode.BINARY, message) for message in messages)
+        for connection in connections:
+            connection.data_received(data)
+        parsed = [bool(connection._messages) for connection in connections]
+        assert parsed == sorted(parsed, reverse=True)
+        assert sum(parsed) <= PARSED_AT_ONCE // len(data) + 1
+        for iteration in range(1, 12):
+            seen = sum(parsed)
+            await asyncio.sleep(0)
+            parsed = [bool(connection._messages) for connection in connections]
+            assert sum(parsed) == min(12, seen + CONTINUED_AT_ONCE), iteration
+        for connection in connections:
+            assert [await connection.receive_message() for _ in messages] == messages
+            assert connection.transport.is_reading()
 
 
 async def test_messages_that_arrived_before_the_connection_was_lost_are_received() -> None:

@@ -9,6 +9,8 @@ import weakref
 from burn_remote_protocol.links.websocket.receive_turns import (
     BYTES_AT_ONCE,
     CONTINUED_AT_ONCE,
+    PARSED_AT_ONCE,
+    SMALL_BYTES,
     ReceiveTurns,
     receive_turns,
 )
@@ -62,6 +64,19 @@ async def test_long_payloads_pause_after_a_number_of_bytes_and_while_others_wait
     assert turns.must_pause(1)
     await asyncio.sleep(0)
     assert not turns.must_pause(1)
+
+
+async def test_connections_that_read_much_at_once_parse_a_bounded_number_of_bytes() -> None:
+    turns = ReceiveTurns()
+    size = PARSED_AT_ONCE // 4
+    for _ in range(3):  # iterations of the event loop
+        assert [turns.must_wait(size) for _ in range(6)] == [False] * 4 + [True] * 2
+        assert not turns.must_wait(SMALL_BYTES - 1)
+        await asyncio.sleep(0)
+    turns.wait(lambda: None)
+    assert turns.must_wait(size)  # after the one that waits
+    await asyncio.sleep(0)
+    assert not turns.must_wait(size)
 
 
 def test_all_connections_of_an_event_loop_share_the_turns() -> None:
