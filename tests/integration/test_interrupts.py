@@ -36,6 +36,7 @@ from burn_remote.sessions.burn.outgoing_queue import Outgoing
 from burn_remote.sessions.ending import Ending
 from burn_remote.sessions.lifetime import Flusher
 from burn_remote.sessions.native.automatic_graph_session import AutomaticGraphSession
+from burn_remote.sessions.native.link_opening import open_link
 from burn_remote.sessions.native.native_connection import Connection
 from burn_remote.sessions.native.native_response_router import ResponseRouter
 from burn_remote.sessions.native.native_session import NativeSession
@@ -266,7 +267,7 @@ def test_a_forgotten_device_ends_its_session_although_ctrl_c_came_in_the_finaliz
 
 
 OPENING = (
-    Connection._open,
+    open_link,
     Connection._handler,
     NativeSession.__init__,
     Receiver.start,

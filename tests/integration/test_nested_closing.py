@@ -19,6 +19,7 @@ from burn_remote.sessions.burn.burn_session import BurnSession
 from burn_remote.sessions.burn.flush_policy import FlushPolicy
 from burn_remote.sessions.ending import Ending
 from burn_remote.sessions.lifetime import Flusher
+from burn_remote.sessions.native.link_opening import open_link
 from burn_remote.sessions.native.native_connection import Connection
 from burn_remote.sessions.native.native_response_router import ResponseRouter
 from burn_remote.sessions.native.native_session import NativeSession
@@ -122,7 +123,7 @@ def test_a_signal_handler_cannot_open_the_device_that_its_thread_is_opening(
         except br.UsageError as error:
             errors.append(error)
 
-    handler = CallAt(0, frozenset({Connection._open.__code__}), open_another)
+    handler = CallAt(0, frozenset({open_link.__code__}), open_another)
     with handler.watching(), br.RemoteDevice(first_server.address, automatic_graphs=True):
         pass
     assert [str(error) for error in errors] == [

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
-from burn_remote.sessions.native import native_connection
+from burn_remote.sessions.native import resume_attempts
 from burn_remote.sessions.native.reused_memory import ReusedMemory
 from burn_remote_protocol.links.checksummed_links import CheckedLink
 from burn_remote_protocol.session_states import MAX_FRUITLESS_RESUMES
@@ -105,7 +105,7 @@ def test_a_client_that_never_has_memory_for_a_message_loses_the_session_after_so
             raise MemoryError("no room")
         return frame
 
-    monkeypatch.setattr(native_connection, "FIRST_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(resume_attempts, "FIRST_PAUSE_SECONDS", 0)
     monkeypatch.setattr(CheckedLink, "receive", receive_small)
     with br.RemoteDevice(first_server.address, dialect="native") as device:
         small, large = (br.ones((size,), device=device) for size in (3, 3000))

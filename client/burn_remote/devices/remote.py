@@ -30,7 +30,7 @@ from burn_remote.sessions.burn.burn_session import BurnSession
 from burn_remote.sessions.burn.burn_version_differences import Burn022
 from burn_remote.sessions.burn.server_facts import FRAGMENT_BYTES
 from burn_remote.sessions.native.automatic_graph_session import AutomaticGraphSession
-from burn_remote.sessions.native.native_connection import SpeaksBurn
+from burn_remote.sessions.native.link_opening import SpeaksBurn
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote_protocol.errors import (
     BurnRemoteError,

@@ -13,9 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import random
 import threading
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -23,35 +21,31 @@ import numpy as np
 
 from burn_remote.sessions.ending import Ending
 from burn_remote.sessions.lifetime import nested_use
+from burn_remote.sessions.native.link_opening import Dial, open_link, send_closing
 from burn_remote.sessions.native.nested_calls import NestedCalls
+from burn_remote.sessions.native.resume_attempts import OPEN_AGAIN, ResumeAttempts
 from burn_remote.sessions.native.reused_memory import ReusedMemory
 from burn_remote.sessions.quick_locks import QuickLock
 from burn_remote.sessions.receiver import Receiver
 from burn_remote.sessions.stack_room import check_stack_room
 from burn_remote.sessions.traffic import Traffic
-from burn_remote_protocol.dialects.burn_0_22 import is_burn_frame
 from burn_remote_protocol.dialects.native import (
     CHUNK_BYTES,
     UPLOAD_CHUNK_BYTES,
-    VERSIONS,
-    decode_frame,
     encode_frame,
 )
 from burn_remote_protocol.errors import (
     BurnRemoteError,
     ClosedDevice,
-    ConnectionFailed,
     ConnectionLost,
     GarbledBytes,
-    HandshakeRefused,
     LimitExceeded,
     SessionLost,
     fresh,
 )
-from burn_remote_protocol.handshake import accepted
-from burn_remote_protocol.links.checksummed_links import HEADER_BYTES, CheckedLink, UncheckedFrame
+from burn_remote_protocol.links.checksummed_links import HEADER_BYTES, CheckedLink
 from burn_remote_protocol.links.interface import BlockingLink
-from burn_remote_protocol.messages import Acknowledged, Closing, Hello, Resume, Welcome
+from burn_remote_protocol.messages import Acknowledged, Resume, Welcome
 from burn_remote_protocol.session_states import (
     REPLAY_BYTES,
     Action,
@@ -62,31 +56,15 @@ from burn_remote_protocol.session_states import (
     State,
 )
 
-__all__ = ["Connection", "Dial", "SpeaksBurn"]
+__all__ = ["Connection"]
 
 _logger: Final = logging.getLogger("burn_remote")
 
-Dial = Callable[[float], BlockingLink]
 Parts = tuple[bytes, memoryview | None]
 
-CLIENT_NAME: Final = "burn_remote (Python)"
-
-# Pauses between attempts to resume are drawn at random up to a bound that doubles, so that many
-# clients of a server do not reconnect at the same time.
-FIRST_PAUSE_SECONDS: Final = 0.05
-LONGEST_PAUSE_SECONDS: Final = 2.0
-# If a port refuses connections for this long, its server has ended. Sessions live in the server's
-# process, so the session is lost.
-REFUSED_SECONDS: Final = 0.5
-ATTEMPT_SECONDS: Final = 10.0
-# The last attempt begins this long before the end of the lease, enough for a handshake over a slow
-# network. Otherwise, a server that comes back during the last pause would find no further attempt.
-LAST_ATTEMPT_SECONDS: Final = 0.5
 # How long closing tries to tell a busy server to skip its work. A server that it does not reach
 # skips the work when the lease expires.
 DISCARD_SECONDS: Final = 2.0
-# The pause doubles after each run of this many consecutive resumes without progress.
-IDLE_RESUMES: Final = 20
 
 
 def _nothing() -> None:
@@ -95,20 +73,6 @@ def _nothing() -> None:
 
 def _never() -> bool:
     return False
-
-
-# What a program can do about a lost session.
-OPEN_AGAIN: Final = "its tensors are gone: open the device again, and make or load them again"
-
-
-class SpeaksBurn(HandshakeRefused):
-    """The server answered the handshake as those built with Burn 0.22 or later do."""
-
-    def __init__(self, address: str) -> None:
-        super().__init__(
-            f"{address} is a server built with Burn 0.22 or later, not a burn-remote-server; "
-            "connect with dialect='burn-0.22', or without dialect="
-        )
 
 
 class Connection:
@@ -142,7 +106,7 @@ class Connection:
         self._renew_locks()
         self._nested: Final = nested or NestedCalls(_never)
         self._end: SessionEnd[Parts] = SessionEnd(Role.CLIENT)
-        self._link, self.welcome = self._open(timeout_seconds, None)
+        self._link, self.welcome = open_link(dial, token, timeout_seconds, None, self._beat)
         try:
             self._is_resumable: Final = self.welcome.lease_seconds > 0
             # The size of an upload's chunks. A server that does not announce its limit accepts the
@@ -158,7 +122,7 @@ class Connection:
             self.receiver: Final = Receiver(self._link, self._handler(), self._break)
             self._nested.add(self._is_sending, self.receiver.is_receiving)
         except BaseException:  # Ctrl-C
-            _send_closing(self._link)
+            send_closing(self._link)
             self._link.close()
             raise
 
@@ -427,64 +391,28 @@ class Connection:
 
     def _resume_within_lease(self, cause: str) -> None:
         self._link.close()
-        deadline = time.monotonic() + self.welcome.lease_seconds
-        refused_since: float | None = None
-        pause = FIRST_PAUSE_SECONDS
-        if idle := self._end.idle_resumes:
-            # The link broke again before any frame arrived.
-            pause = min(pause * 2 ** min(idle // IDLE_RESUMES, 10), LONGEST_PAUSE_SECONDS)
-            self._pause(random.uniform(0, pause))
+        attempts = ResumeAttempts(cause, self.welcome.lease_seconds, self._end.idle_resumes)
+        self._pause(attempts.first_pause())
         while self.error is None:
-            began = time.monotonic()
             try:
-                # An attempt that gets no answer ends in time for the last attempt.
-                self._resume(_end_of_attempt(began, deadline) - began)
+                self._resume(attempts.begin())
                 return
             except BurnRemoteError as error:
-                if isinstance(error.__cause__, ConnectionRefusedError):
-                    refused_since = refused_since or time.monotonic()
-                else:
-                    refused_since = None
-                final = self._final(error, cause, deadline, refused_since)
+                final = attempts.final_error(error)
             if final is not None:
                 self.end(final)
                 return
-            left = max(0.0, _end_of_attempt(began, deadline) - time.monotonic())
-            self._pause(min(random.uniform(0, pause), left))
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-
-    def _final(
-        self,
-        error: BurnRemoteError,
-        cause: str,
-        deadline: float,
-        refused_since: float | None,
-    ) -> BurnRemoteError | None:
-        """Return the error that ends the session after a failed resume; ``None`` to try again."""
-        now = time.monotonic()
-        if isinstance(error, SessionLost):
-            return SessionLost(f"{error}; the connection was lost before: {cause}; {OPEN_AGAIN}")
-        if not isinstance(error, ConnectionFailed | ConnectionLost | GarbledBytes):
-            return SessionLost(f"{cause}; the server refuses to resume: {error}; {OPEN_AGAIN}")
-        if refused_since is not None and now - refused_since >= REFUSED_SECONDS:
-            return ConnectionLost(f"{cause}; nothing listens there any more; {OPEN_AGAIN}")
-        if now >= deadline:
-            return SessionLost(
-                f"{cause}; the client could not resume the session within its lease of "
-                f"{self.welcome.lease_seconds:g} seconds; {OPEN_AGAIN}"
-            )
-        return None
+            self._pause(attempts.next_pause())
 
     def _pause(self, seconds: float) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self.error is not None, seconds)
 
     def _resume(self, timeout_seconds: float) -> None:
-        timeout = max(0.1, min(ATTEMPT_SECONDS, timeout_seconds))
         with self._changed:
             self._end.begin_link()
             resume = Resume(self.welcome.session, self.welcome.secret, self._end.received)
-        link, welcome = self._open(timeout, resume)
+        link, welcome = open_link(self._dial, self._token, timeout_seconds, resume, self._beat)
         nested = self._nested
         with self._sending:
             nested.check = nested.while_sending
@@ -507,7 +435,7 @@ class Connection:
             again = [*self._end.window.frames()]
             self._changed.notify_all()
         if not is_wanted:  # closed meanwhile
-            _send_closing(link)
+            send_closing(link)
             link.close()
             return
         # Receiving starts before sending, because the server may have to send before it can
@@ -516,41 +444,6 @@ class Connection:
         for frame, payload in again:
             if not self._pass_on(link, frame, payload):
                 return
-
-    def _open(self, timeout_seconds: float, resume: Resume | None) -> tuple[BlockingLink, Welcome]:
-        deadline = time.monotonic() + timeout_seconds
-        link: BlockingLink | None = None
-        try:
-            link = self._dial(timeout_seconds)
-            if not link.detects_corruption:
-                link = CheckedLink(link)
-            hello = Hello(VERSIONS, token=self._token, resume=resume, client=CLIENT_NAME)
-            link.send(encode_frame(hello))
-            try:
-                reply = link.receive(max(0.0, deadline - time.monotonic()))
-            except UncheckedFrame as error:
-                if not is_burn_frame(error.frame):
-                    raise
-                raise SpeaksBurn(link.address) from None
-            if reply is None:
-                raise ConnectionLost(
-                    f"{link.address} did not answer the handshake within "
-                    f"{timeout_seconds:g} seconds"
-                )
-            if is_burn_frame(reply):
-                raise SpeaksBurn(link.address)
-            welcome = accepted(decode_frame(reply), VERSIONS)
-            if heartbeat := welcome.limits.get("heartbeat_milliseconds"):
-                link.keep_alive(heartbeat / 1000, self._beat)
-            return link, welcome
-        except BaseException as error:
-            if link is not None:
-                if resume is None and not isinstance(error, HandshakeRefused):
-                    # Otherwise, the server would keep the session that it has opened, or opens
-                    # later when it comes to the ``Hello``, for its lease.
-                    _send_closing(link)
-                link.close()
-            raise
 
     # -- the end ------------------------------------------------------------------------------
 
@@ -590,7 +483,7 @@ class Connection:
                     # The server closes the link when it has received this. A thread that notices
                     # before ``end`` must not resume.
                     self._is_leaving = True
-                    _send_closing(self._link)
+                    send_closing(self._link)
             self.end(
                 ClosedDevice(f"this program closed its connection to {self.address}; {OPEN_AGAIN}")
             )
@@ -609,8 +502,8 @@ class Connection:
         self.end(ClosedDevice(f"the device at {self.address} was closed; {OPEN_AGAIN}"))
         if is_open and self._is_resumable:
             with contextlib.suppress(BurnRemoteError):
-                link, _ = self._open(DISCARD_SECONDS, resume)
-                _send_closing(link)
+                link, _ = open_link(self._dial, self._token, DISCARD_SECONDS, resume, self._beat)
+                send_closing(link)
                 link.close()
 
     def abandon(self, error: BurnRemoteError) -> None:
@@ -619,14 +512,3 @@ class Connection:
         self._ending_steps.is_complete = True
         self._end = SessionEnd(Role.CLIENT)
         self._renew_locks()
-
-
-def _end_of_attempt(began: float, deadline: float) -> float:
-    """Return when an attempt must end: at the start of the last one, or at the deadline."""
-    last = deadline - LAST_ATTEMPT_SECONDS
-    return last if began < last else deadline
-
-
-def _send_closing(link: BlockingLink) -> None:
-    with contextlib.suppress(BurnRemoteError):
-        link.send(encode_frame(Closing(ClosedDevice("the client closed the device"))))

@@ -23,7 +23,8 @@ from burn_remote.sessions.lifetime import (
 )
 from burn_remote.sessions.native.collective_requests import PROMPT_COLLECTIVES, CollectiveRequests
 from burn_remote.sessions.native.graph_table import GraphTable
-from burn_remote.sessions.native.native_connection import Connection, Dial
+from burn_remote.sessions.native.link_opening import Dial
+from burn_remote.sessions.native.native_connection import Connection
 from burn_remote.sessions.native.native_response_router import ResponseRouter
 from burn_remote.sessions.native.signature_table import (
     IN_FULL,

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from burn_remote.sessions.native import native_connection as module
+from burn_remote.sessions.native import resume_attempts
+from burn_remote.sessions.native.link_opening import send_closing
 from burn_remote.sessions.native.native_connection import Connection
 from burn_remote.sessions.receiver import READER
 from burn_remote_protocol.dialects.native import (
@@ -50,7 +52,7 @@ def test_pauses_between_resumes_are_random_up_to_a_bound_that_doubles(
         bounds.append(high)
         return 0.0
 
-    monkeypatch.setattr("burn_remote.sessions.native.native_connection.random.uniform", drawn)
+    monkeypatch.setattr("burn_remote.sessions.native.resume_attempts.random.uniform", drawn)
     client, server = memory_pair()
     welcome = Welcome(VERSIONS[0], 1, b"secret", 60.0, {}, {}, "")
     server.send(encode_frame(welcome))
@@ -91,8 +93,8 @@ def test_a_server_that_is_back_a_second_before_the_lease_ends_is_found(
         nonlocal now
         now += seconds
 
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(f"{module.__name__}.random.uniform", lambda low, high: high)
+    monkeypatch.setattr(resume_attempts, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(f"{resume_attempts.__name__}.random.uniform", lambda low, high: high)
     monkeypatch.setattr(Connection, "_pause", wait)
     first, second = memory_pair(), memory_pair()
     for _, far in (first, second):
@@ -390,7 +392,6 @@ def test_a_link_that_the_server_closes_on_closing_is_not_resumed(
 ) -> None:
     ends = Ends(welcome(), welcome())
     connection = ends.open()
-    send_closing = module._send_closing
 
     def answered(link: Any) -> None:
         send_closing(link)
@@ -400,7 +401,7 @@ def test_a_link_that_the_server_closes_on_closing_is_not_resumed(
             if thread.name == "burn-remote-reconnect":
                 thread.join(PATIENCE_SECONDS)
 
-    monkeypatch.setattr(module, "_send_closing", answered)
+    monkeypatch.setattr(module, "send_closing", answered)
     connection.close()
     assert len(ends.links) == 1
     assert isinstance(ends.lost.get(timeout=PATIENCE_SECONDS), ClosedDevice)
