@@ -24,7 +24,7 @@ from burn_remote_server.backends.array.core.kernel_forms import (
     direct_calls,
 )
 from burn_remote_server.backends.array.core.number_limits import limited_by_row, takes_row
-from burn_remote_server.backends.array.core.row_extremes import are_found_by_place, largest_by_place
+from burn_remote_server.backends.array.core.row_extremes import row_extremes
 from burn_remote_server.backends.array.core.scalars import scalar_array
 from burn_remote_server.backends.array.kernels.error_function import erf
 from burn_remote_server.backends.array.kernels.indexing import BaseMasking
@@ -193,10 +193,8 @@ class Softmaxes(KernelFamily):
         return self.xp.subtract(x, self._largest(x, axis))
 
     def _largest(self, x: Array, axis: int) -> Any:
-        if (
-            axis == x.ndim - 1
-            and are_found_by_place(self.xp, x.shape, x.dtype)
-            and x.flags.c_contiguous
-        ):
-            return largest_by_place(x)
+        if axis == x.ndim - 1 and x.flags.c_contiguous:
+            extremes = row_extremes(self.xp, x.shape, x.dtype)
+            if extremes is not None:
+                return extremes.largest(x)
         return self.xp.maximum.reduce(x, axis=axis, keepdims=True)

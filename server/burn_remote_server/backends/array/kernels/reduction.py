@@ -22,11 +22,7 @@ from burn_remote_server.backends.array.core.kernel_forms import (
     Prepared,
     Run,
 )
-from burn_remote_server.backends.array.core.row_extremes import (
-    are_found_by_place,
-    largest_by_place,
-    smallest_by_place,
-)
+from burn_remote_server.backends.array.core.row_extremes import row_extremes
 from burn_remote_server.backends.array.kernels.arithmetic import truncated_quotient
 
 __all__ = ["BaseReduction", "NumericAccumulation", "NumericReduction"]
@@ -118,7 +114,9 @@ class NumericReduction(KernelFamily):
 
     def prepare_max_dim(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
         """Return a kernel of the largest elements along an axis."""
-        return self._prepare_extreme(first, parameters["axis"], self._max, largest_by_place)
+        found = row_extremes(self.xp, *first)
+        by_row = None if found is None else found.largest
+        return self._prepare_extreme(first, parameters["axis"], self._max, by_row)
 
     def min(self, input: Array, *, out: TensorSpec) -> Array:
         """Return the smallest element."""
@@ -126,16 +124,19 @@ class NumericReduction(KernelFamily):
 
     def prepare_min_dim(self, first: ArraySpec, out: TensorSpec, parameters: Parameters) -> Run:
         """Return a kernel of the smallest elements along an axis."""
-        return self._prepare_extreme(first, parameters["axis"], self._min, smallest_by_place)
+        found = row_extremes(self.xp, *first)
+        by_row = None if found is None else found.smallest
+        return self._prepare_extreme(first, parameters["axis"], self._min, by_row)
 
-    def _prepare_extreme(self, first: ArraySpec, axis: int, reduce: Run, by_place: Run) -> Run:
+    def _prepare_extreme(self, first: ArraySpec, axis: int, reduce: Run, by_row: Run | None) -> Run:
+        """Return the kernel of an extreme; ``by_row`` is a faster function for contiguous rows."""
         extreme = self._extreme
-        if axis != len(first.shape) - 1 or not are_found_by_place(self.xp, *first):
+        if axis != len(first.shape) - 1 or by_row is None:
             return lambda tensor: extreme(reduce, tensor, axis)
 
         def run(tensor: Array) -> Array:
             if tensor.flags.c_contiguous and tensor.size:
-                return by_place(tensor)
+                return by_row(tensor)
             return extreme(reduce, tensor, axis)
 
         return run

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar, NamedTuple
 
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.backends.array.core.row_extremes import are_found_by_place, largest_by_place
+from burn_remote_server.backends.array.core.row_extremes import row_extremes
 from burn_remote_server.backends.array.kernels.networks.checks import (
     check_rank,
     check_shape,
@@ -167,8 +167,9 @@ class Attention(ModuleKernels):
                 self._hide_future(scores, first_query + options.causal_offset - first)
             if bias is not None:
                 scores += bias[..., part]
-            if are_found_by_place(xp, scores.shape, scores.dtype):
-                top = largest_by_place(scores)
+            extremes = row_extremes(xp, scores.shape, scores.dtype)
+            if extremes is not None:
+                top = extremes.largest(scores)
             else:
                 top = scores.max(axis=-1, keepdims=True)
             # The maximum is -inf if all keys are hidden. The lowest finite number in its place
