@@ -394,6 +394,12 @@ def test_single_operations_and_empty_or_large_tensors_make_no_loop(
     assert names(check(signatures, steps, (len(steps),), [numbers(shape)])) == []
 
 
+def test_a_single_operation_with_a_slow_ufunc_is_a_loop() -> None:
+    spec = TensorSpec((64, 128), F32)
+    signatures = [signature("Activation.Relu", spec)]
+    assert names(check(signatures, ((0, 0),), (1,), [numbers((64, 128))])) == ["loop"]
+
+
 def test_without_a_compiler_nothing_is_a_loop() -> None:
     fusers = NumpyFusionRuntime().graph_fusers(NumpyBackend())
     assert not any(isinstance(fuser, loop_fuser.LoopFuser) for fuser in fusers)

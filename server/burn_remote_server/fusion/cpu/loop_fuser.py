@@ -225,8 +225,11 @@ class LoopFuser(RunFuser):
 
     def properties(self) -> FuserProperties:
         _, saved = bytes_saved(self._operations)
-        # A loop of one of NumPy's own ufuncs would be no faster.
-        calls = sum(not isinstance(each.calls[0].function, np.ufunc) for each in self._operations)
+        # A loop of one of NumPy's own ufuncs would be no faster, unless that ufunc is slow.
+        calls = sum(
+            not isinstance(call.function, np.ufunc) or call.is_slower
+            for call in [each.calls[0] for each in self._operations]
+        )
         return FuserProperties(saved, ready=len(self._operations) > 1 or calls > 0)
 
     def _empty(self) -> Self:
