@@ -1,14 +1,18 @@
 """The queue of tasks for a Burn server.
 
 Frames are encoded when they are sent. If the program has dropped a tensor by then, its last use is
-marked as such, as Burn's own client does, which saves a frame for the drop.
+marked as such, as Burn's own client does, which saves a frame for the drop. If the last use is no
+longer in the queue, a frame for the drop precedes the next task that makes a tensor. So the server
+never has more tensors than the program had, and a program that fits into a quota fits there.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from burn_remote.arguments.arrays import array_from, data_from
 from burn_remote.sessions.burn.burn_version_differences import BurnRelease
@@ -62,6 +66,17 @@ class _QueuedRequest:
         return release.encode_task(tasks, self.request)
 
 
+class _Dropped(NamedTuple):
+    """A tensor to be freed, the length of the queue when it was dropped, and its task's position.
+
+    Another thread may have sent the queue since then, so ``place`` may be beyond its end.
+    """
+
+    tensor: int
+    place: int
+    position: int
+
+
 class Outgoing:
     """The queue of frames. Any thread may call ``drop``; all other methods need the lock."""
 
@@ -70,9 +85,9 @@ class Outgoing:
         # The server's dtype for bools; programs see only ``BOOL``.
         self.bool_store: DType = BOOL
         self._pack: Final = reusable_pack()
-        self._position = 0
+        self._positions: Final = itertools.count()
         # A list, because deleting a slice of one is atomic.
-        self._dropped: Final[list[int]] = []
+        self._dropped: Final[list[_Dropped]] = []
         self._waiting: list[_Invocation | _QueuedRequest | bytes] = []
         # Frames that were encoded, and that the link has not taken yet.
         self._leaving: Final[list[bytes]] = []
@@ -89,7 +104,7 @@ class Outgoing:
     def operation(self, signature: Signature, tensors: Sequence[int]) -> None:
         """Add an operation: the ids of its inputs, then those of its outputs."""
         found = self._templates.get(id(signature)) or self._prepare(signature)
-        invocation = _Invocation(found[0], tensors, self._next_position())
+        invocation = _Invocation(found[0], tensors, next(self._positions))
         count = len(signature.input_uses)
         # Before the operation is queued: a drop of a tensor that is not live is ignored.
         self._live.update(tensors[count:])
@@ -132,11 +147,11 @@ class Outgoing:
 
     def next_request(self) -> int:
         """Return a request id: the position of the next task."""
-        return self._release.request(self._next_position())
+        return self._release.request(next(self._positions))
 
     def drop(self, tensor: int) -> None:
         """Free a tensor with the next frames. Lock-free, because ``__del__`` calls it."""
-        self._dropped.append(tensor)
+        self._dropped.append(_Dropped(tensor, len(self._waiting), next(self._positions)))
 
     @property
     def dropped(self) -> int:
@@ -144,43 +159,63 @@ class Outgoing:
         return len(self._dropped)
 
     def take(self) -> list[bytes]:
-        """Return all queued frames, drops last. The caller removes from the list what it sends.
+        """Return all queued frames. The caller removes from the list what it sends.
 
         If this raises, such as ``MemoryError``, the queue is unchanged.
         """
         live, last_uses = self._live, self._last_uses
         count = len(self._dropped)  # other threads append
-        gone = {tensor for tensor in self._dropped[:count] if tensor in live}
-        drops = []
+        gone: set[int] = set()
+        drops: list[_Dropped] = []
         last: dict[_Invocation | _QueuedRequest, tuple[int, ...]] = {}
-        for tensor in dict.fromkeys(self._dropped[:count]):
-            if tensor in gone:
+        for dropped in self._dropped[:count]:
+            tensor = dropped.tensor
+            if tensor in live and tensor not in gone:
+                gone.add(tensor)
                 use = last_uses.get(tensor)
                 if use is None:
-                    drops.append(tensor)
+                    drops.append(dropped)
                 else:
                     last[use[0]] = (*last.get(use[0], ()), use[1])
-        pack, release, position = self._pack, self._release, self._position
-        messages = [
-            entry if type(entry) is bytes else entry.write(last.get(entry, ()), pack, release)  # type: ignore[union-attr, arg-type]
-            for entry in self._waiting
-        ]
-        for tensor in drops:
-            messages.append(release.encode_drop(tensor, release.request(position)))
-            position += 1
+        pack, release = self._pack, self._release
+        messages: list[bytes] = []
+        for entry in self._with_drops(drops) if drops else self._waiting:
+            if type(entry) is bytes:
+                messages.append(entry)
+            elif type(entry) is _Dropped:
+                messages.append(release.encode_drop(entry.tensor, release.request(entry.position)))
+            else:
+                messages.append(entry.write(last.get(entry, ()), pack, release))  # type: ignore[union-attr, arg-type]
         frames = release.frames(messages)
-        leaving, dropped, sent = self._leaving, self._dropped, slice(count)
+        leaving, all_dropped, sent = self._leaving, self._dropped, slice(count)
         waiting: list[_Invocation | _QueuedRequest | bytes] = []
         uses: dict[int, tuple[_Invocation | _QueuedRequest, int]] = {}
         # The first of these statements may raise ``MemoryError``, and CPython runs no signal
         # handler between them, because they call nothing.
         leaving += frames
-        self._position = position
         self._waiting = waiting
         self._last_uses = uses
-        del dropped[sent]
+        del all_dropped[sent]
         live -= gone
         return leaving
+
+    def _with_drops(
+        self, drops: Sequence[_Dropped]
+    ) -> Iterator[_Invocation | _QueuedRequest | bytes | _Dropped]:
+        """Yield the queue with drops at their places.
+
+        Those after the last task that may make a tensor come last: no reply waits for them.
+        """
+        queue = self._waiting
+        end = len(queue)
+        while end and type(queue[end - 1]) is _QueuedRequest:
+            end -= 1
+        left = collections.deque(drops)
+        for index, entry in enumerate(queue):
+            while left and left[0].place <= index < end:
+                yield left.popleft()
+            yield entry
+        yield from left
 
     def take_drops(self) -> list[bytes]:
         """Return the frames that free all remaining tensors, at the end of the session."""
@@ -191,11 +226,6 @@ class Outgoing:
     def stored(self, spec: TensorSpec) -> TensorSpec:
         """Return a tensor's shape and dtype as the server stores it."""
         return TensorSpec(spec.shape, self.bool_store) if spec.dtype is BOOL else spec
-
-    def _next_position(self) -> int:
-        position = self._position
-        self._position = position + 1
-        return position
 
     def _prepare(self, signature: Signature) -> tuple[OperationTemplate, Signature]:
         if len(self._templates) >= TEMPLATES_KEPT:

@@ -98,6 +98,25 @@ def test_a_read_or_an_expose_may_be_the_last_use(ask: type[Any], outgoing: Outgo
     assert drop == Drop((1,))
 
 
+def test_drops_precede_the_next_task_that_makes_a_tensor(outgoing: Outgoing) -> None:
+    outgoing.drop(1)  # its last use was sent before
+    outgoing.operation(ADD, [2, 2, 3])
+    outgoing.drop(3)  # never used
+    outgoing.upload(4, DATA)
+    outgoing.operation(ADD, [2, 2, 5])
+    outgoing.drop(5)
+    request = outgoing.next_request()
+    outgoing.add_request(Read(request, 4, SPEC), request)
+    names = [
+        f"drop {task.tensors[0]}"
+        if isinstance(task, Operation) and task.signature.row.family == "Drop"
+        else type(task).__name__
+        for task in taken(outgoing)
+    ]
+    # The last reply does not wait for a drop.
+    assert names == ["drop 1", "Operation", "drop 3", "Upload", "Operation", "Read", "drop 5"]
+
+
 def test_a_tensor_that_the_server_never_had_is_not_dropped(outgoing: Outgoing) -> None:
     outgoing.drop(99)
     assert taken(outgoing) == []
