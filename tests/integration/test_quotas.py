@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import cast
+from typing import Final, cast
 
 import numpy as np
 import pytest
@@ -80,6 +80,28 @@ def test_a_session_over_its_tensors_is_refused_by_name() -> None:
             more = [br.ones((2,), device=device) for _ in range(3)]
             br.read(more)
         del kept
+
+
+@pytest.mark.parametrize("dialect", ["native", "burn-0.21", "burn-0.22"])
+def test_a_program_whose_tensors_just_fit_is_not_refused(dialect: str) -> None:
+    with (
+        server("--max-session-tensors", "20") as running,
+        br.RemoteDevice(running.address, dialect=dialect) as device,
+    ):
+        x = br.ones((4,), device=device)
+        kept: list[br.Tensor | None] = [x + number for number in range(17)]
+        device.sync()
+        for step in range(100):  # tensors whose last use was sent before
+            kept[step % 17] = None
+            kept[step % 17] = x + step
+        for _ in range(100):  # results that nobody uses
+            x + 1
+        assert [float((x + step)[0]) for step in range(20)] == [1 + step for step in range(20)]
+        assert [float(one[0]) for one in kept if one is not None] == [1 + n for n in _LAST]
+
+
+# The last step of the test above that made each of its tensors.
+_LAST: Final = [*range(85, 100), 83, 84]
 
 
 def test_a_session_with_more_failed_tensors_than_it_may_have_stays_usable() -> None:

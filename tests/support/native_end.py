@@ -50,6 +50,7 @@ class NativeEnd:
     def __init__(self, *, is_checked: bool = False, lease_seconds: float = 60.0) -> None:
         self.tasks: list[Any] = []
         self.resumes = 0
+        self.limits: dict[str, int] = {}  # of the welcome
         # Set when the first frame after a resume is ``Closing``.
         self.was_discarded = threading.Event()
         self.errors: list[BaseException] = []
@@ -99,7 +100,8 @@ class NativeEnd:
 
     def _greet(self, link: Any, hello: Hello) -> None:
         lease = self._lease_seconds
-        welcome = Welcome(VERSIONS[0], 1, b"secret", lease, {}, {}, "ws://end:1", self._received)
+        limits, received = self.limits, self._received
+        welcome = Welcome(VERSIONS[0], 1, b"secret", lease, {}, limits, "ws://end:1", received)
         link.send(encode_frame(welcome))
         if hello.resume is not None:
             self.resumes += 1

@@ -333,6 +333,7 @@ class LocalLink:
             "group_engines": EngineKind.bits(_ENGINES),
             "published": MAX_PUBLISHED,
             "message_bytes": self._settings.max_message_bytes,
+            "tensors": self._settings.max_session_tensors,
         }
         device = {"index": 0, "backend": self._backend.name, EXTENSIONS_FIELD: ANNOUNCED}
         version = agreed_version(hello, VERSIONS)

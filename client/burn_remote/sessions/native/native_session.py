@@ -32,7 +32,7 @@ from burn_remote.sessions.native.signature_table import (
     SignatureTable,
 )
 from burn_remote.sessions.native.storage_requests import StorageRequests
-from burn_remote.sessions.native.task_queue import ENCODED_BYTES, MOST_BYTES
+from burn_remote.sessions.native.task_queue import ENCODED_BYTES, KEPT_DROPS, MOST_BYTES
 from burn_remote.sessions.source_locations import PACKAGES, RING_LENGTH
 from burn_remote.sessions.stack_room import check_stack_room
 from burn_remote.sessions.traffic import Traffic
@@ -137,6 +137,8 @@ class NativeSession(StorageRequests, CollectiveRequests):
             self._traffic: Final = self._connection.traffic  # each operation counts itself there
             # The most steps of a graph that the server runs as one task; 0 if it runs none.
             self.graph_steps: Final[int] = self.welcome.limits.get("graph_steps", 0)
+            if allowed := self.welcome.limits.get("tensors"):
+                self._most_tensors_beside_kept = allowed - KEPT_DROPS - BATCH_TASKS
             self._extensions = self.welcome.device.get(EXTENSIONS_FIELD, {})
             # The answers of ``has_row``.
             self._rows: Final[dict[Row, bool]] = {}

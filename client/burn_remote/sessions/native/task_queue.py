@@ -11,6 +11,7 @@ no lock.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -73,9 +74,12 @@ class TaskQueue:
         self._task_bytes = 0  # without the tasks of short operations
         self._clock: Final = time.monotonic
         self._flushed_at = 0.0
-        # How many drops a wait may leave to a later batch.
+        # How many drops a wait may leave to a later batch, and up to how many tensors on the
+        # server: a program that is close to its quota needs the room.
         self._most_kept_drops = KEPT_DROPS
+        self._most_tensors_beside_kept = sys.maxsize
         self._next_tensor = 1
+        self._sent_drops = 0
         self._undropped_bytes = 0
         # The last batch that the connection took, and the number of queued tasks in it.
         self._leaving = (Handover(), 0)
@@ -152,6 +156,7 @@ class TaskQueue:
             # twice, which servers ignore.
             self._tasks.append(drop_task(dropping))
             del dropped[: len(dropping)]
+            self._sent_drops += len(dropping)
             self._task_bytes += MOST_BYTES * (1 + len(dropping))
 
     def _flush(self, most_kept_drops: int = 0) -> bool:
@@ -164,7 +169,8 @@ class TaskQueue:
         self._flushed_at = self._clock()
         try:
             if self._dropped:
-                if len(self._dropped) > most_kept_drops:
+                tensors = self._next_tensor - self._sent_drops
+                if len(self._dropped) > most_kept_drops or tensors > self._most_tensors_beside_kept:
                     self._append_drops()
                 else:
                     self._flusher.schedule(self)

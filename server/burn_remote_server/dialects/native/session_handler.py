@@ -502,6 +502,7 @@ def _welcome(device: Device, attachment: Attachment, version: int) -> Welcome:
             "content_bytes": device.kept.max_content_bytes,
             "published": MAX_PUBLISHED,
             "message_bytes": settings.max_message_bytes,
+            "tensors": session.interpreter.quota.max_tensors,
             "heartbeat_milliseconds": max(1, round(1000 * settings.heartbeat_seconds)),
         },
         peer_address=device.peer_address,

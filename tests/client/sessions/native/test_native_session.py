@@ -204,6 +204,21 @@ def test_a_program_that_reads_each_result_sends_its_drops_together(
     assert len(drop.tensors) == KEPT_DROPS + 1
 
 
+def test_a_program_that_is_close_to_its_quota_leaves_no_drops_behind(
+    end: NativeEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end.limits["tensors"] = KEPT_DROPS + BATCH_TASKS + 3
+    session = opened(end)
+    try:
+        monkeypatch.setattr(session._flusher, "schedule", lambda session: None)
+        for _ in range(4):  # the third one might not have room otherwise
+            read_once(session)
+        drops = [len(task.tensors) for task in end.tasks if isinstance(task, Drop)]
+        assert drops == [2]
+    finally:
+        session.close()
+
+
 def test_drops_that_a_wait_left_behind_are_sent_although_the_program_does_nothing_more(
     session: NativeSession, end: NativeEnd
 ) -> None:
