@@ -20,6 +20,7 @@ from typing import Final
 import psutil
 
 from support import server_starter
+from support.waiting import PATIENCE_SECONDS
 
 __all__ = ["UNFORKED", "RunningServer", "server"]
 
@@ -172,7 +173,7 @@ class RunningServer:
         times = psutil.Process(self.process.pid).cpu_times()
         return float(times.user + times.system)
 
-    def metrics(self, timeout_seconds: float = 5) -> dict[str, float]:
+    def metrics(self, timeout_seconds: float = PATIENCE_SECONDS) -> dict[str, float]:
         """Return the values of /metrics by name and labels."""
         url = f"http://127.0.0.1:{self.port}/metrics"
         with urllib.request.urlopen(url, timeout=timeout_seconds) as answer:
@@ -187,12 +188,12 @@ class RunningServer:
     def kill(self) -> None:
         """Kill the process, as a crash would."""
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(5)
+        self.process.wait(PATIENCE_SECONDS)
 
     def stop(self) -> int:
         """Ask the server to drain, and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(15)
+        return self.process.wait(PATIENCE_SECONDS)
 
 
 @contextlib.contextmanager
@@ -210,7 +211,9 @@ def server(*flags: str, module: str = COMMAND, **variables: str) -> Iterator[Run
     try:
         line = process.stdout.readline().split()
         words = [word for word in line if word.startswith(("ws://", "wss://"))]
-        assert words, f"the server ended with code {process.wait(5)} before it was ready"
+        assert words, (
+            f"the server ended with code {process.wait(PATIENCE_SECONDS)} before it was ready"
+        )
         yield RunningServer(
             process, words[0], [word for word in line if word.startswith("iroh://")]
         )
