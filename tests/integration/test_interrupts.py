@@ -55,7 +55,7 @@ from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.native_outbox import NativeOutbox
 from burn_remote_server.fusion.cpu.block_program import BlockProgram
 from burn_remote_server.hosting.local import LocalLink
-from support.interrupts import InterruptAfterCall, InterruptAt
+from support.interrupts import InterruptAfterCall, InterruptAt, NewPlace, Walk
 from support.servers import RunningServer, server
 from support.waiting import PATIENCE_SECONDS, wait_until
 
@@ -92,16 +92,15 @@ def test_an_interrupt_at_any_line_of_a_large_read_leaves_the_session_alive(
     array = np.arange(np.prod(LARGE), dtype=np.float32).reshape(LARGE)
     x, small = br.tensor(array, device=device), br.ones((3,), device=device)
     device.sync()
-    line, is_over = 0, False
-    while not is_over:
-        interrupt = InterruptAt(line, RECEIVING)
-        other = (small + line).read()  # of another thread, for example
+    walk = Walk()
+    for run, place in enumerate(walk):
+        interrupt = InterruptAt(place, RECEIVING)
+        other = (small + run).read()  # of another thread, for example
         with interrupt.watching():
             x.numpy()
-        assert other.result(PATIENCE_SECONDS).tolist() == [1 + line] * 3, interrupt.place
-        line, is_over = line + 1, not interrupt.has_come
+        assert other.result(PATIENCE_SECONDS).tolist() == [1 + run] * 3, interrupt.place
     np.testing.assert_array_equal(x.numpy(), array)
-    assert line > 20
+    walk.check(Receiver._read_frame, Pending._finish, Pending._call_back)
     device.close(timeout_seconds=0)  # a longer close waits for a reply that no thread reads
 
 
@@ -144,17 +143,16 @@ def test_ctrl_c_while_a_local_device_delivers_replies_loses_none(
         link = device.session._connection._link
         delivering = (type(link)._deliver, type(link).receive, type(link._outbox).move_to)
         codes = frozenset(one.__code__ for one in delivering)
-        place, is_over = 0, False
-        while not is_over:
-            pending, many = (x + place).read(), (large * place).read()
+        walk = Walk()
+        for run, place in enumerate(walk):
+            pending, many = (x + run).read(), (large * run).read()
             interrupt = InterruptAfterCall(place, codes)
             with interrupt.watching():
                 pending.result(PATIENCE_SECONDS)
                 many.result(PATIENCE_SECONDS)
-            assert pending.result(PATIENCE_SECONDS).tolist() == [1 + place] * 4, interrupt.place
-            assert many.result(PATIENCE_SECONDS).sum() == place * 200_000, interrupt.place
-            place, is_over = place + 1, not interrupt.has_come
-        assert place > 10
+            assert pending.result(PATIENCE_SECONDS).tolist() == [1 + run] * 4, interrupt.place
+            assert many.result(PATIENCE_SECONDS).sum() == run * 200_000, interrupt.place
+        walk.check(*delivering)
         device.close(timeout_seconds=0)  # a longer close waits for a reply that no thread reads
 
 
@@ -210,8 +208,9 @@ def test_ctrl_c_in_a_drop_leaves_no_tensor_and_reaches_the_program(
     with br.RemoteDevice(first_server.address, dialect=dialect) as device:
         device.sync()
         held = first_server.metric("burn_remote_tensors")
-        place, is_over, seen = 0, False, 0
-        while not is_over:
+        seen = 0
+        walk = Walk()
+        for place in walk:
             made = [br.zeros((4,), device=device)]
             device.sync()
             interrupt = kind(place, codes)
@@ -222,9 +221,8 @@ def test_ctrl_c_in_a_drop_leaves_no_tensor_and_reaches_the_program(
                     seen += 1
             device.sync()
             assert first_server.metric("burn_remote_tensors") == held, interrupt.place
-            place, is_over = place + 1, not interrupt.has_come
-        assert place > 5
-    assert seen == place - 1
+        walk.check(OwningHandle.__del__, Flusher.schedule)
+    assert seen == walk.count
     assert not ignored
 
 
@@ -243,7 +241,7 @@ def test_ctrl_c_during_a_thousand_drops_leaves_no_tensor(first_server: RunningSe
 
 def test_a_forgotten_device_ends_its_session_although_ctrl_c_came_in_the_finalizer() -> None:
     codes = frozenset({interrupted_finalizers._freed.__code__, Flusher.stop.__code__})
-    place, is_over = 0, False
+    walk = Walk()
 
     # A server of its own: on a shared one, sessions of other tests may wait to be resumed.
     with server() as running:
@@ -252,7 +250,7 @@ def test_a_forgotten_device_ends_its_session_although_ctrl_c_came_in_the_finaliz
             seen, name = running.metrics(), "burn_remote_sessions_{}_total"
             return seen[name.format("opened")] == seen[name.format("closed")]
 
-        while not is_over:
+        for place in walk:
             made = [br.RemoteDevice(running.address)]
             session = weakref.ref(made[0].session)
             gc.collect()
@@ -262,8 +260,7 @@ def test_a_forgotten_device_ends_its_session_although_ctrl_c_came_in_the_finaliz
                 while session() is not None:
                     gc.collect()
             wait_until(are_closed)
-            place, is_over = place + 1, not interrupt.has_come
-    assert place > 2
+    walk.check(interrupted_finalizers._freed, Flusher.stop)
 
 
 OPENING = (
@@ -286,10 +283,10 @@ def test_ctrl_c_while_a_device_is_opened_leaves_no_session_and_no_thread(
 ) -> None:
     opening: Any = OPENING
     codes = frozenset(function.__code__ for function in opening)
-    place, is_over = 0, False
+    walk = Walk()
     others = {*threading.enumerate()}
     with server() as running:
-        while not is_over:
+        for place in walk:
             interrupt = kind(place, codes)
             with interrupt.watching(), contextlib.suppress(br.ClosedDevice):
                 br.RemoteDevice(running.address, dialect="native").close()
@@ -298,8 +295,7 @@ def test_ctrl_c_while_a_device_is_opened_leaves_no_session_and_no_thread(
                 thread.join(PATIENCE_SECONDS)
                 assert not thread.is_alive(), f"{interrupt.place}: {thread.name}"
             wait_until(lambda: running.metric("burn_remote_sessions") == 0)
-            place, is_over = place + 1, not interrupt.has_come
-    assert place > 20
+    walk.check(*OPENING)
 
 
 CLOSING = (
@@ -331,6 +327,11 @@ CLOSING = (
     _Waker.wake,
     _Waker.close,
 )
+# Of these, no other thread can relieve the one that closes the session.
+OWN_STEPS_OF_CLOSING: dict[str, Any] = {
+    "native": (NativeSession.close, Connection.close, Connection.end, Flusher.stop),
+    "burn-0.21": (BurnSession.close, BurnConnection.close, BurnConnection.end, Flusher.stop),
+}
 
 
 @pytest.mark.parametrize("dialect", ["native", "burn-0.21"])
@@ -340,9 +341,9 @@ def test_ctrl_c_while_a_device_is_closed_ends_its_session_and_what_waits_for_it(
 ) -> None:
     closing: Any = CLOSING
     codes = frozenset(function.__code__ for function in closing)
-    place, is_over = 0, False
+    walk = Walk()
     with server() as running:
-        while not is_over:
+        for place in walk:
             device = br.RemoteDevice(running.address, dialect=dialect)
             session = device.session
             threads = (session._flusher._thread, session._connection.receiver._attendant)
@@ -364,8 +365,7 @@ def test_ctrl_c_while_a_device_is_closed_ends_its_session_and_what_waits_for_it(
             with pytest.raises(br.ClosedDevice):
                 waiting.result()
             wait_until(lambda: running.metric("burn_remote_sessions") == 0)
-            place, is_over = place + 1, not interrupt.has_come
-    assert place > 20
+    walk.check(*OWN_STEPS_OF_CLOSING[dialect])
 
 
 @br.compile
@@ -436,15 +436,16 @@ def test_ctrl_c_while_an_operation_is_issued_leaves_no_tensor(
             issue(x, y)
         device.sync()
         held = first_server.metric("burn_remote_tensors")
-        place, is_over = 0, False
-        while not is_over:
+        walk = Walk()
+        for place in walk:
             interrupt = kind(place, codes)
             with interrupt.watching():
                 issue(x, y)
             device.sync()
             assert first_server.metric("burn_remote_tensors") == held, interrupt.place
-            place, is_over = place + 1, not interrupt.has_come
-        assert place > 5
+        session: Any = NativeSession if dialect == "native" else BurnSession
+        issued_by = {"upload": session.upload} | dict.fromkeys(GRAPHS, session.execute_graph)
+        walk.check(issued_by.get(name, session.execute))
 
 
 # Functions with statements that no signal handler divides, because they call nothing in between.
@@ -513,8 +514,8 @@ def test_ctrl_c_on_a_local_device_loses_and_repeats_nothing(
         codes = frozenset(function.__code__ for function in executing)
         tensors = link._interpreter.tensors
         held = len(tensors)
-        place, is_over = 0, False
-        while not is_over:
+        walk = Walk()
+        for place in walk:
             made: list[tuple[br.Tensor, object]] = []
             reads = [x.read(), large.read(), x.read()]
             interrupt = kind(place, codes)
@@ -535,8 +536,13 @@ def test_ctrl_c_on_a_local_device_loses_and_repeats_nothing(
                 device.sync()
             device.sync()
             assert len(tensors) == held, interrupt.place
-            place, is_over = place + 1, not interrupt.has_come
-        assert place > 20
+        walk.check(
+            Connection.send,
+            NativeSession._flush,
+            NativeSession._forget_sent,
+            LocalLink._take,
+            LocalLink._deliver,
+        )
         device.close(timeout_seconds=0)  # a longer close waits for a reply that no thread reads
 
 
@@ -568,20 +574,25 @@ def test_ctrl_c_while_queued_tasks_of_burn_are_sent_neither_loses_nor_repeats_th
         x = br.ones((4,), device=device)
         device.sync()
         held = first_server.metric("burn_remote_tensors")
-        place, is_over = 0, False
-        while not is_over:
-            unused, queued = x + place, x * place
+        walk = Walk()
+        for run, place in enumerate(walk):
+            unused, queued = x + run, x * run
             made = [queued + 1]
             del unused, queued
             interrupt = kind(place, codes)
             with interrupt.watching():
                 device.session.flush()
-            assert made[0].tolist() == [place + 1] * 4, interrupt.place
+            assert made[0].tolist() == [run + 1] * 4, interrupt.place
             made.clear()
             device.sync()
             assert first_server.metric("burn_remote_tensors") == held, interrupt.place
-            place, is_over = place + 1, not interrupt.has_come
-        assert place > 10
+        walk.check(
+            FlushPolicy.flush,
+            FlushPolicy.send_now,
+            Outgoing.take,
+            BurnConnection.send,
+            FrameWriter._flush,
+        )
 
 
 @pytest.mark.parametrize("kind", [InterruptAfterCall, InterruptAt])
@@ -599,8 +610,8 @@ def test_ctrl_c_while_a_tensor_is_moved_leaves_no_tensor(
         a.sync()
         b.sync()
         held = second_server.metric("burn_remote_tensors")
-        place, is_over = 0, False
-        while not is_over:
+        walk = Walk()
+        for place in walk:
             interrupt = kind(place, codes)
             with interrupt.watching():
                 x.to(b)
@@ -608,8 +619,7 @@ def test_ctrl_c_while_a_tensor_is_moved_leaves_no_tensor(
             b.sync()
             # A fetch that is under way when its tensor is dropped ends later.
             wait_until(lambda: second_server.metric("burn_remote_tensors") == held)
-            place, is_over = place + 1, not interrupt.has_come
-        assert place > 5
+        walk.check(SessionRunner.move, SessionRunner.fetch, NativeSession.fetch)
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["known content", "new content"])
@@ -631,8 +641,8 @@ def test_ctrl_c_while_an_upload_is_shared_leaves_no_tensor_and_no_wrong_content(
         br.tensor(known, device=device, share=True)
         device.sync()
         held = first_server.metric("burn_remote_tensors")
-        place, is_over = 0, False
-        while not is_over:
+        walk = Walk()
+        for place in walk:
             array = known if is_known else np.random.default_rng().random(MIN_BYTES // 8)
             interrupt = kind(place, codes)
             with interrupt.watching():
@@ -641,8 +651,7 @@ def test_ctrl_c_while_an_upload_is_shared_leaves_no_tensor_and_no_wrong_content(
             assert first_server.metric("burn_remote_tensors") == held, interrupt.place
             assert (br.tensor(array, device=device, share=True).numpy() == array).all()
             device.sync()
-            place, is_over = place + 1, not interrupt.has_come
-        assert place > 5
+        walk.check(send_shared, NativeSession.open_content, NativeSession._ask)
 
 
 COLLECTIVES: dict[str, Callable[[Group, list[br.Tensor]], object]] = {
@@ -679,21 +688,20 @@ def test_ctrl_c_during_a_collective_does_not_mix_it_with_the_next(
     with (
         br.RemoteDevice(first_server.address) as a,
         br.RemoteDevice(second_server.address) as b,
-        Group([a, b]) as group,
+        Group([a, b], timeout_seconds=PATIENCE_SECONDS) as group,
     ):
         given = [br.tensor([1.0, 2.0], device=device) for device in (a, b)]
         collective(group, given)
-        place, is_over = 0, False
-        while not is_over:
+        walk = Walk()
+        for run, place in enumerate(walk):
             interrupt = kind(place, codes)
             with interrupt.watching():
                 collective(group, given)
-            sent = [br.tensor([float(place), 9.0], device=device) for device in (a, b)]
+            sent = [br.tensor([float(run), 9.0], device=device) for device in (a, b)]
             for x in group.all_gather(sent):
                 found = x.read().result(PATIENCE_SECONDS)
-                assert found.tolist() == [place, 9, place, 9], interrupt.place
-            place, is_over = place + 1, not interrupt.has_come
-        assert place > 10
+                assert found.tolist() == [run, 9, run, 9], interrupt.place
+        walk.check(RingEngine.issue, SessionRunner.collective)
 
 
 @pytest.mark.parametrize("name", ["all_reduce", "reduce", "reduce_scatter", "all_gather"])
@@ -709,26 +717,25 @@ def test_two_ctrl_c_in_a_row_during_a_collective_do_not_mix_it_with_the_next(
     with (
         br.RemoteDevice(first_server.address) as a,
         br.RemoteDevice(second_server.address) as b,
-        Group([a, b]) as group,
+        Group([a, b], timeout_seconds=PATIENCE_SECONDS) as group,
     ):
         given = [br.tensor([1.0, 2.0], device=device) for device in (a, b)]
         collective(group, given)
-        place, is_over = 0, False
-        while not is_over:
+        walk = Walk()
+        for run, place in enumerate(walk):
             with monkeypatch.context() as patch:
                 interrupt = _second_interrupt(place, kind, patch)
                 with interrupt.watching(), pytest.raises(KeyboardInterrupt):
                     collective(group, given)
-            sent = [br.tensor([float(place), 9.0], device=device) for device in (a, b)]
+            sent = [br.tensor([float(run), 9.0], device=device) for device in (a, b)]
             for x in group.all_reduce(sent):
                 found = x.read().result(PATIENCE_SECONDS)
-                assert found.tolist() == [2 * place, 18], interrupt.place
-            place, is_over = place + 1, not interrupt.has_come
-        assert place > 5
+                assert found.tolist() == [2 * run, 18], interrupt.place
+        walk.check(RingEngine.issue, RingEngine.issue_rest, SessionRunner.collective)
 
 
 def _second_interrupt(
-    place: int, kind: type[InterruptAt], patch: pytest.MonkeyPatch
+    place: NewPlace, kind: type[InterruptAt], patch: pytest.MonkeyPatch
 ) -> InterruptAt:
     """Interrupt a collective between its members; return another interrupt of what comes then."""
     issue = RingEngine.issue
@@ -783,22 +790,27 @@ def test_ctrl_c_while_a_group_is_made_or_closed_frees_it(
         br.RemoteDevice(first_server.address) as a,
         br.RemoteDevice(second_server.address) as b,
     ):
-        place, is_over = 0, False
-        while not is_over:
+        walk = Walk()
+        for run, place in enumerate(walk):
             interrupt = kind(place, codes)
             with interrupt.watching():
-                made = [Group([a, b])]
+                made = [Group([a, b], timeout_seconds=PATIENCE_SECONDS)]
                 made[0].close()
             made = []
-            with Group([a, b]) as group:  # leaves the groups of objects that are gone
+            # It leaves the groups of objects that are gone.
+            with Group([a, b], timeout_seconds=PATIENCE_SECONDS) as group:
                 # A server refuses a number that it still has.
                 held = [len(device.session._groups) for device in (a, b)]
                 assert held == [1, 1], interrupt.place
-                given = [br.tensor([float(place)], device=device) for device in (a, b)]
+                given = [br.tensor([float(run)], device=device) for device in (a, b)]
                 for x in group.all_reduce(given):
-                    assert x.read().result(PATIENCE_SECONDS).tolist() == [2 * place]
-            place, is_over = place + 1, not interrupt.has_come
-        assert place > 20
+                    assert x.read().result(PATIENCE_SECONDS).tolist() == [2 * run]
+        walk.check(
+            RingEngine.__init__,
+            RingEngine.close,
+            SessionRunner.join_group,
+            SessionRunner.leave_group,
+        )
 
 
 def loss_of(params: list[br.Tensor], x: br.Tensor) -> br.Tensor:
@@ -850,18 +862,19 @@ def test_two_ctrl_c_in_a_backward_pass_of_several_members_do_not_disturb_the_nex
             trainer.zero_grad()
 
 
+# The first two of these have a part in every frame.
 SENDING: Any = (
     BlockingWebSocket._send,
-    BlockingWebSocket._post,
     PlainStream.write,
+    BlockingWebSocket._post,
     FrameWriter.send_together,
     TimedQueue.put,
 )
 GETTING: Any = (
+    Receiver._read_frame,
     BlockingWebSocket.receive,
     BlockingWebSocket._read,
     PlainStream.read,
-    Receiver._read_frame,
     Receiver._read_until,
     NativeSession._handle,
     ResponseRouter.take,
@@ -888,19 +901,18 @@ def test_an_exception_of_a_signal_handler_reaches_the_program_and_not_the_sessio
         x = br.ones((4,), device=device)
         device.sync()
         link = device.session._connection._link
-        place, is_over = 0, False
-        while not is_over:
+        walk = Walk()
+        for run, place in enumerate(walk):
             interrupt = InterruptAfterCall(place, codes, error)
-            product = x * place
+            product = x * run
             with interrupt.watching():
                 product.read().result(PATIENCE_SECONDS)
             assert interrupt.has_left == interrupt.has_come, interrupt.place
-            assert product.read().result(PATIENCE_SECONDS).tolist() == [place] * 4, interrupt.place
+            assert product.read().result(PATIENCE_SECONDS).tolist() == [run] * 4, interrupt.place
             # A frame that was sent in part makes a new connection necessary.
             if functions is not SENDING:
                 assert device.session._connection._link is link, interrupt.place
-            place, is_over = place + 1, not interrupt.has_come
-        assert place > 5
+        walk.check(*functions[:2])
         device.close(timeout_seconds=0)  # a longer close waits for a reply that no thread reads
 
 

@@ -28,7 +28,7 @@ from burn_remote_protocol.links.checksummed_links import CheckedLink
 from burn_remote_protocol.links.websocket.blocking_link import BlockingWebSocket
 from burn_remote_protocol.links.websocket.frame_writer import FrameWriter
 from burn_remote_protocol.links.websocket.socket_streams import PlainStream
-from support.interrupts import CallAt
+from support.interrupts import CallAt, Walk
 from support.servers import RunningServer
 from support.waiting import PATIENCE_SECONDS, wait_until
 
@@ -86,9 +86,9 @@ def test_a_signal_handler_closes_the_device_of_the_call_that_it_interrupts(
     first_server: RunningServer, caplog: pytest.LogCaptureFixture, dialect: str, call: str
 ) -> None:
     codes = frozenset(function.__code__ for function in CALLED)
-    place, is_over = 0, False
+    walk = Walk()
     caplog.set_level(logging.WARNING, "burn_remote")
-    while not is_over:
+    for place in walk:
         device = br.RemoteDevice(first_server.address, dialect=dialect)
         session = device.session
         x = br.ones((4,), device=device)
@@ -108,8 +108,7 @@ def test_a_signal_handler_closes_the_device_of_the_call_that_it_interrupts(
         assert session.closed, handler.place
         # Not "the server skips what was left": nothing waited for its own thread.
         assert not caplog.records, f"{handler.place}: {caplog.records}"
-        place, is_over = place + 1, not handler.has_come
-    assert place > 10
+    walk.check(PlainStream.write)
 
 
 def test_a_signal_handler_cannot_open_the_device_that_its_thread_is_opening(

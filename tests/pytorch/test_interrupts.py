@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.interrupts import InterruptAfterCall
+from support.interrupts import InterruptAfterCall, Walk
 from support.servers import RunningServer, server
 
 torch = pytest.importorskip("torch", reason="PyTorch is in the dependency group oracle")
@@ -135,8 +135,8 @@ def test_ctrl_c_in_a_program_leaves_no_tensor_and_the_next_results_are_right(
     gc.freeze()  # else each collection examines all objects of PyTorch
     try:
         before = held()
-        place, is_over = 0, False
-        while not is_over:
+        walk = Walk()
+        for place in walk:
             interrupt = InterruptAfterCall(place, CodesOfTheDevice())
             with interrupt.watching():
                 program(given)
@@ -145,8 +145,7 @@ def test_ctrl_c_in_a_program_leaves_no_tensor_and_the_next_results_are_right(
             assert held() == before, interrupt.place
             found = program(given).cpu()
             assert torch.allclose(found, expected, atol=1e-5), interrupt.place
-            place, is_over = place + 1, not interrupt.has_come
-        assert place > 5
+        assert walk.count > 5
     finally:
         gc.unfreeze()
 

@@ -1,4 +1,4 @@
-"""An interrupt at a chosen place of our code, because Ctrl-C may come anywhere."""
+"""Interrupts at chosen places of our code, because Ctrl-C may come anywhere."""
 
 from __future__ import annotations
 
@@ -10,19 +10,89 @@ import itertools
 import linecache
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["CallAt", "InterruptAfterCall", "InterruptAt"]
+__all__ = ["CallAt", "InterruptAfterCall", "InterruptAt", "NewPlace", "Walk"]
+
+# A walk ends after so many runs in a row without a new place. In one run, another thread may do
+# the work that this thread does in others.
+RUNS_WITHOUT_A_NEW_PLACE: Final = 4
 
 # After these instructions, CPython runs the handlers of signals that have arrived.
 CHECKING = ("CALL", "RESUME")
 CHECKING_JUMP = "JUMP_BACKWARD"
 
 
+class NewPlace:
+    """Chooses the first place of a run that no earlier run of the walk has chosen."""
+
+    def __init__(self, chosen: set[tuple[CodeType, int, int]]) -> None:
+        self._chosen = chosen
+        self._visits: Counter[tuple[CodeType, int]] = Counter()
+        self.is_found = False
+
+    def __call__(self, code: CodeType, position: int) -> bool:
+        """Return whether to interrupt here."""
+        self._visits[code, position] += 1
+        place = (code, position, self._visits[code, position])
+        self.is_found = place not in self._chosen
+        self._chosen.add(place)
+        return self.is_found
+
+
+class Walk:
+    """Choices of places for one run after another, until the runs reach no other place.
+
+    In the n-th visit, a position of the code is another place than in the first. ::
+
+        walk = Walk()
+        for place in walk:
+            interrupt = InterruptAt(place, codes)
+            with interrupt.watching():
+                ...  # what is interrupted
+        walk.check(*functions)
+    """
+
+    def __init__(self) -> None:
+        self._chosen: set[tuple[CodeType, int, int]] = set()
+
+    def __iter__(self) -> Iterator[NewPlace]:
+        runs_without = 0
+        while runs_without < RUNS_WITHOUT_A_NEW_PLACE:
+            place = NewPlace(self._chosen)
+            yield place
+            runs_without = 0 if place.is_found else runs_without + 1
+
+    @property
+    def count(self) -> int:
+        """The number of places where runs were interrupted."""
+        return len(self._chosen)
+
+    def check(self, *functions: Any) -> None:
+        """Assert that each of these functions was interrupted."""
+        interrupted = {code for code, _, _ in self._chosen}
+        missed = [one.__qualname__ for one in functions if one.__code__ not in interrupted]
+        assert not missed, f"{self.count} places, none in {', '.join(missed)}"
+
+
+class _Nth:
+    """Chooses the n-th place of a run."""
+
+    def __init__(self, place: int) -> None:
+        self._left = place
+
+    def __call__(self, code: CodeType, position: int) -> bool:
+        self._left -= 1
+        return self._left < 0
+
+
 class InterruptAt:
-    """Raises an exception when this thread reaches the n-th line of the given code.
+    """Raises an exception when this thread reaches a line of the given code.
+
+    The line is the n-th, or the first that ``line`` chooses.
 
     Counts the lines of the functions in ``codes``, except those at which CPython runs no signal
     handler: ``try``, the end of ``with`` blocks (between the last call and that of ``__exit__``),
@@ -31,11 +101,11 @@ class InterruptAt:
 
     def __init__(
         self,
-        line: int,
+        line: int | NewPlace,
         codes: frozenset[CodeType],
         raises: type[BaseException] = KeyboardInterrupt,
     ) -> None:
-        self.lines_left = line
+        self._chooses = _Nth(line) if isinstance(line, int) else line
         self.has_come = False
         # Whether the exception left the watched calls.
         self.has_left = False
@@ -75,12 +145,14 @@ class InterruptAt:
 
     def _count(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "line" and not self.has_come and not self._cannot_be_interrupted(frame):
-            self.lines_left -= 1
-            if self.lines_left < 0:
-                self.has_come = True
-                self.place = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
-                self._come()
+            self._visit(frame, frame.f_lineno)
         return self._count
+
+    def _visit(self, frame: FrameType, position: int) -> None:
+        if self._chooses(frame.f_code, position):
+            self.has_come = True
+            self.place = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+            self._come()
 
     def _come(self) -> None:
         raise self._raises
@@ -102,16 +174,16 @@ class InterruptAt:
 
 
 class InterruptAfterCall(InterruptAt):
-    """Raises an exception at the n-th place where CPython runs signal handlers.
+    """Raises an exception at a place where CPython runs signal handlers.
 
-    These are the starts of functions and loops and, above all, the moment after a call of a
+    These places are the starts of functions and loops and, above all, the moment after a call of a
     function in C: a lock may be taken then, and its variable not assigned. CPython runs no handler
     when a function in Python returns.
     """
 
     def __init__(
         self,
-        place: int,
+        place: int | NewPlace,
         codes: frozenset[CodeType],
         raises: type[BaseException] = KeyboardInterrupt,
     ) -> None:
@@ -130,11 +202,7 @@ class InterruptAfterCall(InterruptAt):
         has_called_python = frame in self._callers
         self._callers.discard(frame)
         if self._is_checked(frame) and not has_called_python:
-            self.lines_left -= 1
-            if self.lines_left < 0:
-                self.has_come = True
-                self.place = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
-                self._come()
+            self._visit(frame, frame.f_lasti)
         return self._count
 
     def _forget_frames(self) -> None:
@@ -147,10 +215,10 @@ class InterruptAfterCall(InterruptAt):
 
 
 class CallAt(InterruptAfterCall):
-    """Calls a function, as a signal's handler, at the n-th place where CPython runs handlers."""
+    """Calls a function, as a signal's handler, at a place where CPython runs handlers."""
 
     def __init__(
-        self, place: int, codes: frozenset[CodeType], function: Callable[[], object]
+        self, place: int | NewPlace, codes: frozenset[CodeType], function: Callable[[], object]
     ) -> None:
         super().__init__(place, codes)
         self._function = function

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from burn_remote.devices.shared_sessions import SharedSessions, Use
 from burn_remote_protocol.errors import ConnectionFailed
-from support.interrupts import InterruptAt
+from support.interrupts import InterruptAt, Walk
 from support.link_ends import in_thread
 from support.waiting import PATIENCE_SECONDS
 
@@ -256,37 +256,35 @@ def codes_of(*owners: type[Any]) -> frozenset[CodeType]:
 
 def test_after_ctrl_c_at_any_line_of_opening_another_device_opens(sessions: Sessions) -> None:
     codes = codes_of(SharedSessions)
-    line, is_over = 0, False
-    while not is_over:
-        key = f"host {line}"
-        interrupt = InterruptAt(line, codes)
+    walk = Walk()
+    for run, place in enumerate(walk):
+        key = f"host {run}"
+        interrupt = InterruptAt(place, codes)
         with interrupt.watching():
             use(sessions, key)
-        line, is_over = line + 1, not interrupt.has_come
         # It would wait for a thread that is gone.
         other = in_thread(use, sessions, key).result(PATIENCE_SECONDS)
         assert not other.session.closed, interrupt.place
         other.end()
-    assert line > 10
+    walk.check(SharedSessions.use, SharedSessions._join)
 
 
 def test_after_ctrl_c_at_any_line_of_closing_the_last_use_closes(sessions: Sessions) -> None:
     codes = codes_of(SharedSessions, Use)
-    line, is_over = 0, False
-    while not is_over:
+    walk = Walk()
+    for place in walk:
         first, last = use(sessions), use(sessions)
         session = first.session
-        interrupt = InterruptAt(line, codes)
+        interrupt = InterruptAt(place, codes)
         with interrupt.watching():
             first.end()
-        line, is_over = line + 1, not interrupt.has_come
         assert not session.closed, interrupt.place
         first.end()
         last.end()
         assert session.closed, interrupt.place
         assert not use(sessions).session.closed
         sessions._shared.clear()
-    assert line > 5
+    walk.check(Use.end, SharedSessions.give_back)
 
 
 def test_a_failed_opening_is_forgotten_with_the_frames_of_its_program(sessions: Sessions) -> None:

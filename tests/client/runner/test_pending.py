@@ -16,7 +16,7 @@ import pytest
 
 from burn_remote.runner.pending import Pending
 from burn_remote_protocol.errors import ArgumentMismatch, ConnectionLost
-from support.interrupts import InterruptAt
+from support.interrupts import InterruptAt, Walk
 from support.link_ends import in_thread
 from support.waiting import PATIENCE_SECONDS
 
@@ -243,8 +243,8 @@ CODES = frozenset(
 
 
 def test_ctrl_c_at_any_line_of_a_delivery_leaves_nobody_waiting() -> None:
-    line, is_over = 0, False
-    while not is_over:
+    walk = Walk()
+    for place in walk:
         pending: Pending[int] = Pending()
         calls: list[int] = []
         pending.on_done(lambda done, calls=calls: calls.append(done.result()))  # type: ignore[misc]
@@ -252,16 +252,15 @@ def test_ctrl_c_at_any_line_of_a_delivery_leaves_nobody_waiting() -> None:
         loop = asyncio.new_event_loop()
         task = loop.create_task(awaited(pending))
         loop.run_until_complete(asyncio.sleep(0))
-        interrupt = InterruptAt(line, CODES)
+        interrupt = InterruptAt(place, CODES)
         with interrupt.watching():
             pending.complete(1)
-        line, is_over = line + 1, not interrupt.has_come
         pending.complete(1)  # as the receiver does after an interrupt
         assert waiting.result(PATIENCE_SECONDS) == 1, interrupt.place
         assert loop.run_until_complete(task) == 1, interrupt.place
         assert len(calls) <= 1, interrupt.place
         loop.close()
-    assert line > 4
+    walk.check(Pending.complete, Pending._finish, Pending._call_back)
 
 
 async def awaited(pending: Pending[int]) -> int:
@@ -270,15 +269,14 @@ async def awaited(pending: Pending[int]) -> int:
 
 
 def test_ctrl_c_at_any_line_of_a_wait_keeps_nothing() -> None:
-    line, is_over = 0, False
-    while not is_over:
+    walk = Walk()
+    for place in walk:
         pending: Pending[int] = Pending()
-        interrupt = InterruptAt(line, CODES)
+        interrupt = InterruptAt(place, CODES)
         with interrupt.watching():
             pending.wait(0)
-        line, is_over = line + 1, not interrupt.has_come
         assert not pending._wakers, interrupt.place
-    assert line > 2
+    walk.check(Pending.wait)
 
 
 # -- await ------------------------------------------------------------------------------------

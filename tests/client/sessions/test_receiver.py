@@ -15,7 +15,7 @@ from burn_remote.runner.pending import Pending
 from burn_remote.sessions import receiver
 from burn_remote.sessions.receiver import Receiver
 from burn_remote_protocol.errors import BurnRemoteError, ConnectionLost, SessionLost
-from support.interrupts import InterruptAfterCall, InterruptAt
+from support.interrupts import InterruptAfterCall, InterruptAt, Walk
 from support.link_ends import in_thread
 from support.memory_links import memory_pair
 from support.waiting import PATIENCE_SECONDS
@@ -195,36 +195,34 @@ def test_ctrl_c_as_a_thread_stops_reading_lets_others_read(
 def test_ctrl_c_at_any_line_loses_no_frame(ends: Ends) -> None:
     reading = (Receiver._read_until, Receiver._read_frame)
     codes = frozenset(function.__code__ for function in reading)
-    line, is_over = 0, False
-    while not is_over:
-        frame = b"%d" % line
+    walk = Walk()
+    for run, place in enumerate(walk):
+        frame = b"%d" % run
         pending: Any = ends.expect(frame)
         ends.far.send(frame)
-        interrupt = InterruptAt(line, codes)
+        interrupt = InterruptAt(place, codes)
         with interrupt.watching():
             ends.receiver.wait(pending, PATIENCE_SECONDS)
-        line, is_over = line + 1, not interrupt.has_come
         ends.receiver.wait(pending, PATIENCE_SECONDS)
         assert pending.done(), interrupt.place
-    assert line > 10
+    walk.check(*reading)
 
 
 def test_ctrl_c_after_any_call_of_a_wait_lets_others_read(ends: Ends) -> None:
     codes = frozenset(function.__code__ for function in (Receiver.wait, Receiver._read_alone))
-    place, is_over = 0, False
-    while not is_over:
-        first, later = ends.expect(b"first %d" % place), ends.expect(b"later %d" % place)
-        ends.far.send(b"first %d" % place)
+    walk = Walk()
+    for run, place in enumerate(walk):
+        first, later = ends.expect(b"first %d" % run), ends.expect(b"later %d" % run)
+        ends.far.send(b"first %d" % run)
         interrupt = InterruptAfterCall(place, codes)
         with interrupt.watching():
             ends.receiver.wait(first, PATIENCE_SECONDS)
-        ends.far.send(b"later %d" % place)
+        ends.far.send(b"later %d" % run)
         in_thread(ends.receiver.wait, later, PATIENCE_SECONDS).result(2 * PATIENCE_SECONDS)
         assert later.done(), interrupt.place
         assert first.done(), interrupt.place
         assert not ends.receiver._waiters, interrupt.place
-        place, is_over = place + 1, not interrupt.has_come
-    assert place > 5
+    walk.check(Receiver.wait, Receiver._read_alone)
 
 
 # -- unexpected exceptions --------------------------------------------------------------------

@@ -19,7 +19,7 @@ from burn_remote_protocol.links.checksummed_links import (
 )
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES, BlockingLink, PlacedFrame
 from burn_remote_protocol.messages import Acknowledged, Hello
-from support.interrupts import InterruptAt
+from support.interrupts import InterruptAt, Walk
 from support.link_ends import FarEnd, OpenPair, take
 from support.links import BlockingLinkConformance
 from support.memory_links import MemoryFarEnd, async_memory_pair, memory_pair
@@ -183,15 +183,14 @@ async def test_an_asynchronous_link_checks_both_directions() -> None:
 
 
 def test_a_frame_that_ctrl_c_loses_at_any_line_is_noticed_with_the_next_one() -> None:
-    line, is_over = 0, False
-    while not is_over:
+    walk = Walk()
+    for place in walk:
         near, far = Checks(), Checks()
         lost, following = far.seal(b"lost"), far.seal(b"following")
-        interrupt = InterruptAt(line, frozenset({Checks.open.__code__}))
+        interrupt = InterruptAt(place, frozenset({Checks.open.__code__}))
         with interrupt.watching():
             assert near.open(lost) == b"lost"
         if interrupt.has_come:
             with pytest.raises(GarbledBytes):
                 near.open(following)
-        line, is_over = line + 1, not interrupt.has_come
-    assert line > 3
+    walk.check(Checks.open)

@@ -29,7 +29,7 @@ from burn_remote.sessions.native.patterns import (
 )
 from burn_remote_protocol.errors import ClosedDevice, ConnectionLost
 from support.faults import bytes_to_open, faulty_proxy, random_cuts
-from support.interrupts import InterruptAt
+from support.interrupts import InterruptAt, Walk
 from support.servers import server
 from support.waiting import PATIENCE_SECONDS
 
@@ -645,24 +645,25 @@ def test_ctrl_c_at_any_line_neither_loses_nor_repeats_nor_leaks_operations(
                 values[0] = values[0] + 1.0
             device.session.flush()
 
-    line, is_over = 0, False
-    while not is_over:
+    walk = Walk()
+    for place in walk:
         issue(3)
         before = values[0].tolist()[0]
-        interrupt = InterruptAt(line, FOLLOWING)
+        interrupt = InterruptAt(place, FOLLOWING)
         with interrupt.watching():
             issue(1)
-        place = interrupt.place
+        where = interrupt.place
         del interrupt  # it keeps frames
         count = values[0].tolist()[0] - before
-        assert 0 <= count <= 4, place
+        assert 0 <= count <= 4, where
         issue(1)
-        assert values[0].tolist() == [before + count + 4] * 2, place
+        assert values[0].tolist() == [before + count + 4] * 2, where
         values[0] = values[0] + 0.0
-        assert held(device, 1) == 1, place
-        line, is_over = line + 1, not place
-    assert line > 60
-    assert followed(device) > 4 * line
+        assert held(device, 1) == 1, where
+    walk.check(
+        AutomaticGraphSession.execute, AutomaticGraphSession._fill, AutomaticGraphSession._hand_over
+    )
+    assert followed(device) > 4 * walk.count
 
 
 def test_a_stream_through_cuts_runs_each_operation_once() -> None:

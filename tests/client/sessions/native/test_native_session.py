@@ -61,7 +61,7 @@ from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.operations.table import sign
 from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
-from support.interrupts import InterruptAt
+from support.interrupts import InterruptAt, Walk
 from support.kernels import signature
 from support.link_ends import in_thread
 from support.native_end import NativeEnd
@@ -566,19 +566,18 @@ def test_ctrl_c_at_any_line_neither_loses_nor_repeats_nor_leaks_tasks(
     end = NativeEnd(is_checked=is_checked)
     session = opened(end)
     program = Program(session)
-    line, is_over = 0, False
-    while not is_over:
+    walk = Walk()
+    for place in walk:
         program.execute()
-        interrupt = InterruptAt(line, SENDING)
+        interrupt = InterruptAt(place, SENDING)
         with interrupt.watching():
             getattr(program, step)()
-        line, is_over = line + 1, not interrupt.has_come
         try:
             synced(session)
         except BaseException as error:
             raise AssertionError(f"the session does not go on after {interrupt.place}") from error
         check(program, end, interrupt.place)
-    assert line > 20
+    walk.check(NativeSession._flush, NativeSession._forget_sent, native_connection.Connection.send)
     session.close()
     assert not end.errors
 
@@ -591,20 +590,22 @@ def test_ctrl_c_at_any_line_of_a_finalizer_drops_the_tensor_and_reaches_the_prog
     end = NativeEnd()
     session = opened(end)
     stack = RunnerStack(session)
-    dropped, line, is_over, seen = set(), 0, False, 0
-    while not is_over:
+    dropped = set()
+    seen = 0
+    walk = Walk()
+    for place in walk:
         made = [*stack.register_op(zeros(1), [])]
         dropped.add(made[0].id)
-        interrupt = InterruptAt(line, FINALIZING)
+        interrupt = InterruptAt(place, FINALIZING)
         with interrupt.watching():
             try:
                 made.clear()
             except KeyboardInterrupt:
                 seen += 1
-        line, is_over = line + 1, not interrupt.has_come
         synced(session)
         assert end.dropped == dropped, interrupt.place
-    assert seen == line - 1 > 2
+    walk.check(OwningHandle.__del__, NativeSession.drop)
+    assert seen == walk.count
     assert not ignored
     session.close()
 

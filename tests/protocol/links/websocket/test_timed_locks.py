@@ -6,7 +6,7 @@ import threading
 
 from burn_remote_protocol.links.websocket.frame_writer import FrameWriter, OutgoingBuffer
 from burn_remote_protocol.links.websocket.timed_locks import call_holding
-from support.interrupts import InterruptAfterCall
+from support.interrupts import InterruptAfterCall, Walk
 from support.link_ends import in_thread
 from support.waiting import PATIENCE_SECONDS
 
@@ -29,15 +29,14 @@ def test_a_call_is_not_made_while_another_thread_holds_the_lock() -> None:
 def test_ctrl_c_after_any_call_leaves_the_lock_free() -> None:
     lock = threading.RLock()
     codes = frozenset({call_holding.__code__})
-    place, is_over = 0, False
-    while not is_over:
+    walk = Walk()
+    for place in walk:
         interrupt = InterruptAfterCall(place, codes)
         with interrupt.watching():
             call_holding(lock, 0, lambda: True)
         free = in_thread(call_holding, lock, 0, lambda: True).result(PATIENCE_SECONDS)
         assert free, interrupt.place
-        place, is_over = place + 1, not interrupt.has_come
-    assert place > 2
+    walk.check(call_holding)
 
 
 def test_ctrl_c_after_any_call_of_a_control_frame_lets_others_send() -> None:
@@ -48,12 +47,11 @@ def test_ctrl_c_after_any_call_of_a_control_frame_lets_others_send() -> None:
     writer = FrameWriter(write, None)
     sending = (FrameWriter.send_control, FrameWriter._flush_control, FrameWriter._flush)
     codes = frozenset(function.__code__ for function in (*sending, call_holding))
-    place, is_over = 0, False
-    while not is_over:
+    walk = Walk()
+    for place in walk:
         interrupt = InterruptAfterCall(place, codes)
         with interrupt.watching():
             writer.send_control([b"pong"])
         in_thread(writer.send_control, [], PATIENCE_SECONDS).result(2 * PATIENCE_SECONDS)
         assert not writer.pending, interrupt.place
-        place, is_over = place + 1, not interrupt.has_come
-    assert place > 5
+    walk.check(*sending, call_holding)

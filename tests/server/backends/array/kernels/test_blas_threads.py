@@ -17,7 +17,7 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.kernel_forms import ArraySpec
 from burn_remote_server.backends.array.kernels import blas_threads
 from burn_remote_server.backends.array.kernels.linear_algebra import FloatLinearAlgebra
-from support.interrupts import InterruptAfterCall
+from support.interrupts import InterruptAfterCall, Walk
 
 
 class Library:
@@ -92,14 +92,13 @@ def test_the_number_of_threads_is_restored_after_the_last_of_products_at_a_time(
 def test_ctrl_c_at_any_instruction_leaves_the_number_of_threads(library: Library) -> None:
     run = blas_threads.on_one_thread(lambda: None)
     codes = frozenset({run.__code__, blas_threads._set_threads.__code__})
-    place, is_over = 0, False
-    while not is_over:
+    walk = Walk()
+    for place in walk:
         interrupt = InterruptAfterCall(place, codes)
         with interrupt.watching():
             run()
         assert library.num_threads == 8, interrupt.place
-        place, is_over = place + 1, not interrupt.has_come
-    assert place > 5
+    walk.check(run, blas_threads._set_threads)
 
 
 def test_each_thread_restores_its_own_number_if_the_library_has_one_per_thread(
