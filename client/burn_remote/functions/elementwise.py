@@ -15,7 +15,7 @@ from burn_remote.arguments.numbers import whole_number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import ONES, ZEROS, Operator, constant, unary_function
 from burn_remote.dispatch.rows_with_fallbacks import preferring
-from burn_remote.functions.arithmetic import add, copysign, divide, multiply, subtract
+from burn_remote.functions.arithmetic import add, copysign, divide, multiply, pow, subtract
 from burn_remote.functions.casting import as_float, astype, at_least_float32, distinct
 from burn_remote.functions.closed_form_gradients import gradient_from_argument, gradient_from_result
 from burn_remote.functions.complex_numbers import complex, imag, real
@@ -65,7 +65,9 @@ __all__ = [
     "log1p",
     "log2",
     "log10",
+    "norm_of_powers",
     "norm_of_squares",
+    "norm_powers",
     "positive",
     "round",
     "rsqrt",
@@ -217,6 +219,31 @@ def norm_of_squares(squares: Tensor, /) -> Tensor:
     square root would be infinite, and its product with the derivative of the squares NaN.
     """
     return SQRT.unary(squares)
+
+
+@gradient_from_argument(
+    lambda sizes, grad, p: multiply(grad, multiply(_power_except_of_zero(sizes, p - 1), p))
+)
+def norm_powers(sizes: Tensor, /, *, p: float) -> Tensor:
+    """Return the powers ``sizes ** p`` of a ``p``-norm; all their gradients are 0 at a size of 0.
+
+    Below 2, the first or second derivative is infinite at 0, and its product with 0 NaN.
+    """
+    return pow(sizes, p)
+
+
+@gradient_from_result(
+    lambda root, grad, p: multiply(grad, multiply(_power_except_of_zero(root, 1 - p), 1 / p))
+)
+def norm_of_powers(powers: Tensor, /, *, p: float) -> Tensor:
+    """Return ``powers ** (1 / p)``, a ``p``-norm; all its gradients are 0 where the norm is 0."""
+    return pow(powers, 1 / p)
+
+
+def _power_except_of_zero(x: Tensor, exponent: float) -> Tensor:
+    """Return ``x ** exponent``, but 0 where ``x`` is 0; the gradients there are 0, too."""
+    is_zero = equal(x, 0)
+    return mask_fill(pow(mask_fill(x, is_zero, 1.0), exponent), is_zero, 0.0)
 
 
 @explained

@@ -16,10 +16,16 @@ from burn_remote.arguments.arrays import Array
 from burn_remote.arguments.axes import normal_axes, normal_axis
 from burn_remote.diagnostics.invalid_calls import explained, no_tensor
 from burn_remote.dispatch.operators import Operator, reshaped, with_rank
-from burn_remote.functions.arithmetic import multiply, pow, subtract
+from burn_remote.functions.arithmetic import multiply, subtract
 from burn_remote.functions.casting import as_float, astype, at_least_float32
 from burn_remote.functions.complex_numbers import adjoint
-from burn_remote.functions.elementwise import abs, norm_of_squares, square
+from burn_remote.functions.elementwise import (
+    abs,
+    norm_of_powers,
+    norm_of_squares,
+    norm_powers,
+    square,
+)
 from burn_remote.functions.manipulation import concat, part, permute_dims
 from burn_remote.functions.operands import alike, operands
 from burn_remote.functions.statistics import count_nonzero, max_abs, sum
@@ -189,8 +195,8 @@ def vector_norm(
 
     ``ord`` is 2 (Euclidean), 1 (sum of absolute values), infinity (maximum absolute value),
     -infinity (minimum absolute value), 0 (number of elements that are not 0), or another number p:
-    ``sum(abs(x) ** p) ** (1 / p)``. At a vector of zeros, the gradient of the Euclidean norm is 0.
-    The norm of complex vectors is real.
+    ``sum(abs(x) ** p) ** (1 / p)``. At a vector of zeros, the gradient is 0. The norm of
+    complex vectors is real.
     """
     if x.dtype.is_complex:
         x = abs(x)
@@ -207,5 +213,6 @@ def vector_norm(
     if ord == 2:
         squares = sum(square(wide), axis=axis, keepdims=keepdims)
         return astype(norm_of_squares(squares), x.dtype)
-    total = sum(pow(abs(wide), float(ord)), axis=axis, keepdims=keepdims)
-    return astype(pow(total, 1.0 / ord), x.dtype)
+    p = float(ord)
+    powers = sum(norm_powers(abs(wide), p=p), axis=axis, keepdims=keepdims)
+    return astype(norm_of_powers(powers, p=p), x.dtype)

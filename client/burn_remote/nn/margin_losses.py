@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.activations import softplus
-from burn_remote.functions.arithmetic import add, divide, multiply, negative, pow, subtract
+from burn_remote.functions.arithmetic import add, divide, multiply, negative, subtract
 from burn_remote.functions.casting import astype, at_least_float32
-from burn_remote.functions.elementwise import abs, sqrt, square
+from burn_remote.functions.elementwise import sqrt, square
 from burn_remote.functions.linear_algebra import vector_norm
 from burn_remote.functions.logic import greater
 from burn_remote.functions.selection import clip, minimum, where
@@ -45,9 +45,7 @@ def pairwise_distance(
     For ``p=0``, this is the number of elements that are not 0.
     """
     distance = add(subtract(x1, x2), eps)
-    if p in (0, 1, 2, float("inf")):
-        return vector_norm(distance, axis=-1, keepdims=keepdim, ord=p)
-    return pow(sum(pow(abs(distance), p), axis=-1, keepdims=keepdim), 1 / p)
+    return vector_norm(distance, axis=-1, keepdims=keepdim, ord=p)
 
 
 @explained

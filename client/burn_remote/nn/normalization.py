@@ -16,9 +16,9 @@ from burn_remote.autodiff.grad_mode import no_grad
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote.dispatch.rows_with_fallbacks import preferring
-from burn_remote.functions.arithmetic import add, divide, multiply, pow, subtract
+from burn_remote.functions.arithmetic import add, divide, multiply, subtract
 from burn_remote.functions.casting import astype, at_least_float32
-from burn_remote.functions.elementwise import abs, rsqrt, square
+from burn_remote.functions.elementwise import rsqrt, square
 from burn_remote.functions.linear_algebra import vector_norm
 from burn_remote.functions.selection import clip
 from burn_remote.functions.statistics import mean, sum, var
@@ -243,10 +243,7 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
     if not p > 0:
         raise UsageError(f"p must be positive, not {p}")
     wide = at_least_float32(input)
-    if p in (1, 2, math.inf):
-        length = vector_norm(wide, axis=dim, keepdims=True, ord=p)
-    else:
-        length = pow(sum(pow(abs(wide), p), axis=dim, keepdims=True), 1 / p)
+    length = vector_norm(wide, axis=dim, keepdims=True, ord=p)
     return astype(divide(wide, clip(length, min=eps)), input.dtype)
 
 

@@ -98,6 +98,37 @@ EDGES: Final[dict[str, tuple[Function, Any, Any]]] = {
     ),
     "variance of equal numbers": (br.var, [2.0, 2.0], [0, 0]),
     "norm of zeros": (br.vector_norm, [0.0, 0.0], [0, 0]),
+    "3-norms of zeros": (
+        lambda x: br.vector_norm(x, ord=3, axis=1),
+        [[0.0, 0.0], [0.0, -2.0]],
+        [[0, 0], [0, -1]],
+    ),
+    "1.5-norms of zeros": (
+        lambda x: br.vector_norm(x, ord=1.5, axis=1),
+        [[0.0, 0.0], [0.0, -2.0]],
+        [[0, 0], [0, -1]],
+    ),
+    # The derivative by a number that is 0 is infinite on both sides, with opposite signs.
+    "0.5-norms of zeros": (
+        lambda x: br.vector_norm(x, ord=0.5, axis=1),
+        [[0.0, 0.0], [0.0, -2.0], [4.0, 1.0]],
+        [[0, 0], [0, -1], [1.5, 3]],
+    ),
+    "norms with a negative exponent": (
+        lambda x: br.vector_norm(x, ord=-1, axis=1),
+        [[0.0, 0.0], [0.0, -2.0], [1.0, 1.0]],
+        [[0, 0], [0, 0], [0.25, 0.25]],
+    ),
+    "normalize of zeros by the 3-norm": (
+        lambda x: F.normalize(x, p=3, dim=0),
+        [0.0, 0.0],
+        [1e12, 1e12],
+    ),
+    "3-distance of equal vectors": (
+        lambda x: F.pairwise_distance(x, x.detach(), p=3, eps=0.0),
+        [[1.0, 2.0]],
+        [[0, 0]],
+    ),
     "normalize of zeros": (lambda x: F.normalize(x, dim=0), [0.0, 0.0], [1e12, 1e12]),
     "layer norm of equal numbers": (lambda x: F.layer_norm(x, 3), [[1.0, 1, 1]], [[0, 0, 0]]),
     "softmax of large numbers": (
@@ -165,7 +196,18 @@ def test_the_gradient_at_the_edge_is_known(name: str, device: br.Device) -> None
     )
 
 
-@pytest.mark.parametrize("function", [br.std, br.vector_norm, br.var], ids=["std", "norm", "var"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        br.std,
+        br.vector_norm,
+        br.var,
+        lambda x: br.vector_norm(x, ord=3),
+        lambda x: br.vector_norm(x, ord=1.5),
+        lambda x: br.vector_norm(x, ord=0.5),
+    ],
+    ids=["std", "norm", "var", "3-norm", "1.5-norm", "0.5-norm"],
+)
 def test_second_gradients_of_a_zero_norm_are_finite(function: Function, device: br.Device) -> None:
     x = br.tensor(np.zeros(3), device=device).requires_grad_()
     (first,) = br.autograd.grad(function(x), x, create_graph=True)
