@@ -48,6 +48,7 @@ class RecordingSession:
         self._next = 1
 
     graph_steps = 0
+    follower = None
 
     def has_row(self, row: Row) -> bool:
         return True

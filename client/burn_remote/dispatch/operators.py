@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast, final
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from burn_remote.runner.interface import RunnerClient, TensorHandle
     from burn_remote_protocol.dtypes import DType
     from burn_remote_protocol.operations.row import Row, Signature
+
+_frame: Final = sys._getframe
 
 __all__ = [
     "MAX_UPLOADED_RANGE",
@@ -390,13 +393,35 @@ def operator_method(  # noqa: C901
             else:
                 # The same as ``SessionRunner.register_op``, whose call would take a tenth of the
                 # operation's time.
-                ids = [handle.id] if other is None else [handle.id, other.id]
                 out = OwningHandle()
                 out.spec = signature.outputs[0]
                 out.client = stack
-                execute(signature, ids, made := (out,))
+                follower = stack.follower
+                is_followed = False
+                if follower is not None:
+                    step = follower.step
+                    if step is not None and step.signature is signature:
+                        try:
+                            frame = _frame(1)
+                        except ValueError as error:  # C code calls this as a thread's only frame
+                            pass_on_of_signal_handler(error)
+                        else:
+                            # Nothing is called from here on; see ``following.py``.
+                            known = follower.ids
+                            if (
+                                frame.f_lasti == step.instruction
+                                and frame.f_code is step.code
+                                and follower.step is step
+                                and known[step.left] is handle.id
+                                and (other is None or known[step.right] is other.id)
+                            ):
+                                follower.step, out.id = step.next, known[step.output]
+                                is_followed = True
+                if not is_followed:
+                    ids = [handle.id] if other is None else [handle.id, other.id]
+                    execute(signature, ids, (out,))
                 if stack is not client:
-                    out = client.record_result(signature, handle, other, made)
+                    out = client.record_result(signature, handle, other, (out,))
             x.handle = out
             return x
         except BurnRemoteError as error:
@@ -449,9 +474,9 @@ def unary_function(operator: Operator) -> Callable[[Unary], Unary]:
                     out = OwningHandle()
                     out.spec = signature.outputs[0]
                     out.client = stack
-                    execute(signature, [handle.id], made := (out,))
+                    execute(signature, [handle.id], (out,))
                     if stack is not client:
-                        out = client.record_result(signature, handle, None, made)
+                        out = client.record_result(signature, handle, None, (out,))
                 result.handle = out
                 return result
             except BurnRemoteError as error:

@@ -18,6 +18,7 @@ from burn_remote_protocol.operations.row import Row, Signature
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
 if TYPE_CHECKING:
+    from burn_remote.runner.following import Follower
     from burn_remote.runner.operation_graph import CodePosition, Graph
     from burn_remote_protocol.dtypes import DType, DTypeUsage
     from burn_remote_protocol.errors import OperationFailed
@@ -285,6 +286,11 @@ class Session(Protocol):
         self, signature: Signature, inputs: list[int], outputs: Sequence[TensorHandle]
     ) -> None:
         """Issue an operation; assign consecutive ids to the handles of its outputs."""
+        ...
+
+    @property
+    def follower(self) -> Follower | None:
+        """The operation that the session expects next; ``None`` if it never expects one."""
         ...
 
     @property

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, final
 
+from burn_remote.runner.following import Follower
 from burn_remote.runner.interface import RunnerClient, Session, StorageTask, TensorHandle
 from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
@@ -172,6 +173,7 @@ class RunnerStack:
         "execute",
         "execute_graph",
         "fetch",
+        "follower",
         "join_group",
         "leave_group",
         "memory_cleanup",
@@ -210,7 +212,9 @@ class RunnerStack:
     drop_handle: Callable[[int], None]
     # ``Session.execute``, if no runner is around the innermost one; else ``None``.
     execute: Callable[[Signature, list[int], Sequence[TensorHandle]], None] | None
-    # The same for ``Session.execute_graph``.
+    # ``Session.follower``, which is used only if ``execute`` is not ``None``.
+    follower: Follower | None
+    # The same as ``execute`` for ``Session.execute_graph``.
     execute_graph: Callable[[Graph, list[int], list[Any], Sequence[TensorHandle]], None] | None
 
     def __init__(self, session: Session) -> None:
@@ -218,6 +222,7 @@ class RunnerStack:
         self._devices: list[weakref.ref[Any]] = []
         self._make_device: Callable[[RunnerStack], Any] = _no_device
         self._innermost: Final = SessionRunner(session, self)
+        self.follower = session.follower
         # Runners around only some tensors of the device, by the class of their handles.
         self.trackers: Final[dict[type, RunnerClient]] = {}
         # Held by the thread that records the operations of a function.

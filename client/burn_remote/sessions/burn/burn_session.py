@@ -60,6 +60,7 @@ class BurnSession:
     has_secret_transfers: Final = False
     number: Final = None  # transfer ids of these dialects do not contain a session's number
     graph_steps: Final = 0  # Burn's protocol has no graphs
+    follower: Final = None
 
     def __init__(
         self,

@@ -11,17 +11,20 @@ pattern is complete and the program has dropped every tensor that the graph does
 other cases it queues one task for each operation, as a session without patterns does. So a pattern
 is never trusted: it only decides which operations are compared.
 
-Tensor ids are assigned as without patterns. All state is guarded by the session's lock, so
-operations of several threads are one sequence in the order in which they take the lock.
+Tensor ids are assigned as without patterns. All state is guarded by the session's lock, except how
+far a pattern was followed: threads follow without the lock (``runner/following.py``). A thread that
+takes the lock closes the ``Follower`` before it reads or changes anything (``_close``), so no other
+thread follows meanwhile. Operations of several threads are one sequence.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from burn_remote.runner.following import Follower
 from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.lifetime import (
@@ -48,6 +51,7 @@ from burn_remote.sessions.native.task_queue import ENCODED_BYTES, MOST_BYTES
 from burn_remote.sessions.source_locations import caller_and_depth
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dialects.native import EncodedTask
+from burn_remote_protocol.errors import BurnRemoteError
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 
@@ -93,8 +97,10 @@ class AutomaticGraphSession(NativeSession):
     __slots__ = (
         "_balance", "_base", "_counted", "_cut_at", "_earlier_count", "_expected", "_is_paused",
         "_last", "_pattern", "_pause", "_paused_until", "_recent_drops", "_segment",
-        "_segment_bytes", "_segment_end", "_slots", "_store",
+        "_segment_bytes", "_segment_end", "_store", "follower",
     )  # fmt: skip
+
+    follower: Follower
 
     def _renew_lock(self) -> None:
         super()._renew_lock()
@@ -103,13 +109,13 @@ class AutomaticGraphSession(NativeSession):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         """Open a session like ``NativeSession``."""
+        self.follower = Follower()
         # The expected operation while a pattern is followed: every step before it was followed.
+        # While the follower is open, its step is the expected one, and this one is out of date,
+        # but not ``None``. The same holds for ``_next_tensor``.
         self._expected: PatternStep | None = None
         self._pattern: Pattern | None = None
-        # The ids in the pattern's slots, relative to ``_base``, the id of its first output, so
-        # that outputs have the same numbers each time. ``None`` for an input that was not used yet.
-        self._slots: list[Any] = []
-        self._base = 0
+        self._base = 0  # the id of the pattern's first output
         # The number of drops at the front of the queue that are not outputs of the present pattern.
         # If an interrupt leaves it wrong, the next pattern's operations are sent one by one.
         self._earlier_count = 0
@@ -135,59 +141,74 @@ class AutomaticGraphSession(NativeSession):
     def traffic(self) -> Traffic:
         """The session's traffic so far, including the operations that were followed."""
         with self._lock:
-            if self._expected is not None:
-                self._count(self._expected.place)
+            step = self._close()
+            if step is not None:
+                self._count(step.place)
+                self.follower.step = step
         return super().traffic
 
     # -- operations ---------------------------------------------------------------------------
 
-    # One method, because each further call costs a tenth of what following an operation does.
-    def execute(  # noqa: C901
+    def execute(
         self, signature: Signature, inputs: list[int], outputs: Sequence[TensorHandle]
     ) -> None:
         """Issue one operation, or only note that it was the expected one."""
+        follower = self.follower
+        step = follower.step
+        if step is not None and step.signature is signature and step.is_short:
+            # As in the operators, for operations that other functions issue, and also for inputs
+            # that are not known yet.
+            try:
+                frame = _frame(step.depth)
+            except ValueError as error:  # there are fewer frames than the last time
+                pass_on_of_signal_handler(error)
+            else:
+                ids, left, right = follower.ids, step.left, step.right
+                first, last = inputs[0], inputs[-1]
+                # Nothing is called from here on.
+                if (
+                    frame.f_lasti == step.instruction
+                    and frame.f_code is step.code
+                    and follower.step is step
+                ):
+                    if ids[left] is None and first < self._base:
+                        ids[left] = first
+                    if ids[right] is None and last < self._base:
+                        ids[right] = last
+                    if ids[left] == first and ids[right] == last:
+                        follower.step, outputs[0].id = step.next, ids[step.output]
+                        return
+        self._execute_in_turn(signature, inputs, outputs)
+
+    def _execute_in_turn(
+        self, signature: Signature, inputs: list[int], outputs: Sequence[TensorHandle]
+    ) -> None:
+        """Issue or follow one operation under the lock."""
         if self._nested.check():
             raise nested_use(self._connection.address)
         first = end = 0
         try:
             with self._lock:
-                step = self._expected
+                step = self._close()
                 if step is not None and step.signature is signature:
-                    # Unrolled for one and two inputs, because this decides what following costs.
-                    slots, base, arity = self._slots, self._base, step.arity
-                    if arity == 2:
-                        is_same = (
-                            slots[step.left] == inputs[0] - base
-                            and slots[step.right] == inputs[1] - base
-                        )
-                    elif arity == 1:
-                        is_same = slots[step.left] == inputs[0] - base
-                    else:
-                        is_same = False
-                    if is_same or self._fill(step, inputs):
-                        try:
-                            frame = _frame(step.depth)
-                        except ValueError as error:  # there are fewer frames than the last time
-                            pass_on_of_signal_handler(error)
-                            frame = _frame(1)
-                        if (
-                            frame.f_lasti != step.instruction or frame.f_code is not step.code
-                        ) and not self._is_at(step, 2):
-                            step = self._take_unexpected(signature, inputs)
-                    else:
+                    if not (self._fill(step, inputs) and self._is_at(step, 3)):
                         step = self._take_unexpected(signature, inputs)
                 elif step is not None or not self._is_paused:
                     step = self._take_unexpected(signature, inputs)
                 if step is not None:
                     if self._connection.error is not None:
                         self.check_open()
-                    first = self._next_tensor
-                    after, following, out = first + step.count, step.next, outputs[0]
+                    ids, output, count, following = (
+                        self.follower.ids, step.output, step.count, step.next
+                    )  # fmt: skip
+                    first, out = ids[output], outputs[0]
+                    after = first + count
                     # A single statement without a call: an interrupt cannot come in the middle.
                     self._expected, self._next_tensor, out.id, end = following, after, first, after
-                    if step.count != 1:
-                        for tensor, out in enumerate(outputs, first):
+                    if count != 1:
+                        for tensor, out in zip(ids[output : output + count], outputs, strict=True):
                             out.id = tensor
+                    self.follower.step = following
                 else:
                     super().execute(signature, inputs, outputs)
         except BaseException:
@@ -195,14 +216,37 @@ class AutomaticGraphSession(NativeSession):
             self._dropped.extend(range(first, end))
             raise
 
+    def _close(self) -> PatternStep | None:
+        """Have no thread follow without the lock; return the expected operation."""
+        follower = self.follower
+        step = follower.step
+        if step is not None:
+            # A single statement without a call, so no thread follows in the middle.
+            follower.step, self._expected, self._next_tensor = None, step, self._base + step.output
+        return self._expected
+
+    def _when_lost(self) -> Callable[[BurnRemoteError], None]:
+        fail, follower = super()._when_lost(), self.follower
+
+        def lost(error: BurnRemoteError) -> None:
+            follower.step = None  # later operations raise the error
+            fail(error)
+
+        return lost
+
+    def abandon_after_fork(self) -> None:
+        """Make every use in a forked child raise an error; see ``NativeSession``."""
+        self.follower.step = None
+        super().abandon_after_fork()
+
     def _fill(self, step: PatternStep, inputs: list[int]) -> bool:
         """Compare an operation's inputs with the expected ones; fill slots without an id."""
-        slots, base = self._slots, self._base
+        ids, base = self.follower.ids, self._base
         for slot, tensor in zip(step.slots, inputs, strict=True):
-            known = slots[slot]
+            known = ids[slot]
             if known is None and tensor < base:
-                slots[slot] = tensor - base
-            elif known != tensor - base:
+                ids[slot] = tensor
+            elif known != tensor:
                 return False
         return True
 
@@ -274,11 +318,11 @@ class AutomaticGraphSession(NativeSession):
             usual is not None
             and usual.is_known
             and usual.first.signature is signature
-            and self._is_at(usual.first, 4)
+            and self._is_at(usual.first, 5)
         ):
             return usual
         for pattern in self._store.starting_with(signature):
-            if self._is_at(pattern.first, 4):
+            if self._is_at(pattern.first, 5):
                 return pattern
         return None
 
@@ -300,16 +344,16 @@ class AutomaticGraphSession(NativeSession):
                 # Defining it now would send the operations that were followed.
                 and pattern.checked_at == self._signature_table.defined
                 and id(pattern.graph) in self._graphs.known
-                and self._is_at(pattern.steps[place], 4)
+                and self._is_at(pattern.steps[place], 5)
             ):
-                slots = pattern.slots.copy()
+                before, ids = self.follower.ids, pattern.ids(self._base)
                 known = min(present.input_count, pattern.input_count)
-                slots[len(slots) - known :] = self._slots[len(self._slots) - known :]
-                before, self._slots = self._slots, slots
+                ids[len(ids) - known :] = before[len(before) - known :]
+                self.follower.ids = ids
                 if self._fill(pattern.steps[place], inputs):
                     self._pattern = self._last = pattern
                     return pattern.steps[place]
-                self._slots = before
+                self.follower.ids = before
         return None
 
     def _begin(self, pattern: Pattern, inputs: list[int]) -> bool:
@@ -328,7 +372,7 @@ class AutomaticGraphSession(NativeSession):
             self._flusher.schedule(self)
         step, base = pattern.first, self._next_tensor
         self._base = base
-        self._slots = pattern.slots.copy()
+        self.follower.ids = pattern.ids(base)
         if not self._fill(step, inputs):
             return False
         if self._last is not None:
@@ -369,7 +413,7 @@ class AutomaticGraphSession(NativeSession):
 
         ``is_left``: the program has issued another operation than the expected one.
         """
-        end, pattern = self._expected, self._pattern
+        end, pattern = self._close(), self._pattern
         if end is None or pattern is None:
             return
         place = end.place
@@ -377,10 +421,11 @@ class AutomaticGraphSession(NativeSession):
         if place == len(pattern.steps):
             # Other threads append to the queue of drops meanwhile.
             base, dropped = self._base, self._dropped[self._earlier_count :]
-            kept = [base + output for output in pattern.kept]
+            ids = self.follower.ids
+            kept = [ids[output] for output in pattern.kept]
             # Programs mostly drop tensors in the same order each time.
             usual = pattern.drops
-            is_call = usual is not None and dropped == [base + tensor for tensor in usual]
+            is_call = usual is not None and dropped == [*map(base.__add__, usual)]
             if is_call:
                 earlier = pattern.earlier_drops
             else:
@@ -419,8 +464,7 @@ class AutomaticGraphSession(NativeSession):
 
     def _call(self, pattern: Pattern, outputs: list[int]) -> tuple[int, ...]:
         self._locations.note_graph(outputs[0], pattern.graph)
-        base = self._base
-        inputs = [base + tensor for tensor in self._slots[: pattern.output_count - 1 : -1]]
+        inputs = self.follower.ids[: pattern.output_count - 1 : -1]
         return (pattern.number, *inputs, *outputs)
 
     def _single_tasks(self, pattern: Pattern, place: int) -> list[tuple[int, ...]]:
@@ -435,12 +479,12 @@ class AutomaticGraphSession(NativeSession):
 
     def _issued(self, pattern: Pattern, place: int) -> list[Issued]:
         """Return the operations that were followed."""
-        slots, first = self._slots, self._base
-        base, issued = first, []
+        ids, first = self.follower.ids, self._base
+        issued = []
         for step, (signature, _, _, _) in zip(
             pattern.steps[:place], pattern.graph.steps, strict=False
         ):
-            issued.append(Issued(signature, [base + slots[slot] for slot in step.slots], first))
+            issued.append(Issued(signature, [ids[slot] for slot in step.slots], first))
             first += step.count
         return issued
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any, Final
 
+from burn_remote.runner.following import Follower
 from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.operation_graph import CodePosition, Graph
 from burn_remote.runner.pending import Pending, completed
@@ -98,6 +99,8 @@ class NativeSession(StorageRequests, CollectiveRequests):
     """The ``Session`` of a device behind a native link. Thread-safe."""
 
     has_secret_transfers: Final = True
+    # See ``Session.follower``.
+    follower: Follower | None = None
 
     def __init__(
         self,
@@ -129,7 +132,7 @@ class NativeSession(StorageRequests, CollectiveRequests):
             token,
             timeout_seconds,
             weakly(self._handle),
-            self._router.fail,
+            self._when_lost(),
             weakly(self._beat),
             self._nested,
         )
@@ -149,6 +152,10 @@ class NativeSession(StorageRequests, CollectiveRequests):
         except BaseException:  # Ctrl-C, or no thread can be started
             self._connection.close()
             raise
+
+    def _when_lost(self) -> Callable[[BurnRemoteError], None]:
+        """Return what to call with the error that ended the session; it refers to no session."""
+        return self._router.fail
 
     @property
     def number(self) -> int | None:

@@ -59,33 +59,36 @@ class Issued(NamedTuple):
 class PatternStep:
     """One operation of a pattern, or its end.
 
-    ``slots`` are the slots of the inputs; ``left`` and ``right`` are the first two of them. The
-    outputs of the steps have the slots from 0 on. The tensors that a pattern takes from outside
-    have -1, -2, and so on, in the order of their first use. So patterns that begin with the same
-    operations have the same slots for them.
+    ``slots`` are the slots of the inputs; ``left`` and ``right`` are the first and the last of
+    them. ``output`` is the slot of its first output. The outputs of the steps have the slots from 0
+    on. The tensors that a pattern takes from outside have -1, -2, and so on, in the order of their
+    first use. So patterns that begin with the same operations have the same slots for them.
     """
 
     __slots__ = (
-        "arity", "code", "count", "depth", "instruction", "left", "next", "number", "place",
-        "right", "signature", "slots",
+        "code", "count", "depth", "instruction", "is_short", "left", "next", "number", "output",
+        "place", "right", "signature", "slots",
     )  # fmt: skip
 
     def __init__(
         self,
         place: int,
+        output: int,
         signature: Signature | None,
         slots: tuple[int, ...],
         issued_at: CodePosition,
         following: PatternStep | None,
     ) -> None:
         self.place: Final = place
+        self.output: Final = output
         # ``None``: the end, which no operation matches.
         self.signature: Final = signature
         self.count: Final = 0 if signature is None else len(signature.outputs)
         self.slots: Final = slots
-        self.arity: Final = len(slots)
+        # Whether it has one or two inputs, and one output.
+        self.is_short: Final = self.count == 1 and 1 <= len(slots) <= 2
         self.left: Final = slots[0] if slots else 0
-        self.right: Final = slots[1] if len(slots) > 1 else 0
+        self.right: Final = slots[-1] if slots else 0
         self.code, self.instruction = issued_at
         # The number of frames from the session to the program's line, found when the step is first
         # followed. Never 0: a frame that refers to itself would keep the program's variables alive.
@@ -115,7 +118,7 @@ class Pattern:
     __slots__ = (
         "alive_count", "checked_at", "dead", "drops", "earlier_drops", "first", "graph",
         "input_count", "is_known", "kept", "misses", "nbytes", "number", "output_count",
-        "slots", "steps", "successor",
+        "steps", "successor",
     )  # fmt: skip
 
     def __init__(self, graph: Graph) -> None:
@@ -124,12 +127,6 @@ class Pattern:
         self.output_count: Final = sum(len(step.signature.outputs) for step in graph.steps)
         self.kept: Final = tuple([slot - graph.input_count for slot in graph.output_slots])
         self.dead: Final = frozenset(range(self.output_count)).difference(self.kept)
-        # What the slots contain before the first operation: the ids of the outputs, counted from
-        # the first one, and ``None`` for each input.
-        self.slots: Final[list[int | None]] = [
-            *range(self.output_count),
-            *[None] * self.input_count,
-        ]
         # The tensors that the program dropped in the last call, counted in the same way, and those
         # of them that are not in ``dead``.
         self.drops: tuple[int, ...] | None = None
@@ -139,12 +136,14 @@ class Pattern:
         )
         steps: list[PatternStep] = []
         following: PatternStep | None = None
+        output = self.output_count
         for place, step in reversed([*enumerate(graph.steps)]):
             assert step.issued_at is not None  # ``pattern_of`` sets it
             if following is None:
-                following = PatternStep(place + 1, None, (), step.issued_at, None)
+                following = PatternStep(place + 1, output, None, (), step.issued_at, None)
             slots = tuple([_pattern_slot(slot, graph.input_count) for slot in step.inputs])
-            following = PatternStep(place, step.signature, slots, step.issued_at, following)
+            output -= len(step.signature.outputs)
+            following = PatternStep(place, output, step.signature, slots, step.issued_at, following)
             steps.append(following)
         self.steps: Final = tuple(reversed(steps))
         self.first: Final = self.steps[0]
@@ -157,6 +156,13 @@ class Pattern:
         self.is_known = False  # whether it is in a ``PatternStore``
         # The pattern that came after this one.
         self.successor: Pattern | None = None
+
+    def ids(self, base: int) -> list[int | None]:
+        """Return what the slots contain before the first operation, whose first output is ``base``.
+
+        These are the ids of the outputs, and ``None`` for each input.
+        """
+        return [*range(base, base + self.output_count), *[None] * self.input_count]
 
     def begins_like(self, other: Pattern, count: int) -> bool:
         """Return whether the first ``count`` operations are the same, and more follow."""

@@ -507,6 +507,34 @@ def test_threads_that_use_one_session_get_their_own_results(no_timer: None) -> N
         assert followed(device) > 0
 
 
+def test_an_expected_operation_does_not_wait_for_the_sessions_lock(device: br.Device) -> None:
+    x, weight = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
+    for _ in range(3):
+        x = step(x, weight)
+        x.numpy()
+    is_held, has_followed = threading.Event(), threading.Event()
+    in_time = []
+
+    def hold() -> None:
+        with device.session._lock:
+            is_held.set()
+            in_time.append(has_followed.wait(PATIENCE_SECONDS))
+
+    thread = threading.Thread(target=hold)
+
+    def start() -> None:
+        thread.start()
+        assert is_held.wait(PATIENCE_SECONDS)
+
+    before = followed(device)
+    x = step(x, weight, tenth=start)
+    has_followed.set()
+    thread.join(PATIENCE_SECONDS)
+    x.numpy()
+    assert in_time == [True]
+    assert followed(device) == before + 24
+
+
 def test_tensors_that_other_threads_drop_meanwhile_are_freed(device: br.Device) -> None:
     weight = device.tensor([0.25, 0.5])
     for count in range(12):
@@ -630,6 +658,7 @@ def test_a_pattern_whose_results_are_kept_gets_more_outputs(device: br.Device) -
 # -- Ctrl-C and broken connections ----------------------------------------------------------------
 
 FOLLOWING = codes_of(AutomaticGraphSession, NativeSession, patterns.PatternStore, Flusher)
+OPERATOR = frozenset({br.Tensor.__add__.__code__})
 
 
 def test_ctrl_c_at_any_line_neither_loses_nor_repeats_nor_leaks_operations(
@@ -649,7 +678,7 @@ def test_ctrl_c_at_any_line_neither_loses_nor_repeats_nor_leaks_operations(
     for place in walk:
         issue(3)
         before = values[0].tolist()[0]
-        interrupt = InterruptAt(place, FOLLOWING)
+        interrupt = InterruptAt(place, FOLLOWING | OPERATOR)
         with interrupt.watching():
             issue(1)
         where = interrupt.place
@@ -661,7 +690,11 @@ def test_ctrl_c_at_any_line_neither_loses_nor_repeats_nor_leaks_operations(
         values[0] = values[0] + 0.0
         assert held(device, 1) == 1, where
     walk.check(
-        AutomaticGraphSession.execute, AutomaticGraphSession._fill, AutomaticGraphSession._hand_over
+        br.Tensor.__add__,
+        AutomaticGraphSession.execute,
+        AutomaticGraphSession._execute_in_turn,
+        AutomaticGraphSession._fill,
+        AutomaticGraphSession._hand_over,
     )
     assert followed(device) > 4 * walk.count
 
