@@ -98,6 +98,24 @@ def cross_entropy_step(weights: list[Array], x: Array, labels: Array) -> tuple[l
     return [w - g * np.float32(RATE) for w, g in zip(weights, grads, strict=True)], loss
 
 
+def _by_softmax_products() -> Callable[[int], None]:
+    """Return a program that computes only the products of ``softmax_step``, in kept memory."""
+    x, _, w1, _, w2, _ = softmax_arrays()
+    hidden, d_hidden = np.empty((2, 64, 128), np.float32)
+    logits = np.empty((64, 10), np.float32)
+    grads = np.empty_like(w1), np.empty_like(w2)
+
+    def train(steps: int) -> None:
+        for _ in range(steps):
+            np.matmul(x, w1, hidden)
+            np.matmul(hidden, w2, logits)
+            np.matmul(logits, w2.T, d_hidden)
+            np.matmul(x.T, d_hidden, grads[0])
+            np.matmul(hidden.T, logits, grads[1])
+
+    return train
+
+
 def _by_softmax() -> Callable[[int], None]:
     x, y, *arrays = softmax_arrays()
 
@@ -120,7 +138,11 @@ def _by_cross_entropy() -> Callable[[int], None]:
     return train
 
 
-PROGRAMS: Final = {"softmax": _by_softmax, "cross entropy": _by_cross_entropy}
+PROGRAMS: Final = {
+    "softmax": _by_softmax,
+    "softmax products": _by_softmax_products,
+    "cross entropy": _by_cross_entropy,
+}
 
 
 # -- processes ------------------------------------------------------------------------------------
