@@ -7,6 +7,7 @@ size 1. An extreme of elements that include NaN is NaN.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,10 +51,10 @@ class NumericReduction(KernelFamily):
     def table(self) -> Mapping[str, Kernel]:
         return {
             "Sum": self.sum,
-            "SumDim": self.sum_dim,
+            "SumDim": Prepared(partial(self._prepare_along, self._sum)),
             "SumDims": self.sum_dims,
             "Prod": self.prod,
-            "ProdDim": self.prod_dim,
+            "ProdDim": Prepared(partial(self._prepare_along, self._prod)),
             "Mean": self.mean,
             "MeanDim": self.mean_dim,
             "Max": self.max,
@@ -68,9 +69,12 @@ class NumericReduction(KernelFamily):
         """Return the sum of all elements."""
         return _vector(self._sum(input, axis=None, dtype=input.dtype))
 
-    def sum_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
-        """Return the sums along an axis."""
-        return self._sum(input, axis=axis, dtype=input.dtype, keepdims=True)
+    def _prepare_along(
+        self, reduce: Run, first: ArraySpec, out: TensorSpec, parameters: Parameters
+    ) -> Run:
+        """Return a kernel of the sums, or the products, along an axis."""
+        # A function in Python around it would take 0.5 µs.
+        return partial(reduce, axis=parameters["axis"], dtype=first.dtype, keepdims=True)
 
     def sum_dims(self, input: Array, *, axes: tuple[int, ...], out: TensorSpec) -> Array:
         """Return the sums along several axes, one axis after the other."""
@@ -81,10 +85,6 @@ class NumericReduction(KernelFamily):
     def prod(self, input: Array, *, out: TensorSpec) -> Array:
         """Return the product of all elements."""
         return _vector(self._prod(input, axis=None, dtype=input.dtype))
-
-    def prod_dim(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
-        """Return the products along an axis."""
-        return self._prod(input, axis=axis, dtype=input.dtype, keepdims=True)
 
     def mean(self, input: Array, *, out: TensorSpec) -> Array:
         """Return the mean of all elements; that of no floating-point numbers is NaN."""
