@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -26,7 +26,9 @@ class NumpyBackend(ArrayBackend):
 
     def __init__(self, memory_limit: int | None = None) -> None:
         super().__init__(np)
-        self._memory_limit = memory_limit
+        # Read once: each session asks for it, and it is in about ten files of the system.
+        available = host_memory_bytes()
+        self._memory_bytes: Final = min(available, memory_limit or available)
         self._recycling = Recycling(0)
 
     @property
@@ -34,7 +36,7 @@ class NumpyBackend(ArrayBackend):
         return platform.processor() or platform.machine()
 
     def memory_bytes(self) -> int:
-        return min(host_memory_bytes(), self._memory_limit or host_memory_bytes())
+        return self._memory_bytes
 
     def memory(self) -> Memory:
         # NumPy does not report its arrays separately from the rest of the process.
