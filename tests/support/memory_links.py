@@ -327,7 +327,9 @@ class AsyncMemoryLink(_End):
     def place_frames(self, head_bytes: int, place: PlaceFrame) -> None:
         self.place = place  # a hint, which only tests use
 
-    def count_received(self, memory: object, stall_seconds: float) -> None:
+    def count_received(
+        self, memory: object, stall_seconds: float, uncounted_bytes: int | None = None
+    ) -> None:
         """Do nothing: what arrives is in memory already."""
 
     def limit_messages(self, max_message_bytes: int, allocate: object = None) -> None:

@@ -70,7 +70,9 @@ class ScriptedLink:
     def place_frames(self, head_bytes: int, place: object) -> None:
         """Do nothing: a place is a hint."""
 
-    def count_received(self, memory: object, stall_seconds: float) -> None:
+    def count_received(
+        self, memory: object, stall_seconds: float, uncounted_bytes: int | None = None
+    ) -> None:
         """Do nothing: what arrives is in memory already."""
 
     def limit_messages(self, max_message_bytes: int, allocate: object = None) -> None:

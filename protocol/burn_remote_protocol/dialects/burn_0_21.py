@@ -21,6 +21,7 @@ from burn_remote_protocol.dialects.bounded_unpacking import (
     completed,
     unpack_around_buffer,
     unpack_frozen,
+    unpacked_bytes,
 )
 from burn_remote_protocol.dialects.burn_0_21_recognition import recognize_operation
 from burn_remote_protocol.dtypes import F32, DType
@@ -71,6 +72,7 @@ __all__ = [
     "encode_init",
     "encode_tasks",
     "request_id",
+    "task_bytes",
 ]
 
 # Burn sets no expiry for an exposed tensor; the server's limit applies.
@@ -183,6 +185,21 @@ def decode_tasks_in_steps(frame: bytes) -> Steps[tuple[Task | Operation | Close,
     except (TypeError, ValueError):
         raise ProtocolViolation(f"not a body of {name}: {shown(value)}") from None
 
+
+def task_bytes(frame: bytes) -> int:
+    """Return a bound for the memory that decoding and executing a frame's task takes."""
+    match = _BEFORE_ELEMENTS.match(frame)
+    length = None if match is None else _BUFFERS.get(frame[match.end()])
+    if match is None or length is None:
+        return unpacked_bytes(frame)
+    start = match.end() + 1 + length
+    end = start + int.from_bytes(frame[match.end() + 1 : start], "big")
+    around = unpacked_bytes(frame[:start]) + unpacked_bytes(frame[end:])
+    return around + len(frame)  # the elements may be copied
+
+
+# MessagePack's types of byte buffers: the bytes of their lengths.
+_BUFFERS: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4}
 
 # The start of an upload, up to its elements.
 _BEFORE_ELEMENTS: Final = re.compile(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import marshal
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +24,7 @@ from burn_remote_protocol.dialects.bounded_unpacking import (
     MAX_VALUE_BYTES,
     unpack_frozen,
     unpack_frozen_in_steps,
+    unpacked_bytes,
 )
 from burn_remote_protocol.dialects.burn_0_21 import EXPIRES_SECONDS
 from burn_remote_protocol.dialects.burn_0_22_iroh import (
@@ -32,7 +33,13 @@ from burn_remote_protocol.dialects.burn_0_22_iroh import (
     read_key,
 )
 from burn_remote_protocol.dtypes import DType
-from burn_remote_protocol.errors import BurnRemoteError, ProtocolViolation, Unsupported, shown
+from burn_remote_protocol.errors import (
+    BurnRemoteError,
+    ProtocolViolation,
+    Unsupported,
+    detached,
+    shown,
+)
 from burn_remote_protocol.frozen_map import FrozenMap
 from burn_remote_protocol.messages import (
     Drop,
@@ -77,6 +84,7 @@ __all__ = [
     "FetchLocally",
     "FetchUnsupported",
     "Message",
+    "PackedMessage",
     "Profile",
     "RunGraph",
     "SessionInit",
@@ -85,7 +93,9 @@ __all__ = [
     "decode_messages",
     "each_message",
     "encode_init",
+    "ends_with_close",
     "is_burn_frame",
+    "packed_messages",
 ]
 
 # The version of the protocol in burn-remote 0.22.0 and 0.22.1. 0.23.0-pre.1 has version 6: it has
@@ -284,8 +294,40 @@ def each_message(frame: bytes | memoryview) -> Iterator[Message | ProtocolViolat
         try:
             yield from _decode_message(*unpacked)
         except ProtocolViolation as error:
-            # Its traceback would keep the decoded values of the frame alive.
-            yield error.with_traceback(None)
+            # Its frames, and those of its context, would keep the decoded values alive.
+            yield detached(error)
+
+
+class PackedMessage(NamedTuple):
+    """A message of a frame, not decoded.
+
+    ``elements`` are the elements of an upload, or the operations of a graph, as a view of the frame
+    or a copy; ``body`` has an empty buffer or array in their place.
+    """
+
+    body: bytes
+    elements: memoryview | None
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """A bound for the memory that decoding and executing the message takes."""
+        if self.elements is None:
+            return unpacked_bytes(self.body)
+        if self.body.startswith(_REGISTERS_GRAPH):
+            return unpacked_bytes(self.body) + unpacked_bytes(self.elements)
+        return unpacked_bytes(self.body) + len(self.elements)
+
+    def decode(self) -> Sequence[Message | ProtocolViolation]:
+        """Return the message, with a ``Drop`` if it is a tensor's last use, or its error."""
+        try:
+            return _decode_message(unpack_frozen(self.body), self.elements)
+        except ProtocolViolation as error:
+            return (detached(error),)
+
+
+def ends_with_close(frame: bytes | memoryview) -> bool:
+    """Whether the last message of a frame ends the session, as Burn's client writes it."""
+    return _CLOSES.search(bytes(frame[-_CLOSE_BYTES:])) is not None
 
 
 # The start of an upload, up to its elements.
@@ -300,6 +342,8 @@ _BEFORE_OPERATIONS: Final = re.compile(
     re.escape(_REGISTERS_GRAPH) + _UNSIGNED + _UNSIGNED, re.DOTALL
 )
 _NO_OPERATIONS: Final = b"\x90"
+_CLOSES: Final = re.compile(rb"\x81\xa5Close\x91" + _UNSIGNED + rb"\Z", re.DOTALL)
+_CLOSE_BYTES: Final = 17
 # MessagePack's types of byte buffers: the bytes of their lengths.
 _BUFFERS: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4}
 _EMPTY_BUFFER: Final = b"\xc4\x00"
@@ -330,6 +374,17 @@ def _messages(frame: bytes | memoryview) -> Iterator[tuple[Any, memoryview | Non
         for wire in value:
             yield wire, None
         return
+    for body, elements in packed_messages(frame):
+        yield (yield from unpack_frozen_in_steps(body)), elements
+
+
+def packed_messages(frame: bytes | memoryview) -> Iterator[PackedMessage]:
+    """Yield the messages of a frame without decoding them.
+
+    Raises ``ProtocolViolation`` where the frame ceases to be an array of messages.
+    """
+    if not is_burn_frame(frame):
+        raise ProtocolViolation("expected an array of messages")
     frame = memoryview(frame)
     count, place = frame[0] - 0x90, 1
     if frame[0] in (0xDC, 0xDD):
@@ -357,7 +412,7 @@ def _messages(frame: bytes | memoryview) -> Iterator[tuple[Any, memoryview | Non
             end = stop + _length(frame[stop : stop + _AFTER_ELEMENTS_BYTES], 2)
             body = b"".join((frame[place : match.end()], _EMPTY_BUFFER, frame[stop:end]))
         left_bytes -= len(body)
-        yield (yield from unpack_frozen_in_steps(body)), elements
+        yield PackedMessage(body, elements)
         place = end
     if place != len(frame):
         raise ProtocolViolation(f"{len(frame) - place:,} bytes follow the messages of a frame")

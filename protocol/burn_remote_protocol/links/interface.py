@@ -451,11 +451,14 @@ class AsyncLink(Protocol):
         """
         ...
 
-    def count_received(self, memory: Memory, stall_seconds: float) -> None:
+    def count_received(
+        self, memory: Memory, stall_seconds: float, uncounted_bytes: int | None = None
+    ) -> None:
         """Count the bytes of large incoming messages against ``memory`` from now on.
 
-        While ``memory`` has too few bytes left, the link does not read. If a message arrives too
-        slowly over ``stall_seconds``, the link ends.
+        Messages of up to ``uncounted_bytes`` together do not count, by default of 1 MiB. While
+        ``memory`` has too few bytes left, the link does not read. If a message arrives too slowly
+        over ``stall_seconds``, the link ends.
         """
         ...
 

@@ -29,7 +29,11 @@ MIN_BYTES_PER_SECOND: Final = 64 * 2**10
 class ReceiveBudget:
     """The pool's bytes that one connection holds for received messages. Performs no I/O."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, uncounted_bytes: int | None = None) -> None:
+        """``uncounted_bytes``: up to this number of received bytes do not count."""
+        self.uncounted_bytes: Final = (
+            UNCOUNTED_BYTES if uncounted_bytes is None else uncounted_bytes
+        )
         self._memory: Final = memory
         self.held_bytes = 0
 
@@ -41,7 +45,7 @@ class ReceiveBudget:
 
         Returns ``False``, changing nothing, if the pool has too few bytes left.
         """
-        wanted = COPIES * size if size > UNCOUNTED_BYTES else 0
+        wanted = COPIES * size if size > self.uncounted_bytes else 0
         more = wanted - self.held_bytes
         if more > 0 and not self._memory.take(more):
             return False

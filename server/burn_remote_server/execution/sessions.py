@@ -14,6 +14,7 @@ from typing import Final
 
 from burn_remote_protocol.dialects.bounded_unpacking import (
     MAX_UNPACKED_BYTES_PER_BYTE,
+    MAX_VALUE_BYTES,
     unpacked_bytes,
 )
 from burn_remote_protocol.dialects.native import Batch
@@ -241,14 +242,20 @@ class Session:
         memory, size = self._memory, len(frame)
         if size <= PART_BYTES or memory is None:
             return False
-        if memory.has_room(MAX_UNPACKED_BYTES_PER_BYTE * size):
+        # Longer frames contain elements, and at most this besides.
+        if memory.has_room(MAX_UNPACKED_BYTES_PER_BYTE * min(size, MAX_VALUE_BYTES)):
             return False
-        return not memory.has_room(unpacked_bytes(frame))
+        return size > MAX_VALUE_BYTES or not memory.has_room(unpacked_bytes(frame))
+
+    @property
+    def is_memory_full(self) -> bool:
+        """Whether the memory pool is full."""
+        return self._memory is not None and self._memory.is_full
 
     @contextlib.contextmanager
     def decoding(self, frame: bytes | memoryview) -> Iterator[None]:
-        """Count the memory of a frame that is decoded in the context."""
-        size = unpacked_bytes(frame)
+        """Count the memory of a frame that is decoded in the context, unless it has elements."""
+        size = unpacked_bytes(frame) if len(frame) <= MAX_VALUE_BYTES else 0
         if self._memory is not None:
             self._memory.add(size)
         try:

@@ -18,6 +18,7 @@ from burn_remote_protocol.dialects.burn_0_21 import (
     encode_init,
     encode_tasks,
     request_id,
+    task_bytes,
 )
 from burn_remote_protocol.dtypes import F32, U8
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
@@ -137,6 +138,13 @@ def test_a_large_upload_is_read_without_a_copy_of_its_elements() -> None:
     assert isinstance(upload.data.bytes, memoryview)
     assert upload.data.bytes == data.bytes
     assert upload.data.bytes.obj is frame
+
+
+@pytest.mark.parametrize("size", [100, 3000, 2**20])
+def test_elements_count_once_in_the_memory_of_a_task(size: int) -> None:
+    data = TensorData(b"\x91" * size, (size,), U8)
+    frame = encode_tasks([Upload(7, data)], 1)
+    assert size < task_bytes(frame) < size + 8000
 
 
 def test_a_large_frame_that_is_not_an_upload_is_refused() -> None:

@@ -26,7 +26,9 @@ from burn_remote_protocol.dialects.burn_0_22 import (
     decode_init,
     decode_messages,
     encode_init,
+    ends_with_close,
     is_burn_frame,
+    packed_messages,
 )
 from burn_remote_protocol.dialects.burn_0_22_responses import (
     IncompatibleProtocol,
@@ -185,6 +187,52 @@ def test_a_malformed_task_is_an_error_in_its_place(task: Any, says: str) -> None
 def test_a_frame_that_is_no_array_of_messages_is_refused(frame: bytes) -> None:
     with pytest.raises(ProtocolViolation):
         decode_messages(frame)
+
+
+GRAPH = {"RegisterAndExecuteGraph": [S, 9, [{"Init": [tensor()]}], [[], [2], [], []]]}
+BYTES = {"RegisterTensor": [S, [7], [bytes(3000), [3000], "U8"]]}
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        [{"Seed": 1}, {"SyncBackend": [2, S]}, {"ReadTensor": [5, S, tensor("ReadWrite")]}],
+        [{"Seed": 1}, GRAPH, {"Seed": 2}],
+        [{"Seed": 1}, BYTES, {"Nothing": [1]}, {"ExecuteGraph": [S, 9, [[[0]], [], [], []]]}],
+    ],
+)
+def test_messages_that_are_divided_before_they_are_decoded_are_the_same(tasks: list[Any]) -> None:
+    frame = msgpack.packb([{"Task": task} for task in tasks])
+
+    divided = [each for packed in packed_messages(frame) for each in packed.decode()]
+
+    assert [*map(shown, divided)] == [*map(shown, decode_messages(frame))]
+
+
+def shown(message: Any) -> str:
+    """Describe a message, with elements as bytes."""
+    if isinstance(message, Upload):
+        data = message.data
+        message = Upload(message.tensor, TensorData(bytes(data.bytes), data.shape, data.dtype))
+    return str(message)
+
+
+def test_elements_count_once_in_the_memory_of_a_message() -> None:
+    (packed,) = packed_messages(msgpack.packb([{"Task": BYTES}]))
+    assert 3000 < packed.unpacked_bytes < 10_000
+
+
+def test_errors_of_messages_keep_no_decoded_values_alive() -> None:
+    malformed = {"Task": {"ExecuteGraph": [S, 9, [[[0]], [], [], []]]}}
+    (error,) = decode_messages(msgpack.packb([malformed]))
+    assert isinstance(error, ProtocolViolation)
+    assert (error.__traceback__, error.__context__) == (None, None)
+
+
+@pytest.mark.parametrize("session", [5, 200, 2**16, 2**32, 2**64 - 1])
+def test_a_frame_that_ends_the_session_is_known_by_its_end(session: int) -> None:
+    assert ends_with_close(msgpack.packb([{"Task": {"Seed": 1}}, {"Close": [session]}]))
+    assert not ends_with_close(msgpack.packb([{"Close": [session]}, {"Task": {"Seed": 1}}]))
 
 
 def test_large_uploads_of_one_frame_are_not_copied() -> None:

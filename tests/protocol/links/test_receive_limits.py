@@ -57,6 +57,15 @@ def test_only_large_messages_take_bytes_from_the_pool() -> None:
     assert budget.taken == 0
 
 
+def test_the_bytes_that_do_not_count_may_be_fewer() -> None:
+    budget = Budget(10 * MIB)
+    held = ReceiveBudget(budget, 1000)
+    assert held.hold(1000)
+    assert budget.taken == 0
+    assert held.hold(1001)
+    assert budget.taken == COPIES * 1001
+
+
 def test_a_closed_connection_returns_its_bytes_to_the_pool() -> None:
     budget = Budget(10 * MIB)
     held = ReceiveBudget(budget)

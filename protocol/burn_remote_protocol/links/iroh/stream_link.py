@@ -320,8 +320,10 @@ class StreamLink:
     def place_frames(self, head_bytes: int, place: PlaceFrame) -> None:
         """Ignore the place, which is a hint: the library returns bytes in memory of its own."""
 
-    def count_received(self, memory: Memory, stall_seconds: float) -> None:
-        self._budget = ReceiveBudget(memory)
+    def count_received(
+        self, memory: Memory, stall_seconds: float, uncounted_bytes: int | None = None
+    ) -> None:
+        self._budget = ReceiveBudget(memory, uncounted_bytes)
         self._watchdog = ThroughputWatchdog(stall_seconds)
         self._start_timer(self._watch_throughput(self._watchdog))
 

@@ -54,11 +54,7 @@ from burn_remote_protocol.links.interface import (
     close_code,
     short_reason,
 )
-from burn_remote_protocol.links.receive_limits import (
-    UNCOUNTED_BYTES,
-    ReceiveBudget,
-    ThroughputWatchdog,
-)
+from burn_remote_protocol.links.receive_limits import ReceiveBudget, ThroughputWatchdog
 from burn_remote_protocol.links.websocket.async_sending import SendingConnection
 from burn_remote_protocol.links.websocket.frame_parser import FrameParser
 from burn_remote_protocol.links.websocket.frames import OPCODE_BITS, PING
@@ -207,13 +203,15 @@ class DirectConnection(SendingConnection):
         if sys.platform != "win32":
             self._parser.place_frames(min(head_bytes, MAX_HEAD_BYTES), place_next)
 
-    def count_received(self, memory: Memory, stall_seconds: float) -> None:
-        """Count large messages against ``memory`` from now on.
+    def count_received(
+        self, memory: Memory, stall_seconds: float, uncounted_bytes: int | None = None
+    ) -> None:
+        """Count large messages against ``memory`` from now on; see ``AsyncLink.count_received``.
 
         Also from now on, close the connection if an incomplete message arrives with less than
         ``MIN_BYTES_PER_SECOND``, averaged over a stall time.
         """
-        self._budget = ReceiveBudget(memory)
+        self._budget = ReceiveBudget(memory, uncounted_bytes)
         self._watchdog = ThroughputWatchdog(stall_seconds)
         self._count_received()
 
@@ -251,7 +249,7 @@ class DirectConnection(SendingConnection):
             # Almost all data are whole small messages, which do not count.
             if self._budget is not None and (
                 self._budget.held_bytes
-                or self._message_bytes > UNCOUNTED_BYTES
+                or self._message_bytes > self._budget.uncounted_bytes
                 or self._parser.is_within_message
             ):
                 self._count_received()
@@ -292,7 +290,9 @@ class DirectConnection(SendingConnection):
         if self.received_bytes >= self._pause_at:
             self._pause_in_turns(0)
         budget = self._budget
-        if budget is not None and (budget.held_bytes or self._message_bytes > UNCOUNTED_BYTES):
+        if budget is not None and (
+            budget.held_bytes or self._message_bytes > budget.uncounted_bytes
+        ):
             self._count_received()
         return True
 

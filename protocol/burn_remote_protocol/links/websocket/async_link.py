@@ -185,8 +185,10 @@ class WebSocketLink:
     def place_frames(self, head_bytes: int, place: PlaceFrame) -> None:
         self._connection.place_messages(head_bytes, place)
 
-    def count_received(self, memory: Memory, stall_seconds: float) -> None:
-        self._connection.count_received(memory, stall_seconds)
+    def count_received(
+        self, memory: Memory, stall_seconds: float, uncounted_bytes: int | None = None
+    ) -> None:
+        self._connection.count_received(memory, stall_seconds, uncounted_bytes)
 
     def keep_alive(self, interval_seconds: float) -> None:
         def note_silence() -> None:

@@ -13,7 +13,10 @@ from burn_remote_server.dialects.burn_0_21.socket_handlers import (
     serve_request,
     serve_response,
 )
-from burn_remote_server.dialects.burn_0_21.two_socket_sessions import BurnSessions
+from burn_remote_server.dialects.burn_0_21.two_socket_sessions import (
+    BurnSessions,
+    uncounted_bytes,
+)
 from burn_remote_server.dialects.websocket_route import Route
 from burn_remote_server.hosting.host import Device
 
@@ -33,7 +36,11 @@ def burn_0_21_routes() -> Mapping[str, Route]:
         with contextlib.suppress(HandshakeRefused):
             device.host.access.admit(token)
             link.limit_messages(device.host.settings.max_message_bytes)
-            link.count_received(device.host_memory, device.host.settings.fetch_timeout_seconds)
+            link.count_received(
+                device.host_memory,
+                device.host.settings.fetch_timeout_seconds,
+                uncounted_bytes(device.host_memory),
+            )
         return serve_request(link, device, sessions, token, address)
 
     def serve_responses(

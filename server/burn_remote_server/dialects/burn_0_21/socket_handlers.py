@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from burn_remote_protocol.dialects.bounded_unpacking import Steps
+from burn_remote_protocol.dialects.bounded_unpacking import Steps, completed
 from burn_remote_protocol.dialects.burn_0_21 import (
     Close,
     decode_init,
     decode_tasks,
     decode_tasks_in_steps,
+    task_bytes,
 )
 from burn_remote_protocol.dialects.burn_0_21_operation_prediction import OperationPredictor
 from burn_remote_protocol.dialects.burn_0_21_responses import decode_data_request, encode_data
@@ -27,6 +28,7 @@ from burn_remote_protocol.errors import (
     LimitExceeded,
     ProtocolViolation,
     SessionLost,
+    detached,
 )
 from burn_remote_protocol.ids import is_secret
 from burn_remote_protocol.links.interface import AsyncLink
@@ -43,7 +45,7 @@ from burn_remote_server.execution.decoding_turns import (
     decoding_weight,
     is_long,
 )
-from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST
+from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST, Session
 from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
 from burn_remote_server.tensors.exposed_tensors import Key, burn_domain, transfer_key
@@ -197,6 +199,7 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
         session.session.interpreter.quota.max_bytes + MESSAGE_OVERHEAD_BYTES,
         device.backend.arriving_memory,
     )
+    work = session.session
     queue_length = device.host.settings.session_queue_batches
     queue_bytes = device.host.settings.session_queue_bytes
     predictor = OperationPredictor()
@@ -207,24 +210,30 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
         frame = await link.receive() if waiting is None else waiting
         if not decoding.allows(LARGE_FRAME_BYTES):  # more frames may have arrived
             await decoding.wait(LARGE_FRAME_BYTES)
-        if is_long(frame):
-            decoded = await decoding.run(_decoded_in_steps(frame))
-            batch = _decoded_batch(frame, link, predictor, decoded)
-            is_last = _submit(batch, session)
-            del decoded
-        elif is_slow:
-            async with decoding.turn():
-                batch = _decoded_batch(frame, link, predictor)
-                is_last = _submit(batch, session)
+        if work.lacks_room(frame):
+            _submit_in_parts(frame, session)
+            waiting = None
         else:
-            batch = _decoded_batch(frame, link, predictor)
-            is_last = _submit(batch, session)
-        if is_last:
-            await finish(session)
-            return
-        decoding.spend(batch.weight + UNKNOWN_FRAME_WEIGHT * batch.unknown)
-        waiting, is_slow = batch.waiting, batch.unknown >= MAX_UNKNOWN_FRAMES
-        del frame, batch  # do not keep them alive during the waits below
+            if is_long(frame):
+                with work.decoding(frame):
+                    decoded = await decoding.run(_decoded_in_steps(frame))
+                batch = _decoded_batch(frame, link, predictor, work, decoded)
+                is_last = _submit(batch, session)
+                del decoded
+            elif is_slow:
+                async with decoding.turn():
+                    batch = _decoded_batch(frame, link, predictor, work)
+                    is_last = _submit(batch, session)
+            else:
+                batch = _decoded_batch(frame, link, predictor, work)
+                is_last = _submit(batch, session)
+            if is_last:
+                await finish(session)
+                return
+            decoding.spend(batch.weight + UNKNOWN_FRAME_WEIGHT * batch.unknown)
+            waiting, is_slow = batch.waiting, batch.unknown >= MAX_UNKNOWN_FRAMES
+            del batch  # do not keep it alive during the waits below
+        del frame  # the same
         while (
             session.session.is_behind(queue_length, queue_bytes)
             or len(session.outbox.frames) >= MAX_WAITING_REPLIES
@@ -255,6 +264,7 @@ def _decoded_batch(
     frame: bytes,
     link: AsyncLink,
     predictor: OperationPredictor,
+    work: Session,
     decoded: Sequence[Any] | None = None,
 ) -> _Batch:
     """Decode a frame and later frames that have arrived, within a bounded time.
@@ -274,9 +284,10 @@ def _decoded_batch(
         and weight < FULL_BATCH_WEIGHT
         and count < MAX_BATCH_FRAMES
         and (unknown := predictor.unknown) - seen < MAX_UNKNOWN_FRAMES
+        and not work.is_memory_full
         and (more := link.receive_nowait()) is not None
     ):
-        if is_long(more):
+        if is_long(more) or work.lacks_room(more):
             waiting = more
             break
         tasks += _decoded(more, predictor)
@@ -302,15 +313,30 @@ def _decoded_in_steps(frame: bytes) -> Steps[Sequence[Any]]:
 
 
 def _unreadable(error: ProtocolViolation) -> tuple[Unreadable]:
-    # The traceback would keep objects that were decoded from the frame alive, up to 30 MiB.
-    return (Unreadable(error.with_traceback(None)),)
+    # Its frames would keep objects that were decoded from the frame alive, up to 30 MiB.
+    return (Unreadable(detached(error)),)
+
+
+def _submit_in_parts(frame: bytes, session: BurnSession) -> None:
+    """Queue a frame undecoded, because memory is full. It is longer than one with ``Close``."""
+    session.session.counters.client_received_bytes += len(frame)
+    session.session.counters.batches += 1
+
+    def run() -> None:
+        try:
+            tasks: Sequence[Any] = completed(decode_tasks_in_steps(frame))
+        except ProtocolViolation as error:
+            tasks = _unreadable(error)
+        session.execute(tasks)
+
+    session.submit_parts(iter([(task_bytes(frame), run)]), len(frame))
 
 
 def _submit(batch: _Batch, session: BurnSession) -> bool:
     """Execute or queue a batch; return whether it is the last one."""
     session.session.counters.client_received_bytes += batch.size
     session.session.counters.batches += 1
-    tasks = [*session.dtypes.applied(batch.tasks)]
+    tasks = batch.tasks
     is_last = any(type(task) is Close for task in tasks)
     if is_last:
         tasks = [task for task in tasks if type(task) is not Close]

@@ -9,22 +9,32 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+from burn_remote_protocol.dialects.bounded_unpacking import unpacked_bytes
+from burn_remote_protocol.dialects.burn_0_22 import RunGraph
 from burn_remote_protocol.errors import HandshakeRefused, ProtocolViolation
+from burn_remote_protocol.links.receive_limits import UNCOUNTED_BYTES
 from burn_remote_protocol.messages import Upload
 from burn_remote_server.access.admission import Grant
-from burn_remote_server.access.quota import OverheadAccount
+from burn_remote_server.access.quota import OverheadAccount, Pool
 from burn_remote_server.dialects.burn_0_21.compatibility import ReplyDTypes
 from burn_remote_server.dialects.burn_0_21.outbox import BurnOutbox
 from burn_remote_server.dialects.burn_0_21.task_runner import BurnTask, TaskRunner
-from burn_remote_server.execution.sessions import Session
+from burn_remote_server.execution.sessions import Part, Session
 from burn_remote_server.hosting.host import Device
 from burn_remote_server.tensors.exposed_tensors import burn_domain
 
-__all__ = ["DECODED_SIZE", "DIALECT", "BurnSession", "BurnSessions", "decoded_bytes"]
+__all__ = [
+    "DECODED_SIZE",
+    "DIALECT",
+    "BurnSession",
+    "BurnSessions",
+    "decoded_bytes",
+    "uncounted_bytes",
+]
 
 DIALECT: Final = "burn-0.21"
 
@@ -34,6 +44,11 @@ DECODED_SIZE: Final = 24
 # In frames up to this size, ``decoded_bytes`` does not look for elements of uploads: the search
 # takes longer than a more precise result is worth.
 FEW_BYTES: Final = 4096
+
+# A pool of 512 MiB or more has 1 MiB for each connection.
+UNCOUNTED_SHARES: Final = 512
+# A message that drops tensors is shorter.
+LEAST_UNCOUNTED_BYTES: Final = 2**17
 
 
 class BurnSession:
@@ -46,8 +61,11 @@ class BurnSession:
         self.outbox: Final = outbox
         self._runner: Final = runner or TaskRunner(session.engine, session.interpreter, outbox)
         # Executes tasks, in the thread that executes the session's tasks.
-        self.execute: Final = self._runner.run
-        self.dtypes: Final = ReplyDTypes()
+        self.execute: Final[Callable[[Sequence[Any]], None]] = (
+            partial(_run_with_dtypes, self._runner, ReplyDTypes())
+            if runner is None
+            else self._runner.run
+        )
         # ``wake`` is set when there are frames to send. ``progress`` is set when the queues have
         # become shorter, so reading may continue.
         self.wake: Final = asyncio.Event()
@@ -76,11 +94,18 @@ class BurnSession:
         """Execute tasks that arrived in ``size`` bytes, now or after the queued ones."""
         runner = self._runner
         self.session.submit_work(
-            partial(runner.run, tasks),
+            partial(self.execute, tasks),
             partial(runner.estimate, tasks),
             size,
             decoded_bytes(tasks, size),
         )
+
+    def submit_parts(self, parts: Iterator[Part], size: int) -> None:
+        """Decode and execute the parts of a frame of ``size`` bytes after the queued tasks.
+
+        Use this for frames for which the memory pool lacks room: ``Session.lacks_room``.
+        """
+        self.session.submit_parts(parts, size)
 
     def send_in_thread(self, send: Callable[[bytes], bool]) -> bool:
         """Send small replies by ``send``; return whether the event loop must send the rest.
@@ -112,15 +137,35 @@ class BurnSession:
             self.complete.set()
 
 
-def decoded_bytes(tasks: Sequence[BurnTask], size: int) -> int:
+def uncounted_bytes(memory: Pool) -> int:
+    """Return how many received bytes of a connection do not count in the memory pool.
+
+    Frames are longer than in the native dialect, where tensors arrive in chunks that a client may
+    always send. With 1 MiB each, 64 connections took as much as a pool of 64 MiB.
+    """
+    return min(max(memory.max_bytes // UNCOUNTED_SHARES, LEAST_UNCOUNTED_BYTES), UNCOUNTED_BYTES)
+
+
+def decoded_bytes(tasks: Sequence[Any], size: int) -> int:
     """Return the memory of tasks that arrived in ``size`` bytes.
 
-    Elements of uploads count once, because decoding does not copy them.
+    Elements of uploads count once, because decoding does not copy them. The operations of a graph
+    count when they are decoded, which is later.
     """
-    elements = 0
+    elements = operations = 0
     if size > FEW_BYTES:
         elements = sum(len(task.data.bytes) for task in tasks if isinstance(task, Upload))
-    return DECODED_SIZE * max(0, size - elements) + elements
+        operations = sum(
+            unpacked_bytes(task.operations)
+            for task in tasks
+            if type(task) is RunGraph and task.operations is not None
+        )
+    return max(DECODED_SIZE * max(0, size - elements), operations) + elements
+
+
+def _run_with_dtypes(runner: TaskRunner, dtypes: ReplyDTypes, tasks: Sequence[Any]) -> None:
+    """Run tasks of Burn 0.21, whose reads return the dtypes of Burn's own server."""
+    runner.run([*dtypes.applied(tasks)])
 
 
 def _no_handler() -> None:

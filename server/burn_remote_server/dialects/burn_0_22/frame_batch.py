@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from burn_remote_protocol.dialects.burn_0_22 import Message, each_message
 from burn_remote_protocol.dialects.burn_0_22_recognition import MessageRecognizer
-from burn_remote_protocol.errors import ProtocolViolation
+from burn_remote_protocol.errors import ProtocolViolation, detached
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_server.dialects.burn_0_21.task_runner import Unreadable
 from burn_remote_server.execution.decoding_turns import (
@@ -112,5 +112,5 @@ class FrameBatch:
 
     def _end_with(self, error: ProtocolViolation) -> None:
         self.count += 1
-        # The traceback would keep objects that were decoded from the frame alive, up to 15 MiB.
-        self.tasks.append(Unreadable(error.with_traceback(None)))
+        # Its frames would keep objects that were decoded from the frame alive, up to 15 MiB.
+        self.tasks.append(Unreadable(detached(error)))

@@ -7,15 +7,18 @@ failures are sent as responses and the socket stays open. No pings are sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.dialects.burn_0_22 import (
     VERSION,
     Close,
+    PackedMessage,
     SessionInit,
     decode_init,
+    ends_with_close,
+    packed_messages,
 )
 from burn_remote_protocol.dialects.burn_0_22_recognition import MessageRecognizer
 from burn_remote_protocol.dialects.burn_0_22_responses import (
@@ -32,6 +35,7 @@ from burn_remote_protocol.errors import (
     ConnectionLost,
     HandshakeRefused,
     ProtocolViolation,
+    detached,
 )
 from burn_remote_protocol.links.interface import AsyncLink, LentReceiver
 from burn_remote_server.access.admission import Grant
@@ -43,7 +47,11 @@ from burn_remote_server.dialects.burn_0_21.socket_handlers import (
     finish,
     send_replies,
 )
-from burn_remote_server.dialects.burn_0_21.two_socket_sessions import BurnSession
+from burn_remote_server.dialects.burn_0_21.task_runner import Unreadable
+from burn_remote_server.dialects.burn_0_21.two_socket_sessions import (
+    BurnSession,
+    uncounted_bytes,
+)
 from burn_remote_server.dialects.burn_0_22.client_process_search import process_at
 from burn_remote_server.dialects.burn_0_22.frame_batch import (
     MAX_UNKNOWN_MESSAGES,
@@ -60,7 +68,7 @@ from burn_remote_server.dialects.burn_0_22.outbox import Burn22Outbox
 from burn_remote_server.dialects.burn_0_22.task_runner import Burn22Runner
 from burn_remote_server.dialects.burn_0_22.thread_intake import receive_in_thread
 from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES, decoding_weight
-from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST
+from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST, Part
 from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
 from burn_remote_server.tensors.exposed_tensors import burn_domain
@@ -127,7 +135,11 @@ async def serve_burn_session(
         session.session.interpreter.quota.max_bytes + MESSAGE_OVERHEAD_BYTES,
         device.backend.arriving_memory,
     )
-    link.count_received(device.host_memory, host.settings.fetch_timeout_seconds)
+    link.count_received(
+        device.host_memory,
+        host.settings.fetch_timeout_seconds,
+        uncounted_bytes(device.host_memory),
+    )
     try:
         await link.send(encode_info(SessionInfo(len(host.devices))))
         async with asyncio.TaskGroup() as tasks:
@@ -275,6 +287,7 @@ class _Intake:
             session.spent < TURN_COST
             and not self._is_slow
             and not self._must_wait()
+            and not session.is_memory_full
             and self._decoding.allows(LARGE_FRAME_BYTES)
         ):
             batch = FrameBatch(self._recognizer)
@@ -307,15 +320,11 @@ class _Intake:
         session = self._session.session
         if not self._decoding.allows(len(frame)):
             await self._decoding.wait(decoding_weight(frame))
-        batch = FrameBatch(self._recognizer)
-        if self._is_slow or len(frame) > SHORT_FRAME_BYTES:
-            await batch.add_in_turns(frame, self._decoding)
+        if session.lacks_room(frame):
+            self._submit_in_parts(frame)
         else:
-            batch.add(frame)
-        if self._decoding.allows(LARGE_FRAME_BYTES):
-            batch.add_arrived(self._link, is_busy=bool(session.queued))
-        self._submit(batch)
-        del frame, batch  # do not keep them alive during the waits below
+            self._submit(await self._decoded(frame))
+        del frame  # do not keep it alive during the waits below
         while self._must_wait():
             self._session.progress.clear()
             await self._session.progress.wait()
@@ -324,6 +333,28 @@ class _Intake:
             session.spent = 0
             await asyncio.sleep(0)
         self._expect_work()
+
+    async def _decoded(self, frame: bytes | memoryview) -> FrameBatch:
+        """Decode a frame, and short ones that have arrived after it."""
+        session = self._session.session
+        batch = FrameBatch(self._recognizer)
+        if self._is_slow or len(frame) > SHORT_FRAME_BYTES:
+            with session.decoding(frame):
+                await batch.add_in_turns(frame, self._decoding)
+        else:
+            batch.add(frame)
+        if self._decoding.allows(LARGE_FRAME_BYTES) and not session.is_memory_full:
+            batch.add_arrived(self._link, is_busy=bool(session.queued))
+        return batch
+
+    def _submit_in_parts(self, frame: bytes | memoryview) -> None:
+        """Queue a frame undecoded, because memory is full. Raises ``_Closed``."""
+        session = self._session
+        session.session.counters.client_received_bytes += len(frame)
+        session.session.counters.batches += 1
+        session.submit_parts(_parts(frame, session), len(frame))
+        if ends_with_close(frame):
+            raise _Closed
 
     def _let_thread_receive(self) -> None:
         """Let the session's thread receive if it still has work to do."""
@@ -364,6 +395,22 @@ class _Intake:
         self._session.submit(batch.tasks[: places[0]] if places else batch.tasks, batch.size)
         if places:
             raise _Closed
+
+
+def _parts(frame: bytes | memoryview, session: BurnSession) -> Iterator[Part]:
+    """Yield the messages of a frame, which the session's thread decodes and executes."""
+    try:
+        for message in packed_messages(frame):
+            yield message.unpacked_bytes, partial(_run_message, message, session)
+    except ProtocolViolation as error:
+        yield 0, partial(session.execute, [Unreadable(detached(error))])
+
+
+def _run_message(message: PackedMessage, session: BurnSession) -> None:
+    tasks = [task for task in message.decode() if type(task) is not Close]
+    session.execute(
+        [Unreadable(task) if isinstance(task, ProtocolViolation) else task for task in tasks]
+    )
 
 
 def _not_lent() -> None:

@@ -21,7 +21,7 @@ from burn_remote_server.dialects.burn_0_21.two_socket_sessions import (
 )
 from burn_remote_server.dialects.burn_0_22.frame_batch import SHORT_FRAME_BYTES, FrameBatch
 from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES
-from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES
+from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, Session
 
 __all__ = ["receive_in_thread"]
 
@@ -60,7 +60,7 @@ def receive_in_thread(
             if known is not None:
                 tasks, size, held = [known], len(frames[0]), 0
             else:
-                tasks, size, unread = _decoded(frames, recognizer)
+                tasks, size, unread = _decoded(frames, recognizer, work)
                 held = decoded_bytes(tasks, size)
             counters.client_received_bytes += size
             counters.batches += 1
@@ -74,13 +74,17 @@ def receive_in_thread(
         receiver.give_back(unread)
 
 
-def _decoded(frames: Sequence[bytes], recognizer: MessageRecognizer) -> _Decoded:
+def _decoded(frames: Sequence[bytes], recognizer: MessageRecognizer, work: Session) -> _Decoded:
     batch = FrameBatch(recognizer)
     for place, frame in enumerate(frames):
-        if len(frame) > LARGE_FRAME_BYTES:
+        if len(frame) > LARGE_FRAME_BYTES or work.lacks_room(frame):
             return _Decoded(batch.tasks, batch.size, frames[place:])
         before = len(batch.tasks)
-        batch.add_now(frame)
+        if len(frame) <= SHORT_FRAME_BYTES:
+            batch.add_now(frame)
+        else:
+            with work.decoding(frame):
+                batch.add_now(frame)
         if any(type(task) is Close for task in batch.tasks[before:]):
             # The event loop decodes this frame again, and ends the session.
             return _Decoded(batch.tasks[:before], batch.size - len(frame), frames[place:])

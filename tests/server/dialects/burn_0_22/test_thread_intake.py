@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
@@ -64,12 +65,20 @@ class Working:
         self.executed: list[Any] = []
         self.held: list[int] = []
         self.woken = 0
+        self.no_room_for = 2**30  # the size of a frame
         self.outbox = SimpleNamespace(frames=deque[list[bytes]]())
         self.session = self
 
     def run_in_thread(self, call: Callable[[], None], held_bytes: int) -> None:
         self.held.append(held_bytes)
         call()
+
+    def lacks_room(self, frame: bytes) -> bool:
+        return len(frame) >= self.no_room_for
+
+    @contextlib.contextmanager
+    def decoding(self, frame: bytes) -> Iterator[None]:
+        yield
 
     def execute(self, tasks: Sequence[Any]) -> None:
         for task in tasks:
@@ -178,6 +187,15 @@ def test_the_connection_is_given_back_if_executing_raises() -> None:
     with pytest.raises(KeyboardInterrupt):
         received(receiver, Failing())
     assert receiver.given_back == ()
+
+
+def test_a_frame_that_memory_has_no_room_for_is_left_to_the_event_loop() -> None:
+    frames = [frame(sync(1)), frame(*[sync(2)] * 100), frame(sync(3))]
+    receiver, session = Receiver(frames), Working()
+    session.no_room_for = len(frames[1])
+    received(receiver, session)
+    assert session.executed == [Sync(1)]
+    assert receiver.given_back == frames[1:]
 
 
 # -- on a server ----------------------------------------------------------------------------------

@@ -34,7 +34,9 @@ class Configured(ScriptedLink):
     def limit_messages(self, max_message_bytes: int, allocate: object = None) -> None:
         self.configured["limit"] = max_message_bytes
 
-    def count_received(self, memory: object, stall_seconds: float) -> None:
+    def count_received(
+        self, memory: object, stall_seconds: float, uncounted_bytes: int | None = None
+    ) -> None:
         self.configured["count"] = (memory, stall_seconds)
 
     def keep_alive(self, interval_seconds: float) -> None:
