@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -61,6 +61,7 @@ class BurnConnection:
         self._explain = explain
         self._ending = threading.RLock()
         self._closing: ClosedDevice | None = None
+        self._last_frames: list[bytes] | None = None  # those that ``close`` has not sent yet
         self._ending_steps: Final = Ending()
         self._release: Final = release
         self._requests, self._responses, self.bool_store = release.open(dial, timeout_seconds)
@@ -143,7 +144,7 @@ class BurnConnection:
             *(() if watcher is None else (watcher.close,)),
         )
 
-    def close(self, last_frames: Sequence[bytes]) -> None:
+    def close(self, last_frames: Callable[[], list[bytes]]) -> None:
         """Send the last frames and a close message, and end the session.
 
         If Ctrl-C interrupts this or ``end``, a second call does what was left.
@@ -153,8 +154,11 @@ class BurnConnection:
             # The server hangs up when the last message arrives, which a receiver may notice first.
             self._closing = closed
             with contextlib.suppress(ConnectionLost):
-                last = self._release.frames([self._release.last_message()])
-                self._requests.send_together([*last_frames, *last])
+                if self._last_frames is None:
+                    last = self._release.frames([self._release.last_message()])
+                    self._last_frames = [*last_frames(), *last]
+                # The link removes the frames that it takes, so a second call sends the others.
+                self._requests.send_together(self._last_frames)
         self.end(closed)
         if self.error is not None:
             self._complete_end(self.error)

@@ -98,7 +98,7 @@ class BurnSession:
             self._outgoing,
             self._connection,
         )  # the thread must not keep the session alive
-        self._flusher: Final = Flusher(lambda: connection.close(outgoing.take_drops()))
+        self._flusher: Final = Flusher(lambda: connection.close(outgoing.drops))
         self._policy: Final = FlushPolicy(self, self._outgoing, self._connection, self._flusher)
         self._connection.start()
         try:
@@ -405,7 +405,7 @@ class BurnSession:
         try:
             with contextlib.suppress(BurnRemoteError), self._policy.free_lock():
                 self._policy.send_now()
-            self._connection.close(self._outgoing.take_drops())
+            self._connection.close(self._outgoing.drops)
         finally:
             # After Ctrl-C, its thread closes the connection.
             self._flusher.stop()

@@ -217,10 +217,13 @@ class Outgoing:
             yield entry
         yield from left
 
-    def take_drops(self) -> list[bytes]:
-        """Return the frames that free all remaining tensors, at the end of the session."""
-        messages = [self._release.encode_drop(tensor, self.next_request()) for tensor in self._live]
-        self._live.clear()
+    def drops(self) -> list[bytes]:
+        """Return the frames that free all remaining tensors, at the end of the session.
+
+        Needs no lock: after Ctrl-C, another thread ends the session.
+        """
+        live = [*self._live]
+        messages = [self._release.encode_drop(tensor, self.next_request()) for tensor in live]
         return self._release.frames(messages)
 
     def stored(self, spec: TensorSpec) -> TensorSpec:

@@ -108,7 +108,7 @@ def test_later_errors_do_not_replace_the_first(connected: Connected) -> None:
 
 
 def test_close_is_sent_after_the_last_frames(connected: Connected) -> None:
-    connected.connection.close([b"one", b"two"])
+    connected.connection.close(lambda: [b"one", b"two"])
     expected = [b"one", b"two", encode_close(connected.session)]
     assert connected.end.requests.rest() == expected
     with pytest.raises(ClosedDevice, match="closed its connection"):
@@ -126,7 +126,7 @@ def test_a_server_that_hangs_up_on_the_close_message_does_not_make_it_a_lost_con
         connected.wait_told()
 
     monkeypatch.setattr(connected.connection._requests, "send_together", send_and_notice_the_end)
-    connected.connection.close([])
+    connected.connection.close(list)
     assert [type(error) for error in connected.lost] == [ClosedDevice]
 
 

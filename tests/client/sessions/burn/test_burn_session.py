@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import threading
 import time
@@ -17,7 +18,9 @@ from websockets.frames import Opcode
 import burn_remote as br
 from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.stack import RunnerStack
+from burn_remote.sessions.burn.burn_connection import BurnConnection
 from burn_remote.sessions.burn.burn_session import BurnSession
+from burn_remote.sessions.burn.outgoing_queue import Outgoing
 from burn_remote.sessions.burn.server_facts import FRAGMENT_BYTES, MAX_MESSAGE_BYTES
 from burn_remote.sessions.lifetime import Flusher
 from burn_remote_protocol.dialects.burn_0_21 import Close, decode_tasks
@@ -31,12 +34,14 @@ from burn_remote_protocol.errors import (
     UsageError,
 )
 from burn_remote_protocol.links.websocket import keepalive
+from burn_remote_protocol.links.websocket.blocking_link import BlockingWebSocket
 from burn_remote_protocol.messages import Expose, Fetch, Seed, Sync, Upload
 from burn_remote_protocol.operations.families import numeric
 from burn_remote_protocol.operations.table import sign
 from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
 from support.burn_end import ROUTES, BurnEnd, burn_end
+from support.interrupts import InterruptAfterCall, InterruptAt, Walk
 from support.link_ends import in_thread
 from support.waiting import PATIENCE_SECONDS
 
@@ -313,6 +318,42 @@ def test_bools_are_sent_in_the_dtype_that_the_server_stores(end: BurnEnd) -> Non
     answered = pending.result(PATIENCE_SECONDS)
     assert (bytes(answered.bytes), answered.dtype) == (b"\1\0", BOOL)
     session.close()
+
+
+CLOSING: Any = (
+    BurnSession.close,
+    BurnConnection.close,
+    BurnConnection.end,
+    Outgoing.drops,
+    BlockingWebSocket.send_together,
+)
+
+
+@pytest.mark.parametrize("kind", [InterruptAfterCall, InterruptAt])
+def test_ctrl_c_while_a_session_is_closed_frees_every_tensor(kind: type[InterruptAt]) -> None:
+    codes = frozenset(function.__code__ for function in CLOSING)
+    walk = Walk()
+    for place in walk:
+        with burn_end() as end:
+            session = opened(end)
+            tensor = session.reserve()
+            session.upload(tensor, DATA)
+            session.flush()
+            end.tasks()
+            thread = session._flusher._thread
+            interrupt = kind(place, codes)
+            with interrupt.watching():
+                session.close()
+            del session  # after Ctrl-C before its first line, the finalizer closes it
+            gc.collect()
+            thread.join(PATIENCE_SECONDS)
+            tasks: list[Any] = [
+                task for frame in end.requests.rest() for task in decode_tasks(frame)
+            ]
+            drop, close = tasks
+            assert drop.tensors == (tensor,), interrupt.place
+            assert isinstance(close, Close), interrupt.place
+    walk.check(*CLOSING)
 
 
 def test_closing_a_session_frees_every_tensor_and_sends_close(
