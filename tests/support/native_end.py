@@ -53,6 +53,8 @@ class NativeEnd:
         self.limits: dict[str, int] = {}  # of the welcome
         # Set when the first frame after a resume is ``Closing``.
         self.was_discarded = threading.Event()
+        # Set when ``Closing`` comes over any link.
+        self.was_closed = threading.Event()
         self.errors: list[BaseException] = []
         self._is_checked: Final = is_checked
         self._lease_seconds: Final = lease_seconds
@@ -111,6 +113,8 @@ class NativeEnd:
     def _take(self, link: Any, frame: Any) -> bool:
         """Handle a frame; ``False`` when another link serves the session."""
         message = decode_frame(frame)
+        if isinstance(message, Closing):
+            self.was_closed.set()
         with self._lock:
             if link is not self._newest or isinstance(message, Closing):
                 return False

@@ -101,6 +101,8 @@ class Connection:
         self._due = due
         self._beat_due = False
         self._is_leaving = False  # whether ``Closing`` has been sent, or is being sent
+        # How to send ``Closing`` over a new link, until ``discard`` has done so.
+        self._farewell: Resume | None = None
         self._ending_steps: Final = Ending()
         self._resuming: int | None = None  # the thread that resumes the session
         self._renew_locks()
@@ -471,7 +473,7 @@ class Connection:
 
         If Ctrl-C interrupts this or ``end``, a second call does what was left.
         """
-        if self._is_leaving and self.error is None:
+        if self.error is None and (self._is_leaving or self._farewell is not None):
             # Interrupted: it is unknown how much was sent, so only a new link can carry a frame.
             self.discard()
         elif self.error is None:
@@ -489,22 +491,30 @@ class Connection:
             )
         if self.error is not None:
             self._complete_end(self.error)
+            self._say_farewell()
 
     def discard(self) -> None:
         """End the session at once, although the server may be busy and read no frames.
 
         The client resumes the session over a new link and sends ``Closing`` as the first frame. The
-        server then skips the work that is queued.
+        server then skips the work that is queued. If Ctrl-C interrupts this, ``close`` does what
+        was left.
         """
         with self._changed:
-            is_open = self.error is None
-            resume = Resume(self.welcome.session, self.welcome.secret, self._end.received)
+            if self.error is None and self._is_resumable:
+                session, secret = self.welcome.session, self.welcome.secret
+                self._farewell = Resume(session, secret, self._end.received)
         self.end(ClosedDevice(f"the device at {self.address} was closed; {OPEN_AGAIN}"))
-        if is_open and self._is_resumable:
+        self._say_farewell()
+
+    def _say_farewell(self) -> None:
+        resume = self._farewell
+        if resume is not None:
             with contextlib.suppress(BurnRemoteError):
                 link, _ = open_link(self._dial, self._token, DISCARD_SECONDS, resume, self._beat)
                 send_closing(link)
                 link.close()
+            self._farewell = None
 
     def abandon(self, error: BurnRemoteError) -> None:
         """Fail every later use; touch neither locks nor socket, which the parent still uses."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,8 +16,10 @@ import pytest
 from burn_remote.runner.interface import OwningHandle, TensorHandle
 from burn_remote.runner.stack import RunnerStack
 from burn_remote.sessions import lifetime
+from burn_remote.sessions.ending import Ending
 from burn_remote.sessions.lifetime import BATCH_TASKS, DROP_BYTES, FLUSH_SECONDS
 from burn_remote.sessions.native import (
+    link_opening,
     native_connection,
     native_response_router,
     native_session,
@@ -61,7 +64,7 @@ from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.operations.table import sign
 from burn_remote_protocol.operations.wire_values import TensorUse
 from burn_remote_protocol.tensors import TensorData, TensorSpec, TensorStatus
-from support.interrupts import InterruptAt, Walk
+from support.interrupts import InterruptAfterCall, InterruptAt, Walk
 from support.kernels import signature
 from support.link_ends import in_thread
 from support.native_end import NativeEnd
@@ -552,6 +555,42 @@ class Program:
 
     def ask(self) -> None:
         self.session.sync().result(PATIENCE_SECONDS)
+
+
+DISCARDING: Any = (
+    NativeSession.close,
+    native_connection.Connection.discard,
+    native_connection.Connection.end,
+    native_connection.Connection._complete_end,
+    native_connection.Connection._say_farewell,
+    link_opening.open_link,
+    link_opening.send_closing,
+    Ending.complete,
+    lifetime.Flusher.stop,
+)
+
+
+@pytest.mark.parametrize("kind", [InterruptAfterCall, InterruptAt])
+def test_ctrl_c_while_work_is_discarded_leaves_no_session_on_the_server(
+    kind: type[InterruptAt],
+) -> None:
+    codes = frozenset(function.__code__ for function in DISCARDING)
+    walk = Walk()
+    for place in walk:
+        end = NativeEnd()
+        session = opened(end)
+        issued(session, zeros(1), [])
+        thread = session._flusher._thread
+        interrupt = kind(place, codes)
+        with interrupt.watching():
+            session.close(discards=True)
+        del session  # after Ctrl-C before its first line, the finalizer closes it
+        gc.collect()
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive(), interrupt.place
+        assert end.was_closed.wait(PATIENCE_SECONDS), interrupt.place
+        assert not end.errors
+    walk.check(*DISCARDING)
 
 
 @pytest.mark.parametrize("step", ["execute", "drop", "upload", "ask"])
