@@ -15,6 +15,8 @@ from burn_remote.functions.casting import astype, at_least_float32
 from burn_remote.functions.elementwise import sqrt, square
 from burn_remote.functions.linear_algebra import vector_norm
 from burn_remote.functions.logic import greater
+from burn_remote.functions.manipulation import broadcast_arrays
+from burn_remote.functions.operands import alike
 from burn_remote.functions.selection import clip, minimum, where
 from burn_remote.functions.statistics import sum
 from burn_remote.nn.losses import reduced, warn_of_broadcast
@@ -59,6 +61,7 @@ def cosine_embedding_loss(
     ``reduction``: ``"mean"`` and ``"sum"`` give a tensor ``[]``, ``"none"`` one loss for each
     target.
     """
+    input1, input2 = broadcast_arrays(*alike(input1, input2))
     wide = [at_least_float32(x) for x in (input1, input2)]
     squares = [add(sum(square(x), axis=-1), ADDED_TO_SQUARES) for x in wide]
     cosine = divide(sum(multiply(*wide), axis=-1), sqrt(multiply(*squares)))

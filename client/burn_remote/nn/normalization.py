@@ -20,6 +20,8 @@ from burn_remote.functions.arithmetic import add, divide, multiply, subtract
 from burn_remote.functions.casting import astype, at_least_float32
 from burn_remote.functions.elementwise import rsqrt, square
 from burn_remote.functions.linear_algebra import vector_norm
+from burn_remote.functions.manipulation import broadcast_arrays
+from burn_remote.functions.operands import alike
 from burn_remote.functions.selection import clip
 from burn_remote.functions.statistics import mean, sum, var
 from burn_remote_protocol.dtypes import DType
@@ -251,8 +253,10 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """Return the cosine of the angle between vectors along an axis, which the result lacks.
 
-    Each norm is limited to at least ``eps``.
+    The shapes broadcast, and the result has the common dtype. Each norm is limited to at least
+    ``eps``.
     """
+    x1, x2 = broadcast_arrays(*alike(x1, x2))  # before the norms: the axis itself may broadcast
     first, second = at_least_float32(x1), at_least_float32(x2)
     product = sum(multiply(first, second), axis=dim)
     lengths = [clip(vector_norm(x, axis=dim), min=eps) for x in (first, second)]

@@ -38,6 +38,21 @@ def test_normalization_matches_its_definition(device: br.Device) -> None:
     same(F.cosine_similarity(x[0], x[1]), cosine, 1e-12)
 
 
+@pytest.mark.parametrize("shape", [(3, 1), (1,), (4,), ()], ids=str)
+def test_cosines_of_vectors_that_broadcast_are_those_of_the_broadcast_vectors(
+    device: br.Device, shape: tuple[int, ...]
+) -> None:
+    rng = np.random.default_rng(8)
+    a, b = rng.standard_normal((3, 4)), rng.standard_normal(shape).astype(np.float32)
+    x, y = br.tensor(a, device=device), br.tensor(b, device=device)
+    full = np.broadcast_to(b.astype(np.float64), a.shape)
+    cosine = (a * full).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(full, axis=1)
+    for found in (F.cosine_similarity(x, y), F.cosine_similarity(y, x)):
+        same(found, cosine, 1e-12)
+    target = br.ones((3,), dtype=br.float64, device=device)
+    same(F.cosine_embedding_loss(y, x, target, reduction="none"), 1 - cosine, 1e-10)
+
+
 @pytest.mark.parametrize("dtype", [br.float32, br.bfloat16, br.float16], ids=str)
 def test_norms_of_numbers_whose_squares_overflow_float16(
     device: br.Device, dtype: br.DType
