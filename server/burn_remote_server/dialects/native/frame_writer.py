@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from burn_remote_protocol.dialects.native import encode_frame
+from burn_remote_protocol.errors import ConnectionLost
 from burn_remote_protocol.links.checksummed_links import AnyAsyncLink
 from burn_remote_protocol.messages import Acknowledged
 from burn_remote_server.execution.native_outbox import NativeOutbox
@@ -38,6 +39,8 @@ class FrameWriter:
         self._session = session
         self._acknowledgement: Acknowledged | None = None
         self._stopped = False
+        # The link takes no more frames; those of the outbox stay for the next link.
+        self.is_broken = False
         self._is_idle = False  # ``run`` has sent everything and waits
         self._wake = asyncio.Event()
         self._progress = asyncio.Event()
@@ -69,7 +72,12 @@ class FrameWriter:
     async def run(self) -> None:
         """Send until the connection ends. Raises the error that ended the session."""
         while True:
-            await self.flush()
+            try:
+                await self.flush()
+            except ConnectionLost:
+                self.is_broken = True
+                self._progress.set()  # the reader no longer waits for room
+                raise
             if self._session is not None and self._session.error is not None:
                 raise self._session.error
             self._is_idle = not self._wake.is_set()

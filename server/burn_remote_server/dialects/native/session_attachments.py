@@ -85,7 +85,7 @@ class Attachment:
             return
         self._close_link()
         self._lease = asyncio.get_running_loop().call_later(lease_seconds, self._expire)
-        if self._end.state is State.LEAVING:
+        if self.is_leaving:
             self.session.notify = self._finish_if_idle
             self._finish_if_idle()
 
@@ -97,6 +97,11 @@ class Attachment:
     def leave(self) -> None:
         """Record that the client sent ``Closing``, so the session can no longer be resumed."""
         self._end.fire(Event.CLOSING)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the client has sent ``Closing``, and its work is not done."""
+        return self._end.state is State.LEAVING
 
     def _finish_if_idle(self) -> None:
         if not self.session.queued or self.session.error is not None:

@@ -262,6 +262,14 @@ class _Connection:
             running.add(asyncio.ensure_future(self._beat()))
         try:
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            if writer.is_broken and not (reading.done() or attachment.is_leaving):
+                # A client that left may have sent ``Closing`` before: read what has arrived. The
+                # session would be kept as long without a connection.
+                await asyncio.wait(
+                    (reading, draining),
+                    timeout=host.settings.lease_seconds,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
             for finished in (reading, writing):
                 if finished.done():
                     finished.result()
@@ -356,7 +364,8 @@ class _Connection:
         session = self._attachment.session
         if session.queued and session.is_behind(self._queue_batches, self._queue_bytes):
             return True
-        return len(self._attachment.outbox) >= MAX_WAITING_REPLIES
+        # A broken link takes no replies, so waiting for room would last forever.
+        return len(self._attachment.outbox) >= MAX_WAITING_REPLIES and not self._writer.is_broken
 
     def _take_arrived(self) -> None:
         """Handle frames that need not wait, as soon as they arrive.

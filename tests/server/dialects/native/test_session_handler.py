@@ -841,6 +841,44 @@ async def test_a_client_that_leaves_before_the_welcome_leaves_no_session() -> No
         assert not host.sessions
 
 
+@pytest.mark.parametrize("replies", [1, MAX_WAITING_REPLIES + 5])
+async def test_a_client_that_left_before_its_reply_could_be_sent_leaves_no_session(
+    replies: int,
+) -> None:
+    async with hosting() as host:
+        closing = encode_frame(Closing(ClosedDevice("bye")))
+
+        class Breaking(ScriptedLink):
+            """A link that breaks at the first reply, and then delivers what had arrived before."""
+
+            delivering: asyncio.Task[None] | None = None
+
+            async def deliver(self) -> None:
+                await turns(10)  # so that the handler sees the failure first
+                self.say([batch(Sync(10_000)), closing])
+                self.end()
+
+            def refuse(self, frame: bytes) -> None:
+                if len(self.sent) == 1:
+                    return  # the welcome
+                if self.delivering is None:
+                    self.delivering = asyncio.create_task(self.deliver())
+                raise ConnectionLost("the client has closed the connection")
+
+        link = Breaking([HELLO])
+        link._on_send = link.refuse
+        serving = asyncio.create_task(serve_session(link, host.devices[0], Attachments()))
+        await link.wait_sent(1)
+        (session,) = host.sessions
+        link.hold()  # replies queue up, and are sent by the task
+        link.say([batch(*(Sync(number) for number in range(replies)))])
+        await link.wait_held()
+        link.let_go()
+        await serving
+        assert session.error is not None
+        assert not host.sessions
+
+
 async def test_a_session_that_is_leaving_cannot_be_resumed() -> None:
     async with hosting(inline_cost_limit=0) as host:
         attachments = Attachments()
