@@ -18,26 +18,22 @@ import threadpoolctl
 
 from burn_remote_server.backends.interface import Run
 
-__all__ = ["Limit", "limits", "on_one_thread", "pays_for_threads"]
+__all__ = ["Limit", "is_small", "limits", "on_one_thread"]
 
-# Number of multiplications from which a product may use all cores: half a millisecond on one core.
-# A higher limit slows large products on idle machines, a lower one small products on busy machines.
-SHARED_MULTIPLICATIONS: Final = 2**24
 # The BLAS computes smaller products on one thread anyway; setting its threads takes 2 µs.
 SMALL_MULTIPLICATIONS: Final = 2**17
 
 
-def pays_for_threads(multiplications: int) -> bool:
-    """Whether to leave the number of threads to the BLAS: for large and for very small products."""
-    return not SMALL_MULTIPLICATIONS <= multiplications < SHARED_MULTIPLICATIONS
+def is_small(multiplications: int) -> bool:
+    """Whether the BLAS computes a product on one thread anyway."""
+    return multiplications < SMALL_MULTIPLICATIONS
 
 
 def on_one_thread(run: Run) -> Run:
     """Wrap a kernel so that it multiplies on the calling thread alone.
 
-    The number of BLAS threads is a setting of the process: a large product that another session
-    starts meanwhile also runs on one thread. OpenBLAS then rounds some products differently in the
-    last bits.
+    The number of BLAS threads is a setting of the process: what another thread computes meanwhile
+    also runs on one thread.
     """
     found = limits()
     if not found:

@@ -18,7 +18,13 @@ from burn_remote_server.backends.array.core.kernel_forms import (
     Prepared,
     Run,
 )
-from burn_remote_server.backends.array.kernels.blas_threads import on_one_thread, pays_for_threads
+from burn_remote_server.backends.array.kernels.blas_threads import is_small, on_one_thread
+from burn_remote_server.backends.array.kernels.matrix_products import (
+    cores,
+    divided,
+    matmul,
+    parts_of,
+)
 
 __all__ = ["FloatLinearAlgebra", "IntLinearAlgebra"]
 
@@ -42,9 +48,10 @@ class FloatLinearAlgebra(KernelFamily):
         """Return a kernel for matrix products over the last two axes."""
         # ``matmul`` multiplies transposed views without copying them.
         function: Run = self.xp.matmul
-        if pays_for_threads(math.prod(first.shape[-1:] + out.shape[-2:])):
+        inner = first.shape[-1]
+        if is_small(inner * math.prod(out.shape[-2:])):
             return function
-        return on_one_thread(function)
+        return on_one_thread(divided(function, parts_of(out.shape, inner, cores())))
 
     def cross(self, lhs: Array, rhs: Array, *, dim: int, out: TensorSpec) -> Array:
         """Return the cross products of vectors of 3 elements along axis ``dim`` of the result."""
@@ -70,7 +77,7 @@ class IntLinearAlgebra(KernelFamily):
             largest = [max(int(xp.max(item)), -int(xp.min(item))) for item in (lhs, rhs)]
             if largest[0] * largest[1] * inner <= EXACT_IN_FLOAT64:
                 # float64 uses the BLAS; array modules multiply integers element by element.
-                product = xp.matmul(lhs.astype(np.float64), rhs.astype(np.float64))
+                product = matmul(xp, lhs.astype(np.float64), rhs.astype(np.float64))
                 # By way of int64, so that sums beyond a smaller dtype wrap around.
                 return product.astype(np.int64).astype(lhs.dtype, copy=False)
         return xp.matmul(lhs, rhs)

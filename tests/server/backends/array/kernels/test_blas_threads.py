@@ -1,4 +1,4 @@
-"""Matrix products of medium size run on one BLAS thread, all others on the default number."""
+"""Matrix products run on one BLAS thread; the BLAS decides for very small ones."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Library:
     def set_num_threads(self, count: int) -> None:
         self.num_threads = count
 
-    def matmul(self, lhs: Any, rhs: Any) -> Any:
+    def matmul(self, lhs: Any, rhs: Any, out: Any = None) -> Any:
         self.seen.append(self.num_threads)
-        return np.matmul(lhs, rhs)
+        return np.matmul(lhs, rhs, out=out)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
 
 @pytest.mark.parametrize(
     ("rows", "inner", "columns", "threads"),
-    [(16, 16, 16, 8), (64, 784, 128, 1), (784, 64, 128, 1), (256, 256, 256, 8)],
+    [(16, 16, 16, 8), (64, 784, 128, 1), (784, 64, 128, 1), (255, 255, 255, 1)],
 )
 def test_the_size_of_a_product_decides_its_number_of_threads(
     rows: int, inner: int, columns: int, threads: int, library: Library
@@ -56,7 +56,7 @@ def test_the_size_of_a_product_decides_its_number_of_threads(
     out = TensorSpec((3, rows, columns), F32)
     run = FloatLinearAlgebra(library).prepare_matmul(ArraySpec(lhs.shape, lhs.dtype), out, {})
     assert np.array_equal(run(lhs, rhs), np.full(out.shape, inner))
-    assert library.seen == [threads]
+    assert {*library.seen} == {threads}
     assert library.num_threads == 8
 
 

@@ -15,6 +15,7 @@ from typing import ClassVar, NamedTuple
 
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.row_extremes import row_extremes
+from burn_remote_server.backends.array.kernels.matrix_products import matmul
 from burn_remote_server.backends.array.kernels.networks.checks import (
     check_rank,
     check_shape,
@@ -156,7 +157,7 @@ class Attention(ModuleKernels):
             self._visible_keys(query, key, options, first_query), self.keys_at_once
         ):
             part = slice(first, last)
-            scores = xp.matmul(query, key[:, :, part].swapaxes(-1, -2))
+            scores = matmul(xp, query, key[:, :, part].swapaxes(-1, -2))
             if options.softcap is not None:
                 scores /= options.softcap
                 xp.tanh(scores, out=scores)
@@ -180,7 +181,7 @@ class Attention(ModuleKernels):
             scores -= top
             xp.exp(scores, out=scores)
             sums = scores.sum(axis=-1, keepdims=True)
-            weighted = xp.matmul(scores, value[:, :, part])
+            weighted = matmul(xp, scores, value[:, :, part])
             if result is None:
                 highest, total, result = top, sums, weighted
                 continue

@@ -18,6 +18,7 @@ import math
 from collections.abc import Iterator
 from typing import Final, NamedTuple, TypedDict
 
+from burn_remote_server.backends.array.kernels.matrix_products import matmul
 from burn_remote_server.backends.array.kernels.networks.checks import (
     check_groups,
     check_rank,
@@ -200,7 +201,7 @@ class Correlation(WindowColumns):
         if layer.pointwise:
             strided = x[(..., *_under(windows))]
             strided = strided.reshape(x.shape[0], groups, layer.channels // groups, layer.positions)
-            return self.xp.matmul(self._rows(weight, layer), strided).reshape(shape)
+            return matmul(self.xp, self._rows(weight, layer), strided).reshape(shape)
         out = self.xp.empty(shape, x.dtype)
         if layer.depthwise:
             out[...] = 0
@@ -211,7 +212,7 @@ class Correlation(WindowColumns):
         rows = self._rows(weight, layer)
         for block, columns in self._columns(x, windows, groups):
             part = grouped[block.first_image : block.last_image, ..., block.first : block.last]
-            self.xp.matmul(rows, columns, out=part)
+            matmul(self.xp, rows, columns, out=part)
         return out
 
     def _input_gradient(self, weight: Array, grad: Array, layer: Layer) -> Array:
@@ -224,7 +225,7 @@ class Correlation(WindowColumns):
         rows = self._rows(weight, layer).swapaxes(-1, -2)
         grouped = grad.reshape(self._grouped(batch, layer))
         if layer.pointwise:
-            found = self.xp.matmul(rows, grouped)
+            found = matmul(self.xp, rows, grouped)
             if windows.outputs == windows.sizes:
                 return found.reshape(shape)
             out = self.xp.zeros(shape, grad.dtype)
@@ -240,7 +241,7 @@ class Correlation(WindowColumns):
         height = layer.channels * windows.taps
         for block in self._blocks(batch, height, windows, grad.dtype.itemsize):
             part = grouped[block.first_image : block.last_image, ..., block.first : block.last]
-            self._add_back(self.xp.matmul(rows, part), out, windows, block)
+            self._add_back(matmul(self.xp, rows, part), out, windows, block)
         return out
 
     def _weight_gradient(self, x: Array, grad: Array, layer: Layer, shape: Shape) -> Array:
@@ -256,7 +257,7 @@ class Correlation(WindowColumns):
             part = grouped[block.first_image : block.last_image, ..., block.first : block.last]
             for first, last in blocks(block.images, images_at_once):
                 transposed = columns[first:last].swapaxes(-1, -2)
-                out += self.xp.matmul(part[first:last], transposed).sum(axis=0)
+                out += matmul(self.xp, part[first:last], transposed).sum(axis=0)
         return out.reshape(shape)
 
     def _rows(self, weight: Array, layer: Layer) -> Array:

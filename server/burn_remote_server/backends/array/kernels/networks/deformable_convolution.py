@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.array.kernels.matrix_products import matmul
 from burn_remote_server.backends.array.kernels.networks.checks import (
     check_groups,
     check_positive,
@@ -212,7 +213,7 @@ class DeformableConvolution(Sampling):
             planes = self._padded_planes(x[image])
             for part in self._parts(planes, image, layer.windows):
                 columns = self._sampled(planes, layer, part)
-                self.xp.matmul(layer.filters, columns, out=out_array[part.flat])
+                matmul(self.xp, layer.filters, columns, out=out_array[part.flat])
         result = out_array.reshape(shape)
         if bias is not None:
             result += bias.reshape(-1, 1, 1)
@@ -309,7 +310,7 @@ class DeformableConvolution(Sampling):
         channels = planes.shape[0]
         groups, taps = layer.offset.shape[1:3]
         places = self._places(layer.offset[part.rows], layer.windows, part.first)
-        columns_grad = xp.matmul(layer.filters.swapaxes(-1, -2), grad).reshape(channels, -1)
+        columns_grad = matmul(xp, layer.filters.swapaxes(-1, -2), grad).reshape(channels, -1)
         mask = None
         masked_grad = columns_grad
         if layer.mask is not None:
@@ -333,7 +334,7 @@ class DeformableConvolution(Sampling):
             right *= mask
             columns *= self._per_channel(mask, channels)
         columns = columns.reshape(layer.filters.shape[0], layer.filters.shape[2], -1)
-        filters_grad += xp.matmul(grad, columns.swapaxes(-1, -2))
+        filters_grad += matmul(xp, grad, columns.swapaxes(-1, -2))
         moved = xp.stack([down.reshape(groups, taps, -1), right.reshape(groups, taps, -1)], axis=2)
         return moved, mask_block_grad.reshape(groups, taps, -1)
 

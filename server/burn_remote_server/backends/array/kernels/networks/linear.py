@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from burn_remote_protocol.tensors import TensorSpec
+from burn_remote_server.backends.array.kernels.matrix_products import matmul
 from burn_remote_server.backends.array.kernels.networks.checks import (
     check_rank,
     check_shape,
@@ -46,7 +47,7 @@ class Linear(ModuleKernels):
         check_rank("Linear", "weight", weight, 2, WEIGHT)
         d_input, d_output = weight.shape
         _check_last("Linear", "x", x, d_input)
-        rows = self.xp.matmul(_rows(x), weight)
+        rows = matmul(self.xp, _rows(x), weight)
         if bias is not None:
             check_shape("Linear", "bias", bias, (d_output,))
             self.xp.add(rows, bias, out=rows)
@@ -56,7 +57,7 @@ class Linear(ModuleKernels):
         """Return the gradient with respect to ``x``."""
         check_rank("LinearXBackward", "weight", weight, 2, WEIGHT)
         _check_last("LinearXBackward", "output_grad", output_grad, weight.shape[1])
-        return _unflattened(self.xp.matmul(_rows(output_grad), weight.T), output_grad)
+        return _unflattened(matmul(self.xp, _rows(output_grad), weight.T), output_grad)
 
     def linear_weight_backward(self, x: Array, output_grad: Array, *, out: TensorSpec) -> Array:
         """Return the gradient with respect to the weight."""
@@ -64,7 +65,7 @@ class Linear(ModuleKernels):
         if x.ndim < 1:
             raise refuse(operation, "shape of x", x.shape, "[..., d_input]")
         check_shape(operation, "output_grad", output_grad, (*x.shape[:-1], *output_grad.shape[-1:]))
-        return self.xp.matmul(_rows(x).T, _rows(output_grad))
+        return matmul(self.xp, _rows(x).T, _rows(output_grad))
 
     def linear_bias_backward(self, output_grad: Array, *, out: TensorSpec) -> Array:
         """Return the gradient with respect to the bias."""
