@@ -70,12 +70,12 @@ class GraphReplay(Replay):
         slots = {tensor: slot for slot, tensor in enumerate(inputs)}
         wire = []
         for place, (signature, used, outputs) in enumerate(steps):
-            interpreter.define(place, signature)
+            interpreter.plans.define(place, signature)
             wire.append((place, *[slots[one] for one in used]))
             slots |= {one: len(slots) + more for more, one in enumerate(outputs)}
         kept = [one for _, _, outputs in steps for one in outputs if one not in dropped]
         places = tuple(slots[one] for one in kept)
-        interpreter.define_graph(DefineGraph(GRAPH, len(inputs), tuple(wire), places))
+        interpreter.plans.define_graph(DefineGraph(GRAPH, len(inputs), tuple(wire), places))
         interpreter.invoke_graph(interpreter.numbered[GRAPH], (*inputs, *kept))
         self.graphs += 1
         self.steps += len(steps)

@@ -61,7 +61,7 @@ class Session:
 
     def run(self, signed: Signature, *tensors: int, dying: tuple[int, ...] = ()) -> int:
         """Run an operation; return the memory address of its result."""
-        self.interpreter.define(0, signed)
+        self.interpreter.plans.define(0, signed)
         self.interpreter.invoke(self.interpreter.numbered[0], tensors, dying)
         return address(self.array(tensors[-1]))
 

@@ -155,8 +155,8 @@ class Engine:
         self.later: Callable[[Deliver], Deliver] = _not_asynchronous
         self._collectives: Final = CollectiveTasks(interpreter, groups, self._fail)
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
-            Define: lambda task: interpreter.define(task.number, task.signature),
-            DefineGraph: interpreter.define_graph,
+            Define: lambda task: interpreter.plans.define(task.number, task.signature),
+            DefineGraph: interpreter.plans.define_graph,
             Execute: lambda task: interpreter.execute(task.operation),
             Drop: lambda task: interpreter.tensors.drop(task.tensors),
             Upload: self._upload,
@@ -283,7 +283,7 @@ class Engine:
             return None
         operation = task.operation if isinstance(task, Execute) else task
         if isinstance(operation, Operation):
-            plan = self._interpreter.known_plan(operation.signature)
+            plan = self._interpreter.plans.known_plan(operation.signature)
             if plan is not None:
                 return as_failure(
                     error, plan, next(iter(operation.tensors[plan.input_count :]), None)
@@ -344,7 +344,7 @@ class Engine:
 
     def estimate_close(self) -> int:
         """Estimate the cost of ``close``."""
-        definitions = int(DEFINITION_BYTE_COST * self._interpreter.definition_bytes())
+        definitions = int(DEFINITION_BYTE_COST * self._interpreter.plans.definition_bytes())
         dropped = len(self._tensors) + self._transfers.exposed_by(self)
         return DROPPED_COST * dropped + definitions
 

@@ -250,8 +250,8 @@ class RegisteredGraphs:
             return None
         try:
             task, signatures, scalars = definition(registered.graph, interface, bindings)
-            plans = [self._interpreter.plan_of(signature) for signature in signatures]
-            plan = self._interpreter.compile_graph(task, dict(enumerate(plans)))
+            plans = [self._interpreter.plans.plan_of(signature) for signature in signatures]
+            plan = self._interpreter.plans.compile_graph(task, dict(enumerate(plans)))
         except (LimitExceeded, ProtocolViolation, SessionLost):
             # The operations run one by one instead, and each one that fails reports its error.
             self._account.remove(size)

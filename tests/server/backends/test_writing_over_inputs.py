@@ -217,7 +217,7 @@ class Session:
 
     def run(self, operation: Signature, tensors: tuple[int, ...], dying: tuple[int, ...]) -> Array:
         with forced_reuse():
-            self.interpreter.define(0, operation)
+            self.interpreter.plans.define(0, operation)
         plan = self.interpreter.numbered[0]
         as_in_a_session(self.interpreter.invoke, plan, tensors, dying)
         assert not self.failures

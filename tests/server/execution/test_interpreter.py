@@ -29,7 +29,7 @@ from burn_remote_protocol.tensors import Slice, TensorSpec, TensorStatus
 from burn_remote_server.backends.array import ArraySession
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
-from burn_remote_server.execution import interpreter as module
+from burn_remote_server.execution import plan_table
 from support.engines import EngineSession, vector
 from support.kernels import signature
 
@@ -93,7 +93,7 @@ def operations(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def execute(session: EngineSession, signed: Signature, tensors: tuple[int, ...]) -> None:
     """Execute an operation as a message or as a task of a batch."""
     if _are_numbered:
-        session.interpreter.define(0, signed)
+        session.interpreter.plans.define(0, signed)
         session.run((0, *tensors))
     else:
         session.interpreter.execute(Operation(signed, tensors))
@@ -353,17 +353,17 @@ def test_a_failure_that_is_passed_on_keeps_no_traceback() -> None:
 def test_signatures_without_numbers_are_prepared_once_and_the_oldest_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "PLAN_CACHE_LENGTH", 2)
+    monkeypatch.setattr(plan_table, "PLAN_CACHE_LENGTH", 2)
     session = started()
     third = signature("Numeric.Abs", vector(2))
     session.interpreter.execute(Operation(ADD, (1, 1, 2)))
-    prepared = session.interpreter.known_plan(ADD)
+    prepared = session.interpreter.plans.known_plan(ADD)
     session.interpreter.execute(Operation(ADD, (1, 1, 2)))
-    assert session.interpreter.known_plan(ADD) is prepared is not None
+    assert session.interpreter.plans.known_plan(ADD) is prepared is not None
     session.interpreter.execute(Operation(NEGATE, (1, 2)))
     session.interpreter.execute(Operation(third, (1, 2)))
-    assert session.interpreter.known_plan(ADD) is None
-    assert session.interpreter.known_plan(third) is not None
+    assert session.interpreter.plans.known_plan(ADD) is None
+    assert session.interpreter.plans.known_plan(third) is not None
 
 
 def test_large_signatures_beyond_the_free_bytes_end_the_session_or_count() -> None:
@@ -371,15 +371,15 @@ def test_large_signatures_beyond_the_free_bytes_end_the_session_or_count() -> No
     many = signature("Base.Cat", tuple(vector(1) for _ in range(1000)), dim=0)
     with pytest.raises(SessionLost, match=r"large signature .* raise max_session_bytes"):
         for number in range(100):
-            session.interpreter.define(number, many)
+            session.interpreter.plans.define(number, many)
 
 
 def test_nothing_runs_on_a_lost_device() -> None:
     session = started(backend=Kernels())
-    session.interpreter.define(0, NEGATE)
+    session.interpreter.plans.define(0, NEGATE)
     session.interpreter.lose("the GPU is gone")
     session.interpreter.lose("a later reason")
-    session.interpreter.define(1, ADD)
+    session.interpreter.plans.define(1, ADD)
     session.run((0, 1, 2), (1, 1, 1, 3))
     assert [type(failure) for _, failure in session.outbox.failures] == [DeviceLost, DeviceLost]
     assert {failure.reason for _, failure in session.outbox.failures} == {"the GPU is gone"}
@@ -387,7 +387,7 @@ def test_nothing_runs_on_a_lost_device() -> None:
 
 def test_clearing_frees_everything_once() -> None:
     session = started()
-    session.interpreter.define(0, NEGATE)
+    session.interpreter.plans.define(0, NEGATE)
     session.run((0, 1, 2))
     session.interpreter.clear()
     session.interpreter.clear()

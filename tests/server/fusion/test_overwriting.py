@@ -12,7 +12,7 @@ import pytest
 import burn_remote_server.fusion.cpu.block_program as block_program
 from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.messages import Define, DefineGraph, Drop
-from burn_remote_server.execution import interpreter
+from burn_remote_server.execution import plan_table
 from burn_remote_server.fusion.cpu.block_optimization import BlockOptimization
 from burn_remote_server.programs.graphs import GraphPlan
 from support.compiled_kernels import compiled_at_once
@@ -68,7 +68,7 @@ def test_only_a_time_limit_within_reach_keeps_inputs_from_being_overwritten(
     limit_seconds: float,
 ) -> None:
     with (
-        patch.object(interpreter, "TIMED_COST", 0),  # single operations are timed
+        patch.object(plan_table, "TIMED_COST", 0),  # single operations are timed
         fused_session(compiles=False, max_operation_seconds=limit_seconds) as session,
     ):
         session.run(DefineGraph(GRAPH, 2, ((ADD, 0, 1), (TWICE, 2), (ADD, 3, 0)), (3, 4)))
@@ -94,7 +94,7 @@ def test_a_graph_offers_no_inputs_to_an_optimization_that_overwrites_none(
 
 def test_a_time_limit_within_reach_keeps_inputs_of_a_stream_from_being_overwritten() -> None:
     with (
-        patch.object(interpreter, "NANOSECONDS", 1),  # each operation could take 60 s
+        patch.object(plan_table, "NANOSECONDS", 1),  # each operation could take 60 s
         fused_session(compiles=False, max_operation_seconds=60.0) as session,
     ):
         for first in (10, 20, 30):

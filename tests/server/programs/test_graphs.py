@@ -610,7 +610,7 @@ def test_an_interrupt_anywhere_in_a_graph_leaks_no_memory() -> None:
 
 def test_memory_of_definitions_counts_until_they_are_replaced(session: EngineSession) -> None:
     session.run(Define(9, SIGNATURES[TIMES]))
-    counted = session.interpreter._plan_account
+    counted = session.interpreter.plans._plan_account
     sizes = []
     for round_ in range(3):
         for number in range(GRAPH, GRAPH + 256):

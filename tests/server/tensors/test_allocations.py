@@ -292,14 +292,14 @@ def test_large_signatures_count_until_they_are_replaced() -> None:
         signature("Base.Cat", tuple(f32(1, width) for _ in range(4000)), dim=0)
         for width in (1, 2, 3)
     ]
-    interpreter.define(1, large[0])
+    interpreter.plans.define(1, large[0])
     counted = quota.held
     assert counted > 2**19
-    interpreter.define(1, large[1])
+    interpreter.plans.define(1, large[1])
     assert quota.held == counted
-    interpreter.define(2, large[0])
+    interpreter.plans.define(2, large[0])
     with pytest.raises(SessionLost, match=r"large signature .* raise max_session_bytes"):
-        interpreter.define(3, large[2])
+        interpreter.plans.define(3, large[2])
     interpreter.clear()
     assert quota.held == 0
 

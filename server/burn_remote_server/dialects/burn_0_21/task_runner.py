@@ -60,7 +60,7 @@ class TaskRunner:
         """Execute tasks in order. Never raises."""
         handle = self.handle
         execute = self._interpreter.execute
-        known_plan = self._interpreter.known_plan
+        known_plan = self._interpreter.plans.known_plan
         invoke, invoke_simple = self._interpreter.invoke, self._interpreter.invoke_simple
         if self._interpreter.fusion is not None:
             self._interpreter.fusion.known_until = 0
@@ -126,7 +126,7 @@ class TaskRunner:
             if signature.row.family == "Drop":
                 yield Entry(None, tensors)
                 continue
-            plan = self._interpreter.known_plan(signature)
+            plan = self._interpreter.plans.known_plan(signature)
             if plan is None or not plan.joins_windows or plan.error is not None:
                 return
             yield Entry(plan, tensors)
@@ -137,7 +137,7 @@ class TaskRunner:
         # The first error frees all tensors. Freeing many tensors would block the event loop.
         if tensors.has_slots() or len(tensors) > FREED_INLINE:
             return None
-        known_plan = self._interpreter.known_plan
+        known_plan = self._interpreter.plans.known_plan
         total = 0
         for task in tasks:
             if type(task) is Operation:

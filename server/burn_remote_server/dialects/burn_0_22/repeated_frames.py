@@ -108,7 +108,7 @@ class FramePrograms:
             elif part.signature.row.family == "Drop":
                 steps.append((place, Step(None, False, None, part.start, part.stop)))
             elif part.signature.row.family != "Init":
-                plan = self._interpreter.known_plan(part.signature)
+                plan = self._interpreter.plans.known_plan(part.signature)
                 if plan is None:
                     return None
                 opens_windows = opens_windows or plan.is_fusible

@@ -216,7 +216,7 @@ def test_operations_that_may_wait_or_are_new_have_no_estimate(running: Running) 
 def test_an_estimate_sums_the_costs_of_tasks_operations_and_uploads(running: Running) -> None:
     operation = added(1, 1, 2)
     running.run(Upload(1, DATA), operation)
-    plan = running.interpreter.known_plan(operation.signature)
+    plan = running.interpreter.plans.known_plan(operation.signature)
     assert plan is not None
     seen = running.runner.estimate([Upload(1, DATA), operation, operation, Sync(1)])
     assert seen == 4 * TASK_COST + 2 * plan.cost + len(DATA.bytes)

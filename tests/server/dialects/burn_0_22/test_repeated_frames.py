@@ -123,7 +123,7 @@ def test_a_kernel_that_runs_out_of_memory_within_a_sequence_is_tried_again(
     frame = running.frame(added(1, 1, 2), added(1, 2, 3), read(0, 3), dropped(2), dropped(3))
     for _ in range(2):
         running.runner.run([frame])
-    (plan,) = {id(plan): plan for plan in running.interpreter._plans.values()}.values()
+    (plan,) = {id(plan): plan for plan in running.interpreter.plans._plans.values()}.values()
     left = [MemoryError()]
     add = plan.run
 
@@ -175,7 +175,7 @@ def test_an_end_of_the_session_within_a_sequence_skips_the_rest_of_it(
     for _ in range(2):
         running.runner.run([frame])
         running.runner.run([drops])
-    (plan,) = {id(plan): plan for plan in running.interpreter._plans.values()}.values()
+    (plan,) = {id(plan): plan for plan in running.interpreter.plans._plans.values()}.values()
     add = plan.run
 
     def ending(*inputs: Any) -> Any:
@@ -250,7 +250,7 @@ def test_a_program_that_is_known_is_not_searched_again(
     frame = running.frame(added(1, 1, 2), read(0, 2))
     for _ in range(2):
         running.runner.run([frame])
-    monkeypatch.setattr(running.interpreter, "known_plan", None)
+    monkeypatch.setattr(running.interpreter.plans, "known_plan", None)
 
     running.runner.run([frame])
 
@@ -384,13 +384,13 @@ def test_an_operation_that_only_joins_others_divides_its_frame_only_after_them(
     for _ in range(2):
         running.runner.run(batch)
     looked_up = []
-    known_plan = running.interpreter.known_plan
+    known_plan = running.interpreter.plans.known_plan
 
     def spy(signature: Signature) -> Plan | None:
         looked_up.append(signature.outputs[0].shape if signature.outputs else None)
         return known_plan(signature)
 
-    monkeypatch.setattr(running.interpreter, "known_plan", spy)
+    monkeypatch.setattr(running.interpreter.plans, "known_plan", spy)
     running.runner.run(batch)
 
     assert ((2, 1) in looked_up) == follows
