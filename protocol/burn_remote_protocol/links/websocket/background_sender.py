@@ -21,7 +21,7 @@ BUSY_CORES: Final = 3
 
 
 def has_spare_core() -> bool:
-    """Whether this process can use a core for a thread that sends."""
+    """Return whether this process can use a core for a thread that sends."""
     try:
         return len(os.sched_getaffinity(0)) >= BUSY_CORES
     except AttributeError:  # only Linux has it
@@ -56,7 +56,8 @@ class BackgroundSender:
                     self._thread.start()
                 except (RuntimeError, MemoryError):  # this process has no thread left
                     return False
-        self._wakes.put(None)
+            # Under the lock: the thread ends only if nothing waits for it.
+            self._wakes.put(None)
         return True
 
     def stop(self) -> None:

@@ -55,6 +55,29 @@ def test_a_stopped_sender_says_that_nothing_will_be_flushed() -> None:
     assert not sender.wake()
 
 
+def test_a_wake_that_comes_while_the_thread_ends_is_followed_by_a_flush(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(background_sender, "IDLE_SECONDS", 0.01)
+    flushed = threading.Semaphore(0)
+    sender = BackgroundSender(flushed.release)
+    assert sender.wake()
+    assert flushed.acquire(timeout=PATIENCE_SECONDS)
+    put = sender._wakes.put
+
+    def put_late(wake: None) -> None:
+        # The thread ends first, if it can.
+        thread = sender._thread
+        if thread is not None and not sender._lock.locked():
+            thread.join(PATIENCE_SECONDS)
+        put(wake)
+
+    monkeypatch.setattr(sender._wakes, "put", put_late)
+    assert sender.wake()
+    assert flushed.acquire(timeout=PATIENCE_SECONDS)
+    sender.stop()
+
+
 def test_a_process_without_threads_is_told_to_flush_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
