@@ -10,6 +10,10 @@ from burn_remote_protocol.links.websocket.frames import unmask_in_place
 __all__ = ["PlacedBuffer"]
 
 
+def _always() -> bool:
+    return True
+
+
 @final
 class PlacedBuffer:
     """The parts of a message, with the methods of a ``GrowingBuffer``.
@@ -18,13 +22,12 @@ class PlacedBuffer:
     processor's cache. So a message is never copied.
     """
 
-    __slots__ = ("_head", "_placement", "_rest", "_room", "_size")
+    __slots__ = ("_head", "_is_valid", "_rest", "_room", "_size")
 
     def __init__(self, head: bytes, first: bytes, placement: Placement) -> None:
         """Begin with the message's head and the ``first`` bytes that follow it."""
         self._head: Final = head
-        self._placement: Final = placement
-        self._rest = placement.memory
+        self._rest, self._is_valid = placement
         self._room = memoryview(b"")
         self._size = 0  # without the head
         self.extend(first)
@@ -40,9 +43,9 @@ class PlacedBuffer:
 
     def room(self, most_bytes: int) -> memoryview:
         """Return memory for the next bytes, valid until the event loop runs something else."""
-        if not self._placement.is_valid():
+        if not self._is_valid():
             # The message is of no use any more, but the connection has to receive its rest.
-            self._rest = memoryview(bytearray(len(self._rest)))
+            self._rest, self._is_valid = memoryview(bytearray(len(self._rest))), _always
         self._room = self._rest[self._size : self._size + most_bytes]
         return self._room
 

@@ -45,3 +45,9 @@ def test_nothing_more_is_stored_in_memory_that_is_no_longer_valid() -> None:
     buffer.add(2, KEY)
     assert bytes(memory) == b"ab\0\0\0\0"
     assert len(buffer.view().rest) == 6
+
+
+def test_the_rest_of_a_message_without_a_place_is_stored_in_memory_allocated_once() -> None:
+    buffer = PlacedBuffer(HEAD, b"", Placement(memoryview(bytearray(6)), lambda: False))
+    first, second = buffer.room(2), buffer.room(2)
+    assert first.obj is second.obj
