@@ -101,7 +101,7 @@ class Pool:
             return True
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes are available, as far as is known without reclaiming any."""
+        """Return whether so many bytes are available without reclaiming any."""
         return self._taken + size <= self.max_bytes
 
     def add(self, size: int) -> None:

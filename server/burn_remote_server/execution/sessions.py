@@ -162,7 +162,7 @@ class Session:
         for a tensor of another server (``ProgressReport.hops_after``). Returns ``None`` if the
         session was idle at any time since then. Also returns ``None`` if it waits for a tensor of
         this process, because the session that will expose that tensor reports instead. Also returns
-        ``None`` if it waits for memory, because it may wait for a session that waits for it.
+        ``None`` if it waits for memory: the sessions that hold it may wait for this one.
         """
         busy_since = self._worker.busy_since
         if busy_since is None or busy_since > moment or self._waits_for_memory:
@@ -235,7 +235,7 @@ class Session:
         )
 
     def lacks_room(self, frame: bytes | memoryview) -> bool:
-        """Whether the memory pool has no room for a frame when it is decoded.
+        """Return whether the memory pool has no room for what a frame contains, decoded.
 
         If so, pass the frame to ``submit_parts``.
         """
@@ -282,9 +282,10 @@ class Session:
 
     @contextlib.contextmanager
     def _room(self, size: int) -> Iterator[bool]:
-        """Count memory, which may exceed the pool if it is little or no other session's does.
+        """Count memory in the context, also beyond the pool if it is full.
 
-        The context is ``False`` if the session ended before.
+        A large part then waits until no other one exceeds the pool. The context is ``False`` if the
+        session ended before.
         """
         memory = self._memory
         if memory is None:

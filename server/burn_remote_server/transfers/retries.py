@@ -110,7 +110,7 @@ def _was_cut(error: BaseException) -> bool:
 
 
 def _was_silent(error: BaseException) -> bool:
-    """Whether the peer did not answer in time."""
+    """Return whether the peer did not answer in time."""
     return any(isinstance(one, TimeoutError) for one in _causes(error))
 
 

@@ -31,7 +31,7 @@ Function = Callable[..., Any]
 
 
 def takes_row(xp: Any, shape: Shape, dtype: Any) -> bool:
-    """Whether arrays of a shape and dtype are compared with a row, which is faster for floats."""
+    """Return whether arrays of a shape and dtype are compared with a row: large ones of floats."""
     size = math.prod(shape)
     return xp is np and dtype in _FLOATS and size >= MIN_SIZE and _row_length(size) >= MIN_ROW
 
