@@ -25,6 +25,7 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 
 import burn_remote as br
+from command_line import run
 from servers import running_servers
 
 CLASSES = 10
@@ -177,6 +178,4 @@ def main(
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False)
-    app.command(context_settings={"help_option_names": ["-h", "--help"]})(main)
-    app()
+    run(main)

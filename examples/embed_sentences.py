@@ -21,6 +21,7 @@ from rich.console import Console
 
 import burn_remote as br
 from burn_remote import functional as F
+from command_line import run
 from optional_packages import check_packages
 
 LAYERS = 6
@@ -128,6 +129,4 @@ def main(
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False)
-    app.command(context_settings={"help_option_names": ["-h", "--help"]})(main)
-    app()
+    run(main)

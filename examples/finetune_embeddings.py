@@ -26,6 +26,7 @@ from rich.progress import Progress, track
 
 import burn_remote as br
 from burn_remote import functional as F
+from command_line import run
 from loss_curve import LossCurve
 
 if TYPE_CHECKING:
@@ -200,6 +201,4 @@ def main(
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False)
-    app.command(context_settings={"help_option_names": ["-h", "--help"]})(main)
-    app()
+    run(main)

@@ -20,6 +20,7 @@ from rich.console import Console
 import burn_remote as br
 from burn_remote import functional as F
 from cluster.digits_data import CLASSES, PIXELS, load
+from command_line import run
 from servers import running_servers
 
 HIDDEN = 64
@@ -86,6 +87,4 @@ def main(
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False)
-    app.command(context_settings={"help_option_names": ["-h", "--help"]})(main)
-    app()
+    run(main)

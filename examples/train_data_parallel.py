@@ -26,6 +26,7 @@ from rich.console import Console
 import burn_remote as br
 from burn_remote import functional as F
 from cluster.digits_data import CLASSES, PIXELS, Digits, load
+from command_line import run
 from servers import running_servers
 
 HIDDEN = 64
@@ -144,6 +145,4 @@ def main(
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False)
-    app.command(context_settings={"help_option_names": ["-h", "--help"]})(main)
-    app()
+    run(main)

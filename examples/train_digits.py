@@ -23,6 +23,7 @@ from rich.progress import Progress
 import burn_remote as br
 from burn_remote import functional as F
 from cluster.digits_data import CLASSES, Digits, load
+from command_line import run
 from loss_curve import LossCurve
 
 SIDE = 8  # pixels of an image in each direction
@@ -143,6 +144,4 @@ def main(
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False)
-    app.command(context_settings={"help_option_names": ["-h", "--help"]})(main)
-    app()
+    run(main)

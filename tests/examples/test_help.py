@@ -15,7 +15,7 @@ PROGRAMS = [
     path.relative_to(ROOT)
     for folder in ("examples", "benchmarks")
     for path in sorted((ROOT / folder).glob("*.py"))
-    if re.search(r"add_argument|typer\.Typer", path.read_text("utf-8"))
+    if re.search(r"add_argument|^    run\(main\)", path.read_text("utf-8"), re.MULTILINE)
 ]
 EXAMPLES = [path for path in PROGRAMS if path.parts[0] == "examples"]
 # Packages that only some examples need.
@@ -75,3 +75,11 @@ def test_the_server_prints_its_usage_for_the_short_flag() -> None:
         check=True,
     )
     assert "Usage: burn-remote-server" in run.stdout
+
+
+@pytest.mark.parametrize("address", ["ws://127.0.0.1:9", "nowhere"])
+def test_an_example_with_a_wrong_address_ends_with_what_is_wrong(address: str) -> None:
+    run = run_without_optional_packages(Path("examples", "train_digits.py"), "--address", address)
+    assert run.returncode == 1
+    assert address in run.stderr
+    assert "Traceback" not in run.stdout + run.stderr
