@@ -94,10 +94,14 @@ def program_of(setup: str, statement: str, loops: int, warm_up: int) -> str:
         f"{setup}\n"
         "def count(switch):\n"
         "    subprocess.run(['callgrind_control', '-i', switch, str(os.getpid())], check=True)\n"
-        f"for _ in range({warm_up}): {statement}\n"
+        # The same loop twice: an automatic graph is followed only at the same line of the program.
+        "def repeat(count):\n"
+        "    global x\n"
+        f"    for _ in range(count): {statement}\n"
+        f"repeat({warm_up})\n"
         f"{wait}"
         "count('on')\n"
-        f"for _ in range({loops}): {statement}\n"
+        f"repeat({loops})\n"
         f"{wait}"
         "count('off')\n"
     )
