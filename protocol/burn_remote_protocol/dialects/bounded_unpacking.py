@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Generator
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -62,14 +63,23 @@ STEP_BYTES: Final = 16 * 1024
 # beginnings too, so the sum is a bound, about twice the memory of a program's tasks.
 _REFERENCE_BYTES: Final = 8
 _NUMBER_BYTES: Final = 32
-_NUMBERS: Final = bytes((0xCA, 0xCB, *range(0xCC, 0xD4), *range(0xE0, 0x100)))
 _LIST_BYTES: Final = 48
-_LISTS: Final = bytes((*range(0x90, 0xA0), 0xDC, 0xDD))
 _MAP_BYTES: Final = 112  # with its first pair
-_MAPS: Final = bytes((*range(0x80, 0x90), 0xDE, 0xDF))
 # Strings, buffers and extensions; a string may be a key, which is in a pair of its own.
 _TEXT_BYTES: Final = 96
-_TEXTS: Final = bytes((*range(0xA0, 0xC0), *range(0xC4, 0xCA), *range(0xD4, 0xDC)))
+_BEGUN_BYTES: Final = {
+    **dict.fromkeys((0xCA, 0xCB, *range(0xCC, 0xD4), *range(0xE0, 0x100)), _NUMBER_BYTES),
+    **dict.fromkeys((*range(0x90, 0xA0), 0xDC, 0xDD), _LIST_BYTES),
+    **dict.fromkeys((*range(0x80, 0x90), 0xDE, 0xDF), _MAP_BYTES),
+    **dict.fromkeys((*range(0xA0, 0xC0), *range(0xC4, 0xCA), *range(0xD4, 0xDC)), _TEXT_BYTES),
+}
+# The memory that each byte may begin, as a table for ``bytes.translate``.
+_BEGUN: Final = bytes([_BEGUN_BYTES.get(byte, 0) for byte in range(256)])
+
+# The lower half of an Adler-32 checksum that starts at 0 is the sum of the bytes modulo 65,521. It
+# is the fastest sum of bytes in the standard library. So many bytes of ``_BEGUN`` have a smaller
+# sum.
+_SUMMED_AT_ONCE: Final = 65_520 // _MAP_BYTES
 
 MAX_UNPACKED_BYTES_PER_BYTE: Final = _REFERENCE_BYTES + _MAP_BYTES
 
@@ -149,14 +159,11 @@ def unpacked_bytes(body: bytes | memoryview) -> int:
     Takes a twentieth of the time of unpacking.
     """
     packed = bytes(body)  # a copy only of a view
-    size = len(packed)
-    return (
-        _REFERENCE_BYTES * size
-        + _NUMBER_BYTES * (size - len(packed.translate(None, _NUMBERS)))
-        + _LIST_BYTES * (size - len(packed.translate(None, _LISTS)))
-        + _MAP_BYTES * (size - len(packed.translate(None, _MAPS)))
-        + _TEXT_BYTES * (size - len(packed.translate(None, _TEXTS)))
-    )
+    begun = packed.translate(_BEGUN)
+    total = _REFERENCE_BYTES * len(packed)
+    for start in range(0, len(packed), _SUMMED_AT_ONCE):
+        total += zlib.adler32(begun[start : start + _SUMMED_AT_ONCE], 0) & 0xFFFF
+    return total
 
 
 def completed(steps: Steps[T]) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tracemalloc
+from random import Random
 
 import msgpack
 import pytest
@@ -242,3 +243,13 @@ def test_the_bound_of_unpacked_memory_covers_what_python_allocates(element: byte
     assert after - before <= unpacked_bytes(body) + 4096
     assert unpacked_bytes(memoryview(body)) == unpacked_bytes(body)
     assert unpacked_bytes(body) <= MAX_UNPACKED_BYTES_PER_BYTE * len(body)
+
+
+def test_the_bound_of_a_body_is_the_sum_of_what_its_bytes_may_begin() -> None:
+    each = [unpacked_bytes(bytes([byte])) for byte in range(256)]
+    assert max(each) == MAX_UNPACKED_BYTES_PER_BYTE
+    for size in (0, 1, 584, 585, 586, 5_000):
+        greatest = bytes([0x80]) * size
+        assert unpacked_bytes(greatest) == MAX_UNPACKED_BYTES_PER_BYTE * size
+        mixed = Random(size).randbytes(size)
+        assert unpacked_bytes(mixed) == sum(each[byte] for byte in mixed)
