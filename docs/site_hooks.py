@@ -27,7 +27,8 @@ JAX: Final = frozenset(
     PRNGKey adam adamw all_gather all_to_all apply_updates at block_until_ready clip_by_global_norm
     custom_gradient custom_jvp device_get device_put glorot_normal glorot_uniform he_normal
     he_uniform hessian hvp jacfwd jacobian jacrev jit key lax
-    pmap pmax pmean pmin ppermute psum psum_scatter remat sgd stop_gradient tree_leaves tree_map
+    pmap pmax pmean pmin ppermute psum psum_scatter remat segment_sum sgd stop_gradient tree_leaves
+    tree_map
     tree_util vmap
     """.split()  # noqa: SIM905 - easier to read and to keep in order than a list
 )

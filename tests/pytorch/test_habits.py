@@ -17,7 +17,7 @@ nn = torch.nn
 MODULES = [
     f"torch{name}"
     for name in (
-        *("", ".autograd", ".autograd.functional", ".cuda", ".nn", ".nn.functional"),
+        *("", ".autograd", ".autograd.functional", ".cuda", ".linalg", ".nn", ".nn.functional"),
         *(".nn.parallel", ".nn.utils", ".optim", ".optim.lr_scheduler", ".utils.data"),
     )
 ]

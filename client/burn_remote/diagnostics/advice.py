@@ -7,6 +7,8 @@ misspelled one the most similar name.
 from __future__ import annotations
 
 import difflib
+import inspect
+import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, NoReturn
@@ -48,7 +50,8 @@ SIMILARITY: Final = 0.75
 
 def attribute_advice(name: str, owner: type) -> str:
     """Return the advice for a missing attribute of a tensor of class ``owner``, or ``""``."""
-    return _advice(name, dir(owner), METHODS)
+    found = METHODS.get(name) or _other_form(name, owner)
+    return f"; in burn_remote: {found}" if found else _advice(name, dir(owner), METHODS)
 
 
 def device_attribute_advice(name: str, owner: type) -> str:
@@ -109,6 +112,9 @@ def missing_from(
     def missing(name: str) -> NoReturn:
         functions = {**FUNCTIONS, **NAMESPACES, **(own_names or {})}
         found = functions.get(name) or _elsewhere(name, module) or METHODS.get(name)
+        if found is None and not name.startswith("_"):
+            tensor = vars(sys.modules[__name__.partition(".")[0]]).get("Tensor", object)
+            found = _expression(name, tensor) or _other_form(name, tensor)
         if found is None:
             text = _advice(name, _public_names(module), functions)
         else:
@@ -116,6 +122,44 @@ def missing_from(
         raise AttributeError(f"module {module!r} has no attribute {name!r}{text}", name=name)
 
     return missing
+
+
+def _other_form(name: str, owner: type) -> str | None:
+    """Return what to write for a name that is another form of one that exists.
+
+    PyTorch has most operations as a function, as a method and in place, with ``_`` at the end.
+    """
+    if name.startswith("_"):
+        return None
+    if not name.endswith("_"):
+        return METHODS.get(f"{name}_") or _expression(name, owner)
+    stem = name.removesuffix("_")
+    result = METHODS.get(stem) or _expression(stem, owner)
+    return f"x = {result}" if result else None
+
+
+def _expression(name: str, owner: type) -> str | None:
+    """Return an expression of a tensor x that has a function's or a method's name."""
+    if name in dir(owner):
+        return f"x.{name}{_arguments(getattr(owner, name))}"
+    for module in _SEARCHED:
+        function = vars(sys.modules[module]).get(name) if name in _public_names(module) else None
+        if inspect.isfunction(function) and _first_annotation(function).startswith("Tensor"):
+            return f"{module}.{name}(x{_arguments(function).strip('()') and ', …'})"
+    instead = FUNCTIONS.get(name, "")
+    return instead if re.search(r"\bx\b", instead) else None
+
+
+def _first_annotation(function: Callable[..., object]) -> str:
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    return "" if first is None else str(first.annotation)
+
+
+def _arguments(attribute: object) -> str:
+    """Return the arguments after the tensor: ``""`` for a property, ``"(…)"`` if there are any."""
+    if not callable(attribute):
+        return ""
+    return "(…)" if len(inspect.signature(attribute).parameters) > 1 else "()"
 
 
 # Modules of the package that are searched, in this order, for a name that another one lacks.

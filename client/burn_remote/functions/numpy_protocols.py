@@ -141,6 +141,8 @@ _ADAPTED: Final[dict[str, Callable[..., Any]]] = {
     ),
     "diff": lambda a, /, n=1, axis=-1: repetition.diff(a, n, axis),
     "dot": _dot,
+    "iscomplexobj": lambda x, /: x.dtype.is_complex,
+    "isrealobj": lambda x, /: not x.dtype.is_complex,
     "nancumprod": lambda a, /, axis=None, dtype=None: _flat_if_no_axis(statistics.cumulative_prod)(
         nan_statistics.without_nan(a, 1), axis=axis, dtype=dtype
     ),

@@ -7,6 +7,7 @@ import importlib
 import operator
 import os
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -170,6 +171,113 @@ def test_the_equivalent_of_digitize_computes_what_numpy_does() -> None:
         names = {"burn_remote": burn_remote, "x": device.tensor(x), "bins": device.tensor(bins)}
         found = eval(FUNCTIONS["digitize"], names)
         np.testing.assert_array_equal(found.numpy(), np.digitize(x, bins))
+
+
+@pytest.mark.parametrize(
+    ("typed", "written"),
+    [
+        ("logical_and", "burn_remote.logical_and(x, …)"),
+        ("kron", "burn_remote.kron(x, …)"),
+        ("nansum", "burn_remote.nansum(x, …)"),
+        ("slogdet", "burn_remote.linalg.slogdet(x)"),
+        ("selu", "burn_remote.functional.selu(x)"),
+        ("arctan2", "burn_remote.atan2(x, y)"),
+        ("nan_to_num", "burn_remote.where(burn_remote.isnan(x), 0, x)"),
+        ("scatter_add", "x.scatter(axis, indices, value, update='add')"),
+        ("unsqueeze_", "x = x.unsqueeze(…)"),
+        ("tanh_", "x = x.tanh()"),
+        ("logical_not_", "x = burn_remote.logical_not(x)"),
+        ("arcsin_", "x = burn_remote.asin(x)"),
+        ("cumsum_", "x = x.cumulative_sum(axis=…)"),
+    ],
+)
+def test_a_method_that_is_a_function_here_or_has_an_in_place_form_gives_our_form(
+    typed: str, written: str
+) -> None:
+    x = burn_remote.ones(2, device=RecordingDevice())
+    with pytest.raises(AttributeError, match=rf"; in burn_remote: {re.escape(written)}$"):
+        getattr(x, typed)
+
+
+@pytest.mark.parametrize(
+    ("module", "typed", "written"),
+    [
+        (burn_remote, "clone", "x.clone()"),
+        (burn_remote, "detach", "x.detach()"),
+        (burn_remote, "masked_fill", "x.masked_fill(…)"),
+        (burn_remote, "sin_", "x = x.sin()"),
+        (burn_remote, "scatter_add", "x.scatter(axis, indices, value, update='add')"),
+        (functional, "leaky_relu_", "x = x.leaky_relu(…)"),
+        (functional, "threshold_", "x = burn_remote.functional.threshold(x, …)"),
+    ],
+)
+def test_a_function_that_is_a_method_here_or_has_an_in_place_form_gives_our_form(
+    module: object, typed: str, written: str
+) -> None:
+    with pytest.raises(AttributeError, match=rf"; in burn_remote: {re.escape(written)}$"):
+        getattr(module, typed)
+
+
+def test_a_method_like_a_function_that_takes_no_tensor_first_gives_no_call_of_it() -> None:
+    x = burn_remote.ones(2, device=RecordingDevice())
+    for typed in ("linspace", "zeros", "Adam", "mro"):
+        with pytest.raises(AttributeError) as raised:
+            getattr(x, typed)
+        assert "in burn_remote" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("bucketize", [1, 2, 3]),
+        ("cdist", [[0.0, 1.0, 3.0], [1.0, 0.0, 2.0], [3.0, 2.0, 0.0]]),
+        ("erfc", [0.15729920705, 0.00467773498, 0.0000000154]),
+        ("fix", [1, 2, 4]),
+        ("fmax", [1.0, 2.0, 4.0]),
+        ("hamming_window", [0.08, 0.54, 1.0, 0.54]),
+        ("hann_window", [0.0, 0.5, 1.0, 0.5]),
+        ("hanning", [0.0, 0.75, 0.75, 0.0]),
+        ("index_add", [7.0, 2.0, 4.0]),
+        ("index_copy", [6.0, 2.0, 4.0]),
+        ("iscomplexobj", False),
+        ("is_floating_point", True),
+        ("is_tensor", True),
+        ("logit", [-0.40546511, 0.0, 0.40546511]),
+        ("msort", [1.0, 2.0, 4.0]),
+        ("rint", [1.0, 2.0, 4.0]),
+        ("scatter_reduce", [6.0, 2.0, 4.0]),
+        ("segment_sum", [5.0, 2.0, 0.0, 0.0]),
+        ("take_along_dim", [1.0, 1.0, 2.0]),
+        ("xlogy", [0.0, 1.38629436, 5.54517744]),
+    ],
+)
+def test_the_equivalents_of_functions_compute_what_the_libraries_do(
+    typed: str, expected: Any
+) -> None:
+    written = FUNCTIONS[typed].replace("axis=…", "axis=0").replace("…", "")
+    with burn_remote.LocalDevice() as device:
+        burn_remote.set_default_device(device)
+        try:
+            names: dict[str, Any] = {
+                "burn_remote": burn_remote, "numpy": np, "axis": 0, "count": 4,
+            }  # fmt: skip
+            names["x"] = names["y"] = device.tensor([1.0, 2.0, 4.0], dtype="float64")
+            if typed == "cdist":
+                names["x"] = names["y"] = names["x"][:, None]
+            if typed == "logit":
+                names["x"] = device.tensor([0.4, 0.5, 0.6], dtype="float64")
+            if typed == "fmax":
+                names["x"] = device.tensor([np.nan, 2.0, 4.0], dtype="float64")
+            names["boundaries"] = device.tensor([0.5, 1.5, 3.0], dtype="float64")
+            names["indices"] = device.tensor([0, 0, 1] if "axis=0" in written else [0])
+            names["values"] = names["value"] = device.tensor([6.0], dtype="float64")
+            if typed == "segment_sum":
+                names["x"] = device.tensor([1.0, 4.0, 2.0])
+                names["indices"] = device.tensor([0, 0, 1])
+            found = eval(written, names)
+            np.testing.assert_allclose(np.asarray(found), expected, atol=1e-8)
+        finally:
+            burn_remote.set_default_device(None)
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,8 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
     "reshape": lambda x: np.reshape(x, (3, 2)),
     "round": lambda x: np.round(x),
     "scalar": lambda x: np.float32(2) * x,
+    "iscomplexobj": lambda x: np.zeros(2) if np.iscomplexobj(x) else np.ones(3),
+    "isrealobj": lambda x: np.zeros(2) if np.isrealobj(x) else np.ones(3),
     "scalar compared": lambda x: np.float32(2.5) < x,
     "scalar compared, float64": lambda x: np.float64(2.0) == x,
     "scalar compared, integer": lambda x: np.int8(2) >= x,
@@ -138,8 +140,8 @@ def test_padding_that_is_not_computed_is_refused_with_what_is(device: br.LocalDe
 
 REFUSED: dict[str, tuple[Callable[[br.Tensor], object], str]] = {
     "no function here": (
-        lambda x: np.partition(x, 1),
-        r"numpy\.partition .*; pass x\.numpy\(\) to it",
+        lambda x: np.lexsort(x),
+        r"numpy\.lexsort .*; pass x\.numpy\(\) to it",
     ),
     "another name": (
         lambda x: np.convolve(x, x),
