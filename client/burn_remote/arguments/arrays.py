@@ -116,9 +116,10 @@ def as_array(value: Any, dtype: DType | None) -> Array:
     """Convert anything that ``numpy.asarray`` accepts to an array whose dtype tensors can have.
 
     Without ``dtype``, Python floats become float32, complex numbers complex64 and Python integers
-    int64; arrays keep their dtype. A floating-point ``dtype`` rounds the elements, an integer one
-    requires integers in its range, and a bool one makes nonzero elements true. Raises
-    ``DTypeMismatch`` for elements that tensors or ``dtype`` cannot hold.
+    int64; arrays keep their dtype, also in lists. NumPy's scalars in lists count as numbers. A
+    floating-point ``dtype`` rounds the elements, an integer one requires integers in its range, and
+    a bool one makes nonzero elements true. Raises ``DTypeMismatch`` for elements that tensors or
+    ``dtype`` cannot hold.
     """
     if isinstance(value, np.ma.MaskedArray):
         raise DTypeMismatch("tensors have no mask; use array.filled(number) or array.data")
@@ -140,6 +141,8 @@ def as_array(value: Any, dtype: DType | None) -> Array:
     if dtype is None:
         plain = isinstance(value, complex | float | list | tuple)
         if plain and not isinstance(value, np.generic) and array.dtype in _DEFAULTS:
+            if _lists_array_of(value, array.dtype, array.ndim - 1):
+                return array
             return _rounded(array, _DEFAULTS[array.dtype])
         as_dtype(array.dtype)
         return array
@@ -148,6 +151,20 @@ def as_array(value: Any, dtype: DType | None) -> Array:
         return array
     as_dtype(array.dtype)
     return _converted(array, dtype, target)
+
+
+def _lists_array_of(value: Any, dtype: np.dtype[Any], axes: int) -> bool:
+    """Return whether nested lists contain an array of a dtype that has at least one axis.
+
+    ``axes`` is the number of axes that an element of ``value`` has; the numbers of the innermost
+    lists are not looked at.
+    """
+    if axes < 1 or not isinstance(value, list | tuple):
+        return False
+    return any(
+        one.dtype == dtype if isinstance(one, np.ndarray) else _lists_array_of(one, dtype, axes - 1)
+        for one in value
+    )
 
 
 def _converted(array: Array, dtype: DType, target: np.dtype[Any]) -> Array:

@@ -68,6 +68,9 @@ def test_a_writable_buffer_is_not_copied() -> None:
         (1.5, br.float32), ([1.5, 2], br.float32), (3, br.int64), ([], br.float32), (True, br.bool),
         ([True, False], br.bool), (np.float64(1), br.float64), (np.ones(2), br.float64),
         (np.int8(3), br.int8), (2**63, br.uint64), ([np.float64(2)], br.float32),
+        ([np.ones(2), np.ones(2)], br.float64), ([[np.ones(2)], [np.ones(2)]], br.float64),
+        ([np.ones(2), [0.5, 0.5]], br.float64), ([np.ones(2, "complex128")], br.complex128),
+        ([np.ones(2, "float32"), [0.5, 0.5]], br.float32), ([np.array(2.0)], br.float32),
     ],
 )  # fmt: skip
 def test_python_numbers_have_the_default_dtypes_and_arrays_keep_theirs(
