@@ -117,6 +117,11 @@ def check(server: Target) -> str | None:
         # The server refused the connection because the check has no client certificate. So the
         # server's event loop runs.
         return None
+    if not status and not server.tls:
+        return (
+            f"{authority} closed the connection without an answer; if the server uses TLS, give "
+            f"--tls-certificate, or --address wss://{authority}"
+        )
     answer = status.split(b"\r\n")[0].decode("latin-1")
     return f"{authority} is not a healthy burn-remote-server: it answered {answer!r}"
 

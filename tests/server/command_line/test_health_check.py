@@ -50,6 +50,14 @@ def test_another_program_on_the_port_is_detected() -> None:
     assert "is not a healthy burn-remote-server: it answered 'SSH-2.0-OpenSSH'" in problem
 
 
+def test_a_server_that_answers_nothing_may_use_tls() -> None:
+    with answering(b"") as server:
+        assert check(server) == (
+            f"127.0.0.1:{server.port} closed the connection without an answer; if the server uses "
+            f"TLS, give --tls-certificate, or --address wss://127.0.0.1:{server.port}"
+        )
+
+
 def test_an_unhealthy_answer_is_repeated() -> None:
     with answering(b"HTTP/1.1 404 Not Found\r\n") as server:
         assert "404 Not Found" in str(check(server))

@@ -105,14 +105,23 @@ def connection_failure(
     return ConnectionFailed(_explanation(address, error, timeout_seconds))
 
 
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1", "[::1]") or host.startswith("127.")
+
+
 def _explanation(address: Address, error: Exception, timeout_seconds: float) -> str:
     match error:
         case socket.gaierror():
             return f"the host name {address.host!r} cannot be resolved; check the address {address}"
         case ConnectionRefusedError():
+            place = (
+                "on this machine"
+                if _is_loopback(address.host)
+                else "and bound to an address other machines can reach"
+            )
             return (
-                f"nothing listens at {address}; check the port, and that the server is running "
-                "and bound to an address other machines can reach"
+                f"nothing listens at {address}; check the port, and that burn-remote-server is "
+                f"running {place}"
             )
         case ssl.SSLCertVerificationError():
             return _certificate_problem(address, error)

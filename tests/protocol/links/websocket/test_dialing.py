@@ -27,7 +27,10 @@ def failure(address: str, timeout_seconds: float = PATIENCE_SECONDS, **options: 
 def test_a_refused_port_asks_whether_the_server_runs() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    assert f"nothing listens at ws://127.0.0.1:{port}; check" in failure(f"ws://127.0.0.1:{port}")
+    assert failure(f"ws://127.0.0.1:{port}") == (
+        f"nothing listens at ws://127.0.0.1:{port}; check the port, and that burn-remote-server is "
+        "running on this machine"
+    )
 
 
 def test_an_unknown_name_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
