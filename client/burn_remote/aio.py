@@ -14,7 +14,7 @@ import asyncio
 import os
 from collections.abc import Coroutine, Generator, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from burn_remote.devices.named_devices import device as named_device
 from burn_remote.devices.remote import RemoteDevice
@@ -25,6 +25,7 @@ from burn_remote.functions.tensor_value import read_arrays
 from burn_remote.sessions.source_locations import caller
 from burn_remote.tensor_files.load_and_save import load as load_file
 from burn_remote.tensor_files.load_and_save import save as save_file
+from burn_remote_protocol.errors import UsageError
 
 if TYPE_CHECKING:
     from burn_remote.arguments.arrays import AnyDType, Array
@@ -62,6 +63,13 @@ class OpeningDevice(Coroutine[Any, Any, "Device"]):
 
     def __await__(self) -> Generator[Any, Any, Device]:
         return self._opening.__await__()
+
+    def __enter__(self) -> NoReturn:
+        self._opening.close()
+        raise UsageError("open_device is a coroutine; write async with, in place of with")
+
+    def __exit__(self, *error: object) -> None:
+        """Make the object one that ``with`` takes, so that ``__enter__`` can explain."""
 
     async def __aenter__(self) -> Device:
         self._device = await self._opening

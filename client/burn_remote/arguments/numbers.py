@@ -12,6 +12,7 @@ import numbers
 import operator
 import struct
 from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -275,4 +276,6 @@ def _not_a_number(value: object, device: str = "x.device") -> ArgumentMismatch:
     way = ""
     if isinstance(value, list | tuple):
         way = f"; burn_remote.tensor(data, device={device}) makes a tensor of a list"
+    if isinstance(value, Fraction | Decimal):
+        way = "; float(number) converts it"
     return ArgumentMismatch(f"expected a tensor or a number, not {type(value).__name__}{way}")

@@ -106,6 +106,11 @@ class Gradients:
     def __len__(self) -> int:
         return len(self._found)
 
+    def __repr__(self) -> str:
+        """Return the number of leaves and the way to a gradient."""
+        count = len(self._found)
+        return f"<gradients of {count} {'leaf' if count == 1 else 'leaves'}: grads[w] or w.grad>"
+
     def get(self, leaf: Tensor) -> Tensor | None:
         """Return the gradient of a leaf, ``None`` if the pass did not reach it."""
         source = getattr(leaf.handle, "source", None)

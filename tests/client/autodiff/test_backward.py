@@ -77,6 +77,7 @@ def test_backward_returns_the_gradients_of_this_pass(device: br.Device) -> None:
     assert x in grads
     assert y not in grads
     assert len(grads) == 1
+    assert repr(grads) == "<gradients of 1 leaf: grads[w] or w.grad>"
     with pytest.raises(KeyError):
         grads[y]
 
