@@ -84,7 +84,8 @@ class RemoteDevice(Device):
     ``"burn-0.22"`` for servers built with Burn; by default, native is tried first.
     ``automatic_graphs`` has the session recognize sequences of operations that the program repeats,
     and send each as one task; the default is ``$BURN_REMOTE_AUTOMATIC_GRAPHS``, else ``False``.
-    Results are the same.
+    Results are the same. ``connect_timeout_seconds`` bounds the wait for a server that does not
+    answer. A port where nothing listens is refused at once.
 
     Devices with the same address, token, ``tls`` (the same context or the same path), dialect and
     ``automatic_graphs`` are equal and share one session. Each counts as one use of the session. A
