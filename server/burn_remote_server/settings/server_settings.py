@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -46,6 +47,13 @@ CONTENT_DIVISOR: Final = 8
 def _read_byte_size(value: object) -> object:
     """Convert ``"64MiB"`` to 67108864; return a value that is not text unchanged."""
     return parse_bytes(value) if isinstance(value, str) else value
+
+
+def _check_unit(size: int) -> int:
+    """Refuse a size below 1 MiB for a device: a number whose unit was forgotten."""
+    if size < 1 << 20:
+        raise ValueError(f"expected at least 1MiB; {size} are bytes: write {size}GiB for gibibytes")
+    return size
 
 
 def _split_names(value: object) -> object:
@@ -189,7 +197,7 @@ class Settings(BaseModel):
         description="Number of devices that this process offers. The first is at ws://host:port, "
         "the others at ws://host:port/1, /2 …",
     )
-    device_memory: Bytes | None = Field(
+    device_memory: Annotated[Bytes, AfterValidator(_check_unit)] | None = Field(
         None,
         description="Memory of each device that this server may use, such as 40GiB. The default "
         "quotas are shares of it. Unset: all memory of the device.",

@@ -64,6 +64,12 @@ def test_a_variable_names_the_file(file: Path) -> None:
             "--max-session-bytes is 'lots': expected a size in bytes, such as 67108864 or 64MiB",
         ),
         (
+            "device_memory",
+            "40",
+            "--device-memory is '40': expected at least 1MiB; 40 are bytes: write 40GiB for "
+            "gibibytes",
+        ),
+        (
             "advertise_address",
             "http://a",
             "--advertise-address is 'http://a': expected an address such as ws://node-a:3000",
