@@ -73,7 +73,8 @@ def check_same_dtype(first: TensorSpec, **others: TensorSpec | None) -> None:
 def check_rank(argument: str, spec: TensorSpec, rank: int) -> None:
     """Raise ``ShapeMismatch`` unless the argument has ``rank`` dimensions."""
     if len(spec.shape) != rank:
-        refuse_shape(f"{argument} is {spec}, but must have {rank} dimensions")
+        advice = f"; {argument}[None] adds one in front" if len(spec.shape) < rank else ""
+        refuse_shape(f"{argument} is {spec}, but must have {rank} dimensions{advice}")
 
 
 def check_axis(argument: str, axis: int, shape: Shape) -> None:
