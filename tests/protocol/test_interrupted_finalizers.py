@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -36,6 +36,14 @@ class Freed:
         self.calls.append(self)
         if self.errors:
             raise self.errors.pop(0)
+
+
+@pytest.fixture(autouse=True)
+def uncollected() -> Iterator[None]:
+    """Let no collection raise the interrupts of finalizers before a test expects them."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
