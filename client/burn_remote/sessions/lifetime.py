@@ -179,7 +179,10 @@ class Flusher:
             if remaining > 0:
                 return remaining
             self.armed = None
-            session.flush_waiting()
+            try:
+                session.flush_waiting()
+            except MemoryError:
+                self.armed = session  # nothing was sent: try again in ``FLUSH_SECONDS``
             return FLUSH_SECONDS
         if was_scheduled:
             return FLUSH_SECONDS
@@ -201,10 +204,9 @@ class Flusher:
 
     def _run(self) -> None:
         while True:
-            seconds = self.advance()
             try:
-                request = self._asked.get(seconds)
-            except queue.Empty:
+                request = self._asked.get(self.advance())
+            except (queue.Empty, MemoryError):  # then no request was taken
                 continue
             if request is None:
                 break
@@ -218,11 +220,16 @@ def _nothing() -> None:
 
 
 def flush_or_end(flush: Callable[[], None], end: Callable[[SessionLost], None]) -> None:
-    """Send queued tasks in the flush thread; an unexpected error ends the session by ``end``."""
+    """Send queued tasks in the flush thread; an unexpected error ends the session by ``end``.
+
+    Raises ``MemoryError`` if there is no memory to encode the tasks, which stay queued.
+    """
     try:
         flush()
     except BurnRemoteError:
         pass  # the connection keeps the error; the next use of the session raises it
+    except MemoryError:
+        raise
     except Exception as error:
         # If the flush thread ended, the session would keep tasks that other devices wait for.
         _logger.exception("sending queued tasks failed unexpectedly")

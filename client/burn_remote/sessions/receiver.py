@@ -242,11 +242,19 @@ class Receiver:
             return not self._closed and not self._broken
 
     def _attend(self) -> None:
+        failure: BaseException | None = None
         while not self._closed:
             try:
-                self._attend_once()
+                if failure is None:
+                    self._attend_once()
+                else:
+                    self._fail(failure)
+                    failure = None
             except BaseException as error:  # SystemExit too would end the thread
-                self._fail(error)
+                # There may not even be memory to fail; then try again.
+                if failure is not None and not isinstance(error, MemoryError):
+                    raise
+                failure = failure or error
 
     def _attend_once(self) -> None:
         wanted = self._wanted.is_set()

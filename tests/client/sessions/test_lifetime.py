@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 import threading
 import time
@@ -208,6 +209,40 @@ def test_after_an_interrupted_schedule_the_next_task_schedules_the_flush() -> No
     with pytest.raises(KeyboardInterrupt):
         flusher.schedule(CountingSession())
     assert flusher.armed is None
+
+
+def test_a_flush_without_memory_is_repeated(alarm: Alarm) -> None:
+    errors = [MemoryError("no room")] * 2
+
+    def fail() -> None:
+        if errors:
+            raise errors.pop()
+
+    alarm.session = CountingSession(fail)
+    alarm.schedule()
+    assert [alarm.advance(FLUSH_SECONDS) for _ in range(4)] == [FLUSH_SECONDS] * 3 + [None]
+    assert alarm.session.flushes == 3
+
+
+@pytest.mark.parametrize("failing", range(1, 8))
+def test_a_lack_of_memory_does_not_end_the_thread(failing: int) -> None:
+    calls = itertools.count()
+    main_thread = threading.get_ident()
+
+    def clock() -> float:
+        if threading.get_ident() != main_thread and next(calls) < failing:
+            raise MemoryError("no room")
+        return time.monotonic()
+
+    ended = threading.Event()
+    flusher = Flusher(ended.set, clock)
+    session = FakeSession()
+    session.may_go_on.set()
+    flusher.start(session)
+    flusher.schedule(session)
+    assert session.is_flushing.wait(PATIENCE_SECONDS)
+    flusher.stop()
+    assert ended.wait(PATIENCE_SECONDS)
 
 
 def test_a_session_that_cannot_send_delays_no_flush_of_another() -> None:

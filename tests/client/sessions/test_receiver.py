@@ -243,6 +243,26 @@ def test_an_exception_in_the_attendant_ends_the_session_with_its_text(
     assert f"receiving failed with {type(error).__name__}: " in str(lost)
 
 
+def test_an_exception_for_which_there_is_no_memory_ends_the_session_a_little_later() -> None:
+    ends = Ends()
+    errors = [MemoryError("no room")] * 3
+    near, far = memory_pair()
+
+    def handle(frame: bytes) -> None:
+        raise KeyError("a defect")
+
+    def lost(link: object, error: BurnRemoteError) -> None:
+        if errors:
+            raise errors.pop()
+        ends.lost.put(error)
+
+    receiver = Receiver(near, handle, lost)
+    receiver.start()
+    far.send(b"any")
+    assert "receiving failed with KeyError" in str(ends.lost.get(timeout=PATIENCE_SECONDS))
+    receiver.close()
+
+
 def test_an_exception_in_a_waiting_thread_leaves_the_frame_to_the_attendant(ends: Ends) -> None:
     errors = [MemoryError("no room")]
 
