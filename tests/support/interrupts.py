@@ -15,7 +15,14 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any, Final
 
-__all__ = ["CallAt", "InterruptAfterCall", "InterruptAt", "NewPlace", "Walk"]
+__all__ = [
+    "CallAt",
+    "InterruptAfterCall",
+    "InterruptAt",
+    "MemoryErrorAfterCall",
+    "NewPlace",
+    "Walk",
+]
 
 # A walk ends after so many runs in a row without a new place. In one run, another thread may do
 # the work that this thread does in others.
@@ -212,6 +219,26 @@ class InterruptAfterCall(InterruptAt):
     def _is_checked(self, frame: FrameType) -> bool:
         """Return whether the instruction that was executed last runs signal handlers."""
         return frame.f_lasti in _places_after_checks(frame.f_code)
+
+
+class MemoryErrorAfterCall(InterruptAfterCall):
+    """Raises ``MemoryError`` as a call does that cannot allocate memory, not as a signal handler.
+
+    Only a signal handler or a trace function has the interrupted frame as an argument.
+    """
+
+    def __init__(self, place: int | NewPlace, codes: frozenset[CodeType]) -> None:
+        super().__init__(place, codes, MemoryError)
+        self._has_raised = False
+
+    def _count(self, frame: FrameType, event: str, argument: Any) -> Any:
+        with contextlib.suppress(MemoryError):
+            super()._count(frame, event, argument)
+        del frame
+        if self.has_come and not self._has_raised:
+            self._has_raised = True
+            raise MemoryError
+        return self._count
 
 
 class CallAt(InterruptAfterCall):

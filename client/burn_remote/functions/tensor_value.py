@@ -375,6 +375,8 @@ class _Arriving:
             self._data.result(timeout_seconds)
         except (BurnRemoteError, MemoryError, TimeoutError) as error:
             pass_on_of_signal_handler(error)
+            if not (self._data.done() or isinstance(error, TimeoutError)):
+                raise  # it is not the reply's, but the wait's own
         # Another thread may have received the data but not yet called ``deliver``.
         if self._data.done() and not pending.done():
             self.deliver(self._data)

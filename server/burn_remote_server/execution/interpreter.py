@@ -215,8 +215,12 @@ class Interpreter:
                 result = plan.run(*inputs)
             except BaseException as error:
                 result = self._run_again(plan, plan.run, inputs, error)
-            if result.base is not None or getrefcount(result) > HELD_HERE:
-                result = self._record(result, inputs)
+            try:
+                if result.base is not None or getrefcount(result) > HELD_HERE:
+                    result = self._record(result, inputs)
+            except BaseException:
+                self.quota.give_back(plan.output_bytes, 1)
+                raise
         except Exception as error:  # any exception of a kernel becomes the failure of its outputs
             self._fail(plan, task[start:], error)
             return
@@ -341,7 +345,7 @@ class Interpreter:
             return
         self._run(plan, tensors, inputs, plan.run)
 
-    def _run(
+    def _run(  # noqa: C901 - one function, because each operation would call the others
         self,
         plan: Plan,
         tensors: tuple[int, ...],
@@ -359,9 +363,15 @@ class Interpreter:
                 results = run(*inputs)
             except BaseException as error:
                 results = self._run_again(plan, run, inputs, error)
-            # Nearly every result owns its memory and needs no record.
-            if plan.gives_one and (results.base is not None or getrefcount(results) > HELD_HERE):
-                results = self._record(results, inputs)
+            try:
+                # Nearly every result owns its memory and needs no record.
+                if plan.gives_one and (
+                    results.base is not None or getrefcount(results) > HELD_HERE
+                ):
+                    results = self._record(results, inputs)
+            except BaseException:
+                self.quota.give_back(plan.output_bytes, plan.output_count)
+                raise
         except Exception as error:  # any exception of a kernel becomes the failure of its outputs
             self._fail(plan, tensors, error)
             return

@@ -117,7 +117,7 @@ class GraphRunner:
         self._counts.operations_fused += plan.fused_count
         if plan.peak_bytes > plan.output_bytes:
             quota.give_back(plan.peak_bytes - plan.output_bytes, 0)
-        self._store(outputs, results, values)
+        self._store_counted(plan, outputs, results, values)
 
     def fail_interrupted(self, plan: GraphPlan, arguments: tuple[Any, ...]) -> None:
         """Fail a graph that an interrupt stopped before it stored all its outputs."""
@@ -134,6 +134,18 @@ class GraphRunner:
             except OperationFailed as failure:
                 values.append(detached(failure))
         return values
+
+    def _store_counted(
+        self, plan: GraphPlan, outputs: Sequence[int], results: Sequence[Any], inputs: Sequence[Any]
+    ) -> None:
+        """Store the outputs, or return the bytes that were counted for those that are missing."""
+        try:
+            self._store(outputs, results, inputs)
+        except BaseException:  # such as a lack of memory for a copy
+            for tensor, spec in zip(outputs, plan.output_specs, strict=True):
+                if tensor not in self._arrays:
+                    self._quota.give_back(memory_bytes(spec), 1)
+            raise
 
     def _store(self, outputs: Sequence[int], results: Sequence[Any], inputs: Sequence[Any]) -> None:
         """Store arrays whose bytes are counted already."""

@@ -113,8 +113,13 @@ class TensorTable:
         Raises ``QuotaExceeded`` if it does not fit.
         """
         self.forget(tensor)
-        self._quota.take(self._backend.nbytes(array), 1)
-        self.arrays[tensor] = self.allocations.add(array)
+        size = self._backend.nbytes(array)
+        self._quota.take(size, 1)
+        try:
+            self.arrays[tensor] = self.allocations.add(array)
+        except BaseException:  # such as a lack of memory for a copy
+            self._quota.give_back(size, 1)
+            raise
 
     def alias(self, tensor: int, source: int) -> None:
         """Store the array of a tensor under a second id, waiting for it if it is being fetched.
@@ -123,8 +128,13 @@ class TensorTable:
         and the errors of ``array``.
         """
         array = self.array(source)
-        self._quota.take(self._backend.nbytes(array), 1)
-        recorded = self.allocations.add(array, [array])
+        size = self._backend.nbytes(array)
+        self._quota.take(size, 1)
+        try:
+            recorded = self.allocations.add(array, [array])
+        except BaseException:
+            self._quota.give_back(size, 1)
+            raise
         self.forget(tensor)
         self.arrays[tensor] = recorded
 
@@ -180,15 +190,14 @@ class TensorTable:
         size = memory_bytes(spec)
         self._take(size)
         try:
-            upload = self._backend.empty(spec)
-        except DeviceLost:
-            self._quota.give_back(size, 1)
-            raise
+            slot = Uploading(spec, self._backend.empty(spec))
+            self.slots[tensor] = slot
         except MemoryError:
             self._quota.give_back(size, 1)
             raise OutOfMemory(f"not enough memory for {spec} ({size:,} bytes)") from None
-        slot = Uploading(spec, upload)
-        self.slots[tensor] = slot
+        except BaseException:
+            self._quota.give_back(size, 1)
+            raise
         return slot
 
     def begin_fetch(self, tensor: int, slot: InFlight) -> None:
