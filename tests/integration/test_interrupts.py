@@ -85,6 +85,12 @@ def unattended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Receiver, "start", lambda receiver: None)
 
 
+def tensors_of_one_session(running: RunningServer) -> float:
+    """Return the number of a server's tensors when all sessions but one have ended."""
+    wait_until(lambda: running.metric("burn_remote_sessions") == 1)
+    return running.metric("burn_remote_tensors")
+
+
 @pytest.mark.usefixtures("unattended")
 def test_an_interrupt_at_any_line_of_a_large_read_leaves_the_session_alive(
     device: br.Device,
@@ -207,7 +213,7 @@ def test_ctrl_c_in_a_drop_leaves_no_tensor_and_reaches_the_program(
     codes = frozenset(function.__code__ for function in DROPPING)
     with br.RemoteDevice(first_server.address, dialect=dialect) as device:
         device.sync()
-        held = first_server.metric("burn_remote_tensors")
+        held = tensors_of_one_session(first_server)
         seen = 0
         walk = Walk()
         for place in walk:
@@ -231,7 +237,7 @@ def test_ctrl_c_during_a_thousand_drops_leaves_no_tensor(first_server: RunningSe
     with br.RemoteDevice(first_server.address) as device:
         made = [br.zeros((4,), device=device) for _ in range(1000)]
         device.sync()
-        held = first_server.metric("burn_remote_tensors")
+        held = tensors_of_one_session(first_server)
         interrupt = InterruptAfterCall(0, codes)
         with interrupt.watching(), pytest.raises(KeyboardInterrupt):
             made.clear()
@@ -435,7 +441,7 @@ def test_ctrl_c_while_an_operation_is_issued_leaves_no_tensor(
         for _ in range(3):
             issue(x, y)
         device.sync()
-        held = first_server.metric("burn_remote_tensors")
+        held = tensors_of_one_session(first_server)
         walk = Walk()
         for place in walk:
             interrupt = kind(place, codes)
@@ -573,7 +579,7 @@ def test_ctrl_c_while_queued_tasks_of_burn_are_sent_neither_loses_nor_repeats_th
     with br.RemoteDevice(first_server.address, dialect=dialect) as device:
         x = br.ones((4,), device=device)
         device.sync()
-        held = first_server.metric("burn_remote_tensors")
+        held = tensors_of_one_session(first_server)
         walk = Walk()
         for run, place in enumerate(walk):
             unused, queued = x + run, x * run
@@ -640,7 +646,7 @@ def test_ctrl_c_while_an_upload_is_shared_leaves_no_tensor_and_no_wrong_content(
         known = np.random.default_rng(0).random(MIN_BYTES // 8)
         br.tensor(known, device=device, share=True)
         device.sync()
-        held = first_server.metric("burn_remote_tensors")
+        held = tensors_of_one_session(first_server)
         walk = Walk()
         for place in walk:
             array = known if is_known else np.random.default_rng().random(MIN_BYTES // 8)
