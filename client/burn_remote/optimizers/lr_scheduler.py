@@ -47,7 +47,7 @@ class LRScheduler(ABC):
     is_factor = True
     # Whether the next rate continues from one that something else has set.
     continues = True
-    # What the rate is above, if it is changed by a factor.
+    # Factors change the distance of the rate from this one.
     floor = 0.0
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:

@@ -144,7 +144,7 @@ class Receiver:
         return self._reader.get(READER) == [threading.get_ident()]
 
     def runs_here(self) -> bool:
-        """Whether this thread receives, or is the attendant."""
+        """Return whether this thread receives, or is the attendant."""
         return self.is_receiving() or threading.get_ident() == self._attendant.ident
 
     def attend(self) -> None:

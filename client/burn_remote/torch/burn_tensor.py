@@ -79,7 +79,7 @@ _this_thread: Final = _Thread()
 
 
 class _StorageIdentity:
-    """Stands for ``x.storage()``, whose address tells libraries which tensors share elements.
+    """A substitute for ``x.storage()``: its address tells libraries which tensors share elements.
 
     safetensors and transformers compare these addresses before they save tensors.
     """
