@@ -110,6 +110,7 @@ class BaseIndexing(KernelFamily):
         """
         dim, update = parameters["dim"], parameters["update"]
         stride = math.prod(first.shape[dim + 1 :])
+        is_last = stride == 1
         # The indices have the same shape in all calls of a signature; it is known at the first one.
         offsets: dict[Shape, Callable[[], Array]] = {}
 
@@ -120,7 +121,8 @@ class BaseIndexing(KernelFamily):
             if others is None:
                 others = self._kept(taken, lambda: self._offsets(first.shape, taken, dim))
                 offsets[taken] = others
-            return self._updated(tensor, chosen * stride + others(), value, update)
+            places = chosen if is_last else chosen * stride
+            return self._updated(tensor, places + others(), value, update)
 
         return run
 
@@ -148,7 +150,7 @@ class BaseIndexing(KernelFamily):
         if indices.size:
             # Viewed as unsigned, a negative index is too large: one comparison finds both errors.
             unsigned = indices.view(_UNSIGNED[indices.dtype.itemsize])
-            if int(xp.maximum.reduce(unsigned, axis=None)) >= size:
+            if _largest(xp, unsigned) >= size:
                 low, high = int(xp.min(indices)), int(xp.max(indices))
                 raise _beyond(low if low < 0 else high, shape, axis)
         return indices.astype(_POSITION, copy=False)
@@ -207,6 +209,14 @@ class BaseIndexing(KernelFamily):
             target[positions] = values
             return
         getattr(self.xp, _UPDATES[update]).at(target, positions, values)
+
+
+def _largest(xp: Any, numbers: Array) -> int:
+    """Return the largest of some unsigned integers."""
+    if xp is np:
+        # For few numbers, NumPy's maximum takes 1 µs, and finding its place 0.3 µs.
+        return int(numbers.item(numbers.argmax()))
+    return int(xp.maximum.reduce(numbers, axis=None))
 
 
 def _beyond(index: int, shape: Shape, axis: int) -> ShapeMismatch:
