@@ -29,7 +29,7 @@ from burn_remote_server.fusion.counts import FusionCounts
 from burn_remote_server.fusion.fusing_backend import FusionBackend
 from burn_remote_server.programs.graph_runner import GraphRunner, Stopped
 from burn_remote_server.programs.graphs import GraphPlan
-from burn_remote_server.programs.operation_sequences import OperationSequence
+from burn_remote_server.programs.operation_sequences import ONE_INPUT, OperationSequence
 from burn_remote_server.programs.plans import (
     Plan,
     as_failure,
@@ -241,27 +241,28 @@ class Interpreter:
         the last one. So they must fit into what is reserved already: a larger reservation could
         take memory from other sessions.
         """
-        surplus, surplus_count = sequence.output_bytes, sequence.output_count
-        if self._slots or not self.quota.take_reserved(surplus, surplus_count):
+        steps, stored_bytes, size, count = sequence
+        quota = self.quota
+        if self._slots or not quota.take_reserved(size, count):
             return 0
         arrays, allocations, nbytes = self._arrays, self.tensors.allocations, self.backend.nbytes
-        shared, lent = allocations.shared, allocations.lent
+        shared, lent, take = allocations.shared, allocations.lent, arrays.pop
         inputs: Any
         seen: tuple[Any, ...]
         failed: tuple[Plan, int, Exception] | None = None
-        done = executed = 0
-        steps = sequence.steps
+        # ``stored`` counts the operations whose results are in the table.
+        done = stored = freed = freed_count = 0
         try:
-            for progress.place, plan, expected, count, first, second, output, dying in steps:
+            for progress.place, plan, expected, first, second, output, dying in steps:
                 if self.is_stopped:
                     break
                 if plan is not None:
                     try:
                         # As in ``invoke_simple``.
-                        if count == 2:
+                        if second > ONE_INPUT:
                             one, two = inputs = (arrays[numbers[first]], arrays[numbers[second]])
                             seen = (one.shape, one.dtype, two.shape, two.dtype)
-                        elif count == 1:
+                        elif second == ONE_INPUT:
                             one = arrays[numbers[first]]
                             inputs, seen = (one,), (one.shape, one.dtype)
                         else:
@@ -281,25 +282,35 @@ class Interpreter:
                         failed = plan, first, error
                         break
                     arrays[tensor] = result
-                    surplus -= plan.output_bytes
-                    surplus_count -= 1
-                    executed += 1
-                if dying:
-                    for place in dying:
-                        array = arrays.pop(numbers[place], None)
+                    stored += 1
+                    if dying:
+                        for place, nbytes_of_input in dying:
+                            array = take(numbers[place], None)
+                            if array is None:
+                                continue  # the operation has this tensor twice
+                            if array.base is not None or id(array) in shared or lent:
+                                allocations.forget(array)
+                            else:
+                                freed += nbytes_of_input
+                                freed_count += 1
+                        # These variables would keep the memory.
+                        array = inputs = one = two = result = None
+                else:
+                    for place, _ in dying:
+                        array = take(numbers[place], None)
                         if array is None:
                             continue  # without slots, the session has no such tensor
                         if array.base is not None or id(array) in shared or lent:
                             allocations.forget(array)
                         else:
-                            surplus += nbytes(array)
-                            surplus_count += 1
-                    # These variables would keep the memory.
+                            freed += nbytes(array)
+                            freed_count += 1
                     array = inputs = one = two = result = None
                 done += 1
         finally:
-            self.executed += executed
-            self.quota.give_back(surplus, surplus_count)
+            self.executed += stored
+            # The results that were not stored, and the tensors that were freed.
+            quota.give_back(size - stored_bytes[stored] + freed, count - stored + freed_count)
         if failed is not None:
             plan, first, reason = failed
             self._fail_or_repeat(plan, numbers[first : first + plan.task_length - 1], reason)

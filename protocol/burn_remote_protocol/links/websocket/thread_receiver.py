@@ -80,10 +80,11 @@ class ThreadReceiver:
         Returns none if none arrives in time, or if the event loop must continue.
         """
         parser = self._parser
+        is_empty = parser.is_empty
         for _ in range(READS_AT_ONCE):
             if self._is_over:
                 break
-            if not parser.is_empty:
+            if not is_empty:
                 messages = self._parsed()
                 if messages:
                     self.messages += len(messages)
@@ -96,12 +97,13 @@ class ThreadReceiver:
             if not data:
                 break  # the event loop's own read finds the end as well
             self.received_bytes += len(data)
-            if parser.is_empty:
+            if is_empty:
                 # Most small messages arrive alone, and the general way takes twice as long.
                 message = parser.take_alone(data)
                 if message is not None:
                     self.messages += 1
                     return [message]
+                is_empty = False
             parser.received.append(data)
         return []
 
