@@ -7,6 +7,7 @@ the adjoint operation applied to the gradient of the output.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -55,8 +56,9 @@ def _of_absolute_value(grad: Tensor, input: Tensor, out: Tensor) -> Tensor:
 
 
 def _of_angle(grad: Tensor, input: Tensor) -> Tensor:
+    # The angle has no derivative at 0; the gradient there is 0, as in PyTorch.
     x, y = real(input), imag(input)
-    scale = divide(grad, square(x) + square(y))
+    scale = divide(grad, mask_fill(square(x) + square(y), equal(input, 0), math.inf))
     return complex(negative(multiply(scale, y)), multiply(scale, x))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from burn_remote.autodiff.rule_table import never, rule
 from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote.functions.arithmetic import divide, multiply, negative
+from burn_remote.functions.casting import astype, at_least_float32
 from burn_remote.functions.elementwise import cos, cosh, exp, log, sin, sinh, sqrt
 from burn_remote.functions.linear_algebra import cross
 from burn_remote.functions.logic import equal, greater_equal, logical_and
@@ -100,14 +101,25 @@ for _step in (floats.ROUND, floats.FLOOR, floats.CEIL, floats.TRUNC):
 
 rule(
     floats.ARC_TAN2,
-    lhs=lambda grad, lhs, rhs: MUL.binary(grad, DIV.binary(rhs, lhs * lhs + rhs * rhs)),
-    rhs=lambda grad, lhs, rhs: negative(MUL.binary(grad, DIV.binary(lhs, lhs * lhs + rhs * rhs))),
+    lhs=lambda grad, lhs, rhs: MUL.binary(grad, _by_squares(rhs, lhs, rhs)),
+    rhs=lambda grad, lhs, rhs: negative(MUL.binary(grad, _by_squares(lhs, lhs, rhs))),
 )
 rule(
     floats.CROSS,
     lhs=lambda grad, rhs, dim: cross(rhs, grad, dim),
     rhs=lambda grad, lhs, dim: cross(grad, lhs, dim),
 )
+
+
+def _by_squares(x: Tensor, lhs: Tensor, rhs: Tensor) -> Tensor:
+    """Return ``x / (lhs * lhs + rhs * rhs)``; 0 where both are 0, and the angle has no derivative.
+
+    The squares of float16 and bfloat16 are float32, because those of float16 overflow from 256 on.
+    """
+    first, second = at_least_float32(lhs), at_least_float32(rhs)
+    is_both_zero = logical_and(equal(lhs, 0), equal(rhs, 0))
+    squares = mask_fill(first * first + second * second, is_both_zero, math.inf)
+    return astype(DIV.binary(at_least_float32(x), squares), x.dtype)
 
 
 def _of_base(grad: Tensor, lhs: Tensor, rhs: Tensor) -> Tensor:

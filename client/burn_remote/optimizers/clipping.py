@@ -14,7 +14,13 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import with_rank
 from burn_remote.functions.arithmetic import divide, multiply
 from burn_remote.functions.casting import astype, at_least_float32
-from burn_remote.functions.elementwise import abs, isfinite
+from burn_remote.functions.elementwise import (
+    abs,
+    isfinite,
+    norm_of_powers,
+    norm_of_squares,
+    norm_powers,
+)
 from burn_remote.functions.selection import clip, maximum
 from burn_remote.functions.statistics import max, sum
 from burn_remote.functions.tensor_value import is_tensor
@@ -135,13 +141,13 @@ def _norm(grads: Sequence[Tensor], norm_type: float) -> Tensor:
             part = max(abs(wide))
             total = part if total is None else maximum(total, part)
             continue
-        part = sum(wide * wide if norm_type == 2 else abs(wide) ** norm_type)
+        part = sum(wide * wide if norm_type == 2 else norm_powers(abs(wide), p=norm_type))
         total = part if total is None else total + part
     if total is None:
         raise UsageError("there are no gradients")
     if math.isinf(norm_type):
         return total
-    return total.sqrt() if norm_type == 2 else total ** (1 / norm_type)
+    return norm_of_squares(total) if norm_type == 2 else norm_of_powers(total, p=norm_type)
 
 
 def _clipped(

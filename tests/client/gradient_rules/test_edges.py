@@ -98,6 +98,16 @@ EDGES: Final[dict[str, tuple[Function, Any, Any]]] = {
     ),
     "variance of equal numbers": (br.var, [2.0, 2.0], [0, 0]),
     "norm of zeros": (br.vector_norm, [0.0, 0.0], [0, 0]),
+    "common norm of zeros": (lambda x: br.optim.global_norm([x, x]), [0.0, 0.0], [0, 0]),
+    "common 3-norm of zeros": (lambda x: br.optim.global_norm([x], 3), [0.0, 0.0], [0, 0]),
+    "angle of the origin": (lambda x: br.atan2(x, x), [0.0, 2.0], [0, 0]),
+    "angle of points on the axes": (
+        lambda x: br.atan2(x, br.tensor([0.0, 0.0, 2.0, -2.0], dtype=x.dtype, device=x.device)),
+        [0.0, 2.0, 0.0, 0.0],
+        [0, 0, 0.5, -0.5],
+    ),
+    "angle of complex 0": (lambda x: br.angle(br.complex(x, x * 2)), [0.0, 1.0], [0, 0]),
+    "length of 0": (lambda x: br.hypot(x, x * 2), [0.0], [0]),
     "3-norms of zeros": (
         lambda x: br.vector_norm(x, ord=3, axis=1),
         [[0.0, 0.0], [0.0, -2.0]],
@@ -199,6 +209,8 @@ def test_the_gradient_at_the_edge_is_known(name: str, device: br.Device) -> None
 @pytest.mark.parametrize(
     "function",
     [
+        lambda x: br.optim.global_norm([x]),
+        lambda x: br.atan2(x, x).sum(),
         br.std,
         br.vector_norm,
         br.var,
@@ -206,7 +218,7 @@ def test_the_gradient_at_the_edge_is_known(name: str, device: br.Device) -> None
         lambda x: br.vector_norm(x, ord=1.5),
         lambda x: br.vector_norm(x, ord=0.5),
     ],
-    ids=["std", "norm", "var", "3-norm", "1.5-norm", "0.5-norm"],
+    ids=["common norm", "angle", "std", "norm", "var", "3-norm", "1.5-norm", "0.5-norm"],
 )
 def test_second_gradients_of_a_zero_norm_are_finite(function: Function, device: br.Device) -> None:
     x = br.tensor(np.zeros(3), device=device).requires_grad_()
@@ -215,6 +227,17 @@ def test_second_gradients_of_a_zero_norm_are_finite(function: Function, device: 
     (second,) = br.autograd.grad((first * first).sum(), x)
     assert second is not None
     np.testing.assert_array_equal(second.numpy(), np.zeros(3))
+
+
+@pytest.mark.parametrize("dtype", [br.float16, br.bfloat16, br.float32], ids=str)
+def test_the_gradient_of_the_angle_of_a_distant_point_does_not_overflow(
+    dtype: br.DType, device: br.Device
+) -> None:
+    y, x = (br.full((2,), 512.0, dtype=dtype, device=device).requires_grad_() for _ in range(2))
+    found = br.autograd.grad(br.atan2(y, x).sum(), [y, x])
+    expected = np.full(2, 1 / 1024)
+    np.testing.assert_array_equal(found[0].numpy(), expected)  # type: ignore[union-attr]
+    np.testing.assert_array_equal(found[1].numpy(), -expected)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("update", ["Assign", "Min", "Max"])
