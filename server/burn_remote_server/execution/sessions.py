@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from burn_remote_protocol.dialects.bounded_unpacking import (
     MAX_UNPACKED_BYTES_PER_BYTE,
@@ -371,18 +371,18 @@ class Session:
         call = partial(self._run, partial(self.engine.write_chunk, chunk))
         self._enqueue(call, len(chunk.data))
 
-    def run_in_thread(self, held_bytes: int, call: Callable[..., None], *arguments: Any) -> None:
+    def run_in_thread(self, call: Callable[[], None], held_bytes: int) -> None:
         """Run a call at once; only a call that the session's thread is running may use this.
 
         ``held_bytes`` is the memory of what the call executes, or 0 for a single short frame.
         """
         memory = self._memory
         if memory is None or not held_bytes:
-            self._run(call, *arguments)
+            self._run(call)
             return
         memory.add(held_bytes)
         try:
-            self._run(call, *arguments)
+            self._run(call)
         finally:
             memory.give_back(held_bytes)
 
@@ -443,7 +443,7 @@ class Session:
             self.engine.close()
         self._worker.stop()
 
-    def _run(self, call: Callable[..., None], *arguments: Any) -> None:
+    def _run(self, call: Callable[..., None], *arguments: Batch) -> None:
         if self.error is not None:
             return
         try:
