@@ -314,7 +314,10 @@ class Backend(ABC):
         return None
 
     def explained(self, error: Exception) -> Exception:
-        """Return ``DeviceLost`` if the device is lost, else the error itself."""
+        """Return ``DeviceLost`` if the device is lost, else the error itself.
+
+        The error of a library that lacks memory becomes a ``MemoryError``.
+        """
         if isinstance(error, BurnRemoteError):
             return error
         self.examine()

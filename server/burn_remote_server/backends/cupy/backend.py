@@ -35,6 +35,7 @@ from burn_remote_server.backends.cupy.communicator import (
 from burn_remote_server.backends.cupy.cudnn_convolution import Cudnn, open_cudnn
 from burn_remote_server.backends.cupy.device import Gpu, Shared
 from burn_remote_server.backends.cupy.element_launches import launched
+from burn_remote_server.backends.cupy.faults import lacks_memory
 from burn_remote_server.backends.cupy.host_copies import BLOCK_BYTES, Reads, Upload, host_array
 from burn_remote_server.backends.cupy.kernel_families import cuda_families
 from burn_remote_server.backends.cupy.memory_lending import Lender, borrow, domain
@@ -222,6 +223,10 @@ class CupyBackend(ArrayBackend):
 
     def examine(self) -> None:
         self._faults.examine()
+
+    def explained(self, error: Exception) -> Exception:
+        explained = super().explained(error)
+        return MemoryError(str(error)) if lacks_memory(explained) else explained
 
     def open_session(self, custom: CustomOperations = NO_OPERATIONS) -> CupySession:
         with self._faults:
