@@ -86,6 +86,8 @@ class CupySession(ArraySession):
         self._gpu = gpu
         self._stream = stream
         self._awaited: Any = None  # the event for which the stream was made to wait last
+        # The event of the last ``share_all``, until the stream has to wait for others.
+        self._shared_by: Any = None
         self._faults = gpu.faults
         self._reads = Reads(gpu, stream)
         self._graphs = CudaGraphs(gpu, stream)
@@ -108,15 +110,18 @@ class CupySession(ArraySession):
         with self._faults:
             return self._gpu.shared(array, self._stream)
 
-    def share_all(self, arrays: Sequence[Any]) -> list[Any]:
-        with self._faults:
-            return self._gpu.all_shared(arrays, self._stream)
+    def share_all(self, arrays: Sequence[Any], *, has_worked: bool = True) -> list[Any]:
+        # Without work in between, the last event is as good as a new one.
+        if has_worked or self._shared_by is None:
+            with self._faults:
+                self._shared_by = self._gpu.recorded(self._stream) if arrays else None
+        return [Shared(array, self._shared_by) for array in arrays]
 
     def adopt(self, shared: Shared) -> Any:
         with self._faults:
             if shared.ready is not self._awaited:  # one event may make many arrays ready
                 self._stream.wait_event(shared.ready)
-                self._awaited = shared.ready
+                self._awaited, self._shared_by = shared.ready, None
             return self._gpu.lent(shared, self._stream)
 
     def read(self, array: Any, dtype: DType, later: Callable[[], Deliver]) -> memoryview | None:
