@@ -11,8 +11,9 @@ and against the device's pool.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sized
-from typing import Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from burn_remote_protocol.errors import QuotaExceeded, SessionLost
 from burn_remote_server.access.thread_turns import ThreadTurns
@@ -37,6 +38,12 @@ FREE_TENSORS: Final = 1024
 # Objects are counted in steps of this many tensors, so that most operations need only a comparison.
 TENSORS_COUNTED_AT_ONCE: Final = 1024
 
+# How often, and after which pauses, returning bytes is tried again for lack of memory.
+TRIES: Final = 100
+PAUSE_SECONDS: Final = 0.001
+
+T = TypeVar("T")
+
 
 def ended_for_memory(what: str, refusal: QuotaExceeded) -> SessionLost:
     """Return the error that ends a session because something necessary does not fit into memory."""
@@ -58,6 +65,24 @@ def _free_nothing(size: int) -> bool:
 def _reclaim_nothing() -> bool:
     """Return that nothing was released."""
     return False
+
+
+def _repeated(step: Callable[[Any, int], T], owner: object, size: int) -> T:
+    """Call a step that does nothing if it raises ``MemoryError`` until it succeeds.
+
+    Bytes that it cannot return would count until the server ends. It needs a few bytes itself, so
+    it mostly succeeds as soon as another thread has run. Raises ``MemoryError`` if there is none
+    for a while.
+    """
+    tries = 0
+    while True:
+        try:
+            return step(owner, size)
+        except MemoryError:
+            tries += 1
+            if tries == TRIES:
+                raise
+        time.sleep(PAUSE_SECONDS)
 
 
 class Pool:
@@ -116,14 +141,26 @@ class Pool:
 
     def give_back(self, size: int) -> None:
         """Return reserved bytes."""
-        with self._lock:
-            self._taken -= size
-            self._given_back += size
-            is_due = self._given_back >= self._report_after
-            if is_due:
-                self._given_back = 0
+        try:
+            is_due = self._give_back(size)
+        except MemoryError:
+            is_due = _repeated(Pool._give_back, self, size)
         if is_due:
-            self._report()
+            try:  # noqa: SIM105 - ``suppress`` needs memory
+                self._report()
+            except MemoryError:
+                pass  # the next report tells as much
+
+    def _give_back(self, size: int) -> bool:
+        """Return reserved bytes; return whether enough were returned for a report."""
+        with self._lock:
+            # A lack of memory may end these additions, but not the assignments.
+            taken, given_back = self._taken - size, self._given_back + size
+            is_due = given_back >= self._report_after
+            if is_due:
+                given_back = 0
+            self._taken, self._given_back = taken, given_back
+        return is_due
 
     def refusal(self, size: int) -> QuotaExceeded:
         """Return the error for ``size`` bytes that did not fit."""
@@ -208,22 +245,25 @@ class Quota:
 
     def give_back(self, size: int, count: int) -> None:
         """Count tensors as freed."""
-        self.bytes = total = self.bytes - size
-        self.tensors = tensors = self.tensors - count
-        if total < self._floor:
-            self._put_back()
-        if tensors < self._counted_floor:
-            self._count_fewer()
+        total, tensors = self.bytes - size, self.tensors - count
+        self.bytes, self.tensors = total, tensors
+        try:
+            if total < self._floor:
+                self._put_back()
+            if tensors < self._counted_floor:
+                self._count_fewer()
+        except MemoryError:
+            pass  # a later call returns the surplus to the pool
 
     def retain(self, size: int) -> None:
         """Count the bytes of dropped tensors as held, because something else keeps them alive.
 
         The caller then calls ``give_back`` for the tensors.
         """
+        taken, floor = self._taken - size, self._floor - size
         with self._held_lock:
             self.held += size
-        self._taken -= size
-        self._floor -= size
+        self._taken, self._floor = taken, floor
 
     def hold(self, size: int) -> None:
         """Count memory outside the tensors. If ``QuotaExceeded`` is raised, nothing is counted."""
@@ -239,19 +279,29 @@ class Quota:
             raise self._refusal(self.bytes + self.held + size)
         over = self._taken + self.held + size - self.max_bytes
         if over > 0:  # return unused bytes of the reserved share
+            taken, floor = self._taken - over, self._floor - over
             self._pool.give_back(over)
-            self._taken -= over
-            self._floor -= over
+            self._taken, self._floor = taken, floor
         if not self._pool.take(size):
             raise self._pool.refusal(size)
-        with self._held_lock:
-            self.held += size
+        try:
+            with self._held_lock:
+                self.held += size
+        except MemoryError:
+            self._pool.give_back(size)
+            raise
 
     def release(self, size: int) -> None:
         """Count held memory as freed. Any thread may call this, also after the session's end."""
+        try:
+            self._release(size)
+        except MemoryError:
+            _repeated(Quota._release, self, size)
+        self._pool.give_back(size)
+
+    def _release(self, size: int) -> None:
         with self._held_lock:
             self.held -= size
-        self._pool.give_back(size)
 
     def pass_on(self, size: int, pool: Pool) -> int:
         """Stop counting held memory here; return how many bytes of it stay reserved in ``pool``.
@@ -314,18 +364,18 @@ class Quota:
         pool = self._pool
         wanted = min(allowed, total + pool.share)
         for target in (wanted, total):
+            floor = target - 2 * pool.share
             if pool.take(target - self._taken):
-                self._taken = target
-                self._floor = target - 2 * pool.share
+                self._taken, self._floor = target, floor
                 return
         raise pool.refusal(total - self._taken)
 
     def _put_back(self) -> None:
         pool = self._pool
         target = max(0, self.bytes) + pool.share
+        floor = target - 2 * pool.share
         pool.give_back(self._taken - target)
-        self._taken = target
-        self._floor = target - 2 * pool.share
+        self._taken, self._floor = target, floor
 
     def _count_more(self, count: int) -> None:
         if self.tensors + count > self.max_tensors:
@@ -349,13 +399,12 @@ class Quota:
     def _count(self, tensors: int) -> None:
         """Count the objects of the given number of tensors. Raises ``QuotaExceeded``."""
         size = TENSOR_BYTES * (tensors - self._counted_tensors)
+        floor = -1 if tensors <= FREE_TENSORS else tensors - 2 * TENSORS_COUNTED_AT_ONCE
         if size > 0:
             self._objects.hold(size)
         elif size < 0:
             self._objects.release(-size)
-        self._counted_tensors = tensors
-        is_free = tensors <= FREE_TENSORS
-        self._counted_floor = -1 if is_free else tensors - 2 * TENSORS_COUNTED_AT_ONCE
+        self._counted_tensors, self._counted_floor = tensors, floor
 
     def _refusal(self, total: int) -> QuotaExceeded:
         held = self.held
@@ -419,11 +468,11 @@ class OverheadAccount:
         If ``QuotaExceeded`` is raised, nothing is counted.
         """
         with self._lock:
-            charge = max(0, self._bytes + size - FREE_OVERHEAD_BYTES) - self._charged
-            if charge > 0:
-                self._quota.hold(charge)
-                self._charged += charge
-            self._bytes += size
+            total = self._bytes + size
+            charged = max(self._charged, total - FREE_OVERHEAD_BYTES)
+            if charged > self._charged:
+                self._quota.hold(charged - self._charged)
+            self._bytes, self._charged = total, charged
 
     def remove(self, size: int) -> None:
         """Count an object as freed. Any thread may call this."""

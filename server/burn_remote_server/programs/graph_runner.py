@@ -84,7 +84,7 @@ class GraphRunner:
                 self._fail(outputs, plan.error)
                 return
             values = _checked(plan, self._awaited(inputs))
-            self._run_steps(_Call(plan, outputs, numbers), values)
+            self._run_steps(_Call(plan, outputs, numbers), values, _Counted(self._quota))
             return
         if plan.error is not None:
             self._fail(outputs, plan.error)
@@ -92,32 +92,53 @@ class GraphRunner:
         for array, (shape, dtype) in zip(values, plan.expected):  # noqa: B905 - equal lengths
             if array.shape != shape or array.dtype != dtype:
                 array = None
-                self._run_steps(_Call(plan, outputs, numbers), _checked(plan, values))
+                self._run_steps(
+                    _Call(plan, outputs, numbers), _checked(plan, values), _Counted(self._quota)
+                )
                 return
         array = None  # the check whether an input is reusable counts its references
+        reusable = _dying(plan, inputs, dying) if dying else ()
+        self._run_program(plan, values, outputs, numbers, reusable)
+
+    def _run_program(
+        self,
+        plan: GraphPlan,
+        values: list[Any],
+        outputs: tuple[int, ...],
+        numbers: tuple[Any, ...],
+        reusable: Sequence[int],
+    ) -> None:
+        """Run a graph in one loop, and what fails of it step by step."""
         quota = self._quota
-        counted, count = quota.bytes, quota.tensors
         try:
             quota.take(plan.peak_bytes, plan.output_count)
-            # Making room may have dropped tensors.
-            counted = quota.bytes - plan.peak_bytes
-            count = quota.tensors - plan.output_count
-            reusable = _dying(plan, inputs, dying) if dying else ()
-            results = plan.run(values, numbers, reusable)
         except QuotaExceeded:
             # Some steps may fit; the first one that does not gets the error.
-            self._run_steps(_Call(plan, outputs, numbers), values)
+            self._run_steps(_Call(plan, outputs, numbers), values, _Counted(quota))
             return
+        counted = plan.peak_bytes
+        try:
+            results = plan.run(values, numbers, reusable)
+            self._counts.operations_fused += plan.fused_count
+            if counted > plan.output_bytes:
+                quota.give_back(counted - plan.output_bytes, 0)
+                counted = plan.output_bytes
+            self._store(outputs, results, values)  # raises no ``QuotaExceeded``
         except StepFailed as failed:
-            self._run_steps(_Call(plan, outputs, numbers), values, failed)
-            return
-        except BaseException:  # an interrupt of a local device, or the end of the session
-            quota.give_back(quota.bytes - counted, quota.tensors - count)
+            left = _Counted(quota, plan.peak_bytes, plan.output_count)
+            try:
+                self._run_steps(_Call(plan, outputs, numbers), values, left, failed)
+            except BaseException:
+                left.give_back_all()
+                raise
+        except QuotaExceeded:
+            quota.give_back(counted, plan.output_count)
+            self._run_steps(_Call(plan, outputs, numbers), values, _Counted(quota))
+        except BaseException:  # an interrupt, the end of the session, or a lack of memory
+            left = _Counted(quota, counted, plan.output_count)
+            left.pass_on(plan, outputs, self._arrays)
+            left.give_back_all()
             raise
-        self._counts.operations_fused += plan.fused_count
-        if plan.peak_bytes > plan.output_bytes:
-            quota.give_back(plan.peak_bytes - plan.output_bytes, 0)
-        self._store_counted(plan, outputs, results, values)
 
     def fail_interrupted(self, plan: GraphPlan, arguments: tuple[Any, ...]) -> None:
         """Fail a graph that an interrupt stopped before it stored all its outputs."""
@@ -134,18 +155,6 @@ class GraphRunner:
             except OperationFailed as failure:
                 values.append(detached(failure))
         return values
-
-    def _store_counted(
-        self, plan: GraphPlan, outputs: Sequence[int], results: Sequence[Any], inputs: Sequence[Any]
-    ) -> None:
-        """Store the outputs, or return the bytes that were counted for those that are missing."""
-        try:
-            self._store(outputs, results, inputs)
-        except BaseException:  # such as a lack of memory for a copy
-            for tensor, spec in zip(outputs, plan.output_specs, strict=True):
-                if tensor not in self._arrays:
-                    self._quota.give_back(memory_bytes(spec), 1)
-            raise
 
     def _store(self, outputs: Sequence[int], results: Sequence[Any], inputs: Sequence[Any]) -> None:
         """Store arrays whose bytes are counted already."""
@@ -169,38 +178,51 @@ class GraphRunner:
     # -- step by step -------------------------------------------------------------------------
 
     def _run_steps(
-        self, call: _Call, inputs: Sequence[Any], failed: StepFailed | None = None
+        self,
+        call: _Call,
+        inputs: Sequence[Any],
+        counted: _Counted,
+        failed: StepFailed | None = None,
     ) -> None:
-        self._counts.graph_fallbacks += 1
+        """Run the steps from the failed one on, or all; ``counted`` has what counts already."""
         plan = call.plan
-        quota = self._quota
-        start = 0
-        live: dict[int, int] = {}
-        registers = plan.registers(inputs)
-        before = quota.bytes, quota.tensors
-        if failed is not None:
-            before = before[0] - plan.peak_bytes, before[1] - plan.output_count
-            start = failed.place
-            live = _live(plan.steps[:start])
-            for register in live:
-                registers[register] = failed.registers[register]
-            for register, failure in failed.lost.items():
-                registers[register] = failure
-            failed.registers.clear()  # they refer to dead values, which no longer count
-            kept = sum(step.kept for step in plan.steps[:start])
-            # The peak was counted. Return the excess in one call, so that no other tensor can take
-            # the bytes of live values in between.
-            quota.give_back(plan.peak_bytes - sum(live.values()), plan.output_count - kept)
+        for tensor in call.outputs:
+            if tensor in self._arrays:  # so that each output that has an array was stored
+                self._tensors.forget(tensor)
         try:
+            self._counts.graph_fallbacks += 1
+            registers = plan.registers(inputs)
+            start = 0
+            live: dict[int, int] = {}
+            if failed is not None:
+                start = failed.place
+                live = self._resume(plan, failed, registers, counted)
             for place in range(start, len(plan.steps)):
                 self._check()
                 cause = failed.cause if failed is not None and place == start else None
-                self._run_step(call, place, registers, live, cause)
-        except BaseException:  # an interrupt of a local device, or the end of the session
-            # No other thread counts tensors of this session.
-            quota.give_back(quota.bytes - before[0], quota.tensors - before[1])
+                self._run_step(call, place, registers, live, counted, cause)
+            self._store_mixed(call, plan.outputs(registers), inputs)
+        except BaseException:  # an interrupt, the end of the session, or a lack of memory
+            counted.pass_on(plan, call.outputs, self._arrays)
+            counted.give_back_all()
             raise
-        self._store_mixed(call.outputs, plan.outputs(registers), inputs)
+
+    def _resume(
+        self, plan: GraphPlan, failed: StepFailed, registers: list[Any], counted: _Counted
+    ) -> dict[int, int]:
+        """Fill the registers as they were before the failed step; return the live ones' bytes."""
+        done = plan.steps[: failed.place]
+        live = _live(done)
+        for register in live:
+            registers[register] = failed.registers[register]
+        for register, failure in failed.lost.items():
+            registers[register] = failure
+        failed.registers.clear()  # they refer to dead values, which no longer count
+        kept = sum(step.kept for step in done)
+        # The peak was counted. Return the excess in one call, so that no other tensor can take
+        # the bytes of live values in between.
+        counted.give_back(plan.peak_bytes - sum(live.values()), plan.output_count - kept)
+        return live
 
     def _run_step(
         self,
@@ -208,31 +230,39 @@ class GraphRunner:
         place: int,
         registers: list[Any],
         live: dict[int, int],
+        counted: _Counted,
         cause: Exception | None,
     ) -> None:
         """Run one step on the registers; ``live`` has the counted bytes of each live register."""
         step = call.plan.steps[place]
-        results = self._step(call, place, [registers[register] for register in step.inputs], cause)
+        results = self._step(
+            call, place, [registers[register] for register in step.inputs], counted, cause
+        )
         for register in step.released:
             registers[register] = None
-            self._quota.give_back(live.pop(register, 0), 0)
+            counted.give_back(live.pop(register, 0), 0)
         specs = step.plan.signature.outputs
         for register, result, spec in zip(step.outputs, results, specs, strict=True):
             registers[register] = result
             live[register] = 0 if isinstance(result, OperationFailed) else memory_bytes(spec)
         for register in step.unused:
             registers[register] = None
-            self._quota.give_back(live.pop(register), 0)
+            counted.give_back(live.pop(register), 0)
 
     def _step(
-        self, call: _Call, place: int, values: list[Any], cause: Exception | None
+        self,
+        call: _Call,
+        place: int,
+        values: list[Any],
+        counted: _Counted,
+        cause: Exception | None,
     ) -> list[Any]:
         """Run one step and count its outputs; return each output, or the failure in its place."""
         step = call.plan.steps[place]
         failure = next((value for value in values if isinstance(value, OperationFailed)), None)
         if failure is None or not failure.operation:  # the failure of a missing or unfitting input
             try:
-                return self._results(call, place, values, cause or failure)
+                return self._results(call, place, values, counted, cause or failure)
             except Exception as error:  # any exception of a kernel becomes the step's failure
                 pass_on_of_signal_handler(error)
                 explained = self._backend.explained(error)
@@ -244,21 +274,25 @@ class GraphRunner:
         return [failure] * len(step.outputs)
 
     def _results(
-        self, call: _Call, place: int, values: list[Any], cause: Exception | None
+        self,
+        call: _Call,
+        place: int,
+        values: list[Any],
+        counted: _Counted,
+        cause: Exception | None,
     ) -> list[Any]:
         step = call.plan.steps[place]
         is_overwritten = place in call.plan.overwriting
-        cause = None if cause is None else self._backend.explained(cause)
         if cause is not None and (is_overwritten or not isinstance(cause, MemoryError)):
             raise cause
         plan = call.plan.prepared_plan(place, call.numbers)
         if plan.error is not None:
             raise plan.error.with_traceback(None)
-        self._quota.take(plan.output_bytes, step.kept)
+        counted.take(plan.output_bytes, step.kept)
         try:
             results = self._run_kernel(step, plan.run, values, cause)
         except BaseException:
-            self._quota.give_back(plan.output_bytes, step.kept)
+            counted.give_back(plan.output_bytes, step.kept)
             raise
         if plan.gives_one:
             return [results]
@@ -270,22 +304,19 @@ class GraphRunner:
         if cause is None:
             try:
                 return run(*values)
-            except Exception as error:  # of any library
-                if not isinstance(self._backend.explained(error), MemoryError):
-                    raise
+            except MemoryError:
+                pass
         elif step.plan.reusable:
             raise cause  # the kernel may have overwritten an input, so it cannot be repeated
         # Freeing the device's cached memory may be enough.
         self._backend.memory_cleanup()
         return run(*values)
 
-    def _store_mixed(
-        self, outputs: tuple[int, ...], results: list[Any], inputs: Sequence[Any]
-    ) -> None:
+    def _store_mixed(self, call: _Call, results: list[Any], inputs: Sequence[Any]) -> None:
         arrays = [value for value in inputs if not isinstance(value, OperationFailed)]
         passed_on = {id(value) for value in inputs}
         failures: dict[int, tuple[OperationFailed, list[int]]] = {}
-        for tensor, result in zip(outputs, results, strict=True):
+        for tensor, result in zip(call.outputs, results, strict=True):
             if isinstance(result, OperationFailed):
                 failures.setdefault(id(result), (result, []))[1].append(tensor)
             else:
@@ -308,6 +339,45 @@ class _Call:
         self.outputs = outputs
         self.numbers = numbers
         self.reported = 0
+
+
+class _Counted:
+    """The bytes and tensors of a call that count in the quota and belong to no tensor yet.
+
+    What a failing call counted is returned from here. A difference of the quota would not do,
+    because making room may free other tensors meanwhile.
+    """
+
+    __slots__ = ("_quota", "bytes", "tensors")
+
+    def __init__(self, quota: Quota, size: int = 0, tensors: int = 0) -> None:
+        self._quota = quota
+        self.bytes = size
+        self.tensors = tensors
+
+    def take(self, size: int, tensors: int) -> None:
+        """Count results. If ``QuotaExceeded`` is raised, nothing is counted."""
+        total, count = self.bytes + size, self.tensors + tensors
+        self._quota.take(size, tensors)
+        self.bytes, self.tensors = total, count
+
+    def give_back(self, size: int, tensors: int) -> None:
+        """Count results as freed."""
+        total, count = self.bytes - size, self.tensors - tensors
+        self._quota.give_back(size, tensors)
+        self.bytes, self.tensors = total, count
+
+    def pass_on(self, plan: GraphPlan, outputs: Sequence[int], arrays: Collection[int]) -> None:
+        """Leave the outputs that were stored to the table of tensors."""
+        for tensor, spec in zip(outputs, plan.output_specs, strict=True):
+            if tensor in arrays:
+                self.bytes, self.tensors = self.bytes - memory_bytes(spec), self.tensors - 1
+
+    def give_back_all(self) -> None:
+        """Count everything that is left as freed. May be called again."""
+        size, tensors = self.bytes, self.tensors
+        self.bytes = self.tensors = 0
+        self._quota.give_back(size, tensors)
 
 
 def _dying(plan: GraphPlan, inputs: tuple[int, ...], dying: Collection[int]) -> list[int]:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from burn_remote_protocol.errors import QuotaExceeded
-from burn_remote_server.access.quota import FREE_TENSORS, TENSOR_BYTES, Pool, Quota
+from burn_remote_server.access.quota import (
+    FREE_OVERHEAD_BYTES,
+    FREE_TENSORS,
+    TENSOR_BYTES,
+    OverheadAccount,
+    Pool,
+    Quota,
+)
 
 
 def test_bytes_up_to_the_limit_are_taken_and_one_more_is_refused_by_name() -> None:
@@ -165,4 +173,53 @@ def test_sessions_of_many_threads_never_take_more_than_the_pool_has() -> None:
     for thread in threads:
         thread.join(20)
     assert max(seen) <= 10**7
+    assert pool.taken == 0
+
+
+LARGE = 2**40  # sums of such numbers are new objects, so each needs memory
+
+
+@pytest.mark.parametrize("failing", range(12))
+def test_bytes_are_returned_once_although_an_allocation_fails(failing: int) -> None:
+    allocations = pytest.importorskip("_testcapi")
+    pool = Pool(2**50)
+    quota = Quota(2**50, 10, pool=pool)
+    quota.hold(3 * LARGE)
+    steps = [partial(quota.release, LARGE), partial(pool.give_back, LARGE)]
+    for step in steps:
+        allocations.set_nomemory(failing, failing + 1)
+        try:
+            step()
+        finally:
+            allocations.remove_mem_hooks()
+    assert (quota.held, pool.taken) == (2 * LARGE, LARGE)
+
+
+@pytest.mark.parametrize("failing", range(40))
+def test_a_hold_that_fails_for_memory_counts_nothing(failing: int) -> None:
+    allocations = pytest.importorskip("_testcapi")
+    pool = Pool(2**50)
+    quota = Quota(2**50, 10, pool=pool)
+    account = OverheadAccount(quota)
+    added = False
+    allocations.set_nomemory(failing, failing + 1)
+    try:
+        account.add(LARGE)
+        added = True
+    except MemoryError:
+        pass
+    finally:
+        allocations.remove_mem_hooks()
+    assert account.bytes == added * LARGE
+    assert quota.held == pool.taken == added * (LARGE - FREE_OVERHEAD_BYTES)
+
+
+def test_a_report_that_fails_for_memory_leaves_the_bytes_returned() -> None:
+    def report() -> None:
+        raise MemoryError
+
+    pool = Pool(100)
+    pool.on_given_back(1, report)
+    assert pool.take(50)
+    pool.give_back(50)
     assert pool.taken == 0

@@ -33,10 +33,12 @@ from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.programs.graph_runner import GraphRunner
 from burn_remote_server.programs.graphs import GraphPlan
 from burn_remote_server.programs.program_compiler import STOP_COST
+from burn_remote_server.tensors.allocations import Allocations
+from burn_remote_server.tensors.tensor_table import TensorTable
 from support.engines import EngineSession, floats, vector
 from support.fused_sessions import ADD as FUSED_ADD
 from support.fused_sessions import TWICE, fused_session
-from support.interrupts import InterruptAt, Walk
+from support.interrupts import InterruptAt, MemoryErrorAfterCall, Walk
 from support.kernels import signature
 
 ADD, NEGATE, TIMES, TAKE, SPLIT, VIEW, SUBTRACT, GREATER, TOTAL, ADD_ONE, RELU, LIMIT = range(12)
@@ -484,35 +486,6 @@ def test_a_step_that_overwrites_is_not_repeated_without_memory(
         session.values(3, size=2)
 
 
-def test_a_step_runs_again_after_a_cleanup_if_a_library_of_the_device_lacked_memory(
-    session: EngineSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class LibraryWithoutMemory(RuntimeError):
-        pass
-
-    errors = [LibraryWithoutMemory()]
-    cleanups = []
-
-    def triple(x: Any) -> Any:
-        if errors:
-            raise errors.pop()
-        return 3 * x
-
-    def explained(error: Exception) -> Exception:
-        return MemoryError() if isinstance(error, LibraryWithoutMemory) else error
-
-    inner, backend = session.interpreter.session, session.interpreter.backend
-    monkeypatch.setattr(inner, "bind_elementwise", lambda signature, numbers=None: ())
-    monkeypatch.setattr(inner, "bind", lambda signature: triple)
-    monkeypatch.setattr(backend, "explained", explained)
-    monkeypatch.setattr(backend, "memory_cleanup", lambda: cleanups.append(1))
-    kind = max(SIGNATURES) + 1
-    tripled = signature("Numeric.MulScalar", vector(2), rhs=3.0)
-    session.run(Define(kind, tripled), DefineGraph(GRAPH, 1, ((kind, 0),), (1,)), (GRAPH, 1, 3))
-    assert session.values(3, size=2) == [3, 6]
-    assert len(cleanups) == 1
-
-
 @given(data())
 def test_a_graph_gives_the_results_of_its_operations(draw: DataObject) -> None:
     kinds = draw.draw(
@@ -664,3 +637,35 @@ def test_an_input_of_another_dtype_fails_only_the_steps_that_use_it(
         session.values(11, size=2)
     assert session.values(12, size=2) == [-10, -20]
     assert (13 in session.interpreter.tensors.arrays) == (other == 1)
+
+
+@pytest.mark.parametrize(
+    ("steps", "outputs", "second"),
+    [
+        (((ADD, 0, 1), (NEGATE, 2), (SPLIT, 3), (ADD, 3, 2)), (6, 3, 4), 2),
+        (((ADD, 0, 1), (VIEW, 2), (VIEW, 0), (NEGATE, 3)), (3, 4, 5), 2),
+        # The second step fails, so the steps run one by one.
+        (((NEGATE, 0), (TAKE, 2, 1), (NEGATE, 2), (NEGATE, 4), (VIEW, 4)), (3, 5, 6), 9),
+    ],
+    ids=["program", "views", "one-by-one"],
+)
+def test_a_graph_that_fails_for_memory_keeps_no_bytes_counted(
+    session: EngineSession, steps: Any, outputs: tuple[int, ...], second: int
+) -> None:
+    session.run(Upload(9, places(0, 7)), DefineGraph(GRAPH, 2, steps, outputs))
+    results = (20, 21, 22)
+    call = (GRAPH, 1, second, *results)
+    for _ in range(3):
+        session.run(call, Drop(results))
+    before = session.quota.bytes, session.quota.tensors, session.quota.held
+    # Not the instructions of a program that run no kernel: they need no memory.
+    codes = codes_of(GraphRunner, TensorTable, Allocations) | {GraphPlan.run.__code__}
+    walk = Walk()
+    for place in walk:
+        lack = MemoryErrorAfterCall(place, codes)
+        with lack.watching():
+            session.run(call)
+        session.run(Drop(results))
+        after = session.quota.bytes, session.quota.tensors, session.quota.held
+        assert after == before, lack.place
+    walk.check(GraphRunner._store)
