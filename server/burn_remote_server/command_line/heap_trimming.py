@@ -174,10 +174,13 @@ class HeapTrimmer:
         wait: float | None = None
         while True:
             try:
-                self._freed.get(wait)
+                try:
+                    self._freed.get(wait)
+                    wait = EXAMINE_AGAIN_SECONDS
+                except queue.Empty:
+                    wait = None
+                pause = self.examine()
+                if pause:
+                    wait = min(pause, EXAMINE_AGAIN_SECONDS)
+            except Exception:  # without memory or descriptors, CPython raises errors of many kinds
                 wait = EXAMINE_AGAIN_SECONDS
-            except queue.Empty:
-                wait = None
-            pause = self.examine()
-            if pause:
-                wait = min(pause, EXAMINE_AGAIN_SECONDS)

@@ -134,7 +134,7 @@ class Session:
             f"session-{identifier:x}",
             interpreter.backend.prepare_thread,
             self._progress,
-            self._fail,
+            self.fail,
             memory,
         )
         self._memory = memory
@@ -455,16 +455,17 @@ class Session:
         except BurnRemoteError as error:
             self.error = self.error or error
         except Exception as error:  # a defect ends this session, and no other
-            self._fail(error)
+            self.fail(error)
         finally:
             self.engine.tasks = ()  # tasks may refer to uploaded elements
 
-    def _fail(self, error: BaseException) -> None:
-        """End this session after a bug in the server; the others continue."""
-        logger.error("session failed", session=session_name(self.identifier), exc_info=error)
+    def fail(self, error: BaseException) -> None:
+        """End this session after a bug in the server or a lack of memory; the others continue."""
+        # First, because a lack of memory may end the logging too.
         self.error = self.error or BurnRemoteError(
             f"the server failed: {type(error).__name__}: {error}"
         )
+        logger.error("session failed", session=session_name(self.identifier), exc_info=error)
 
     def _later(self, deliver: Deliver) -> Deliver:
         """Return a function that the device may call from its own thread.

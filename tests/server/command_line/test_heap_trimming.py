@@ -298,3 +298,22 @@ def page_faults(running: RunningServer) -> int:
     """Return the page faults of a server since its start, without those that read a disk."""
     stat = Path(f"/proc/{running.process.pid}/stat").read_text("ascii")
     return int(stat.rsplit(")", 1)[1].split()[7])
+
+
+def test_the_thread_goes_on_after_it_had_no_memory(heap: Heap) -> None:
+    lacks = threading.Event()
+
+    def resident() -> int:
+        if not lacks.is_set():
+            lacks.set()
+            raise MemoryError
+        return heap.resident()
+
+    trimmer = heap.trimmer
+    trimmer._resident = resident  # type: ignore[misc]
+    heap.kept = 16 * MIB
+    trimmer.start()
+    heap.pool.add(16 * MIB)
+    heap.pool.give_back(16 * MIB)
+    assert lacks.wait(PATIENCE_SECONDS)
+    assert heap.has_trimmed.wait(PATIENCE_SECONDS)

@@ -70,6 +70,7 @@ from burn_remote_server.execution.sessions import (
     PART_BYTES,
     TURN_COST,
     Part,
+    Session,
 )
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
@@ -432,8 +433,11 @@ class _Connection:
         session.counters.client_received_bytes += len(frame)
         session.counters.batches += 1
         attachment.note_frame(number)
-        attachment.note_acknowledged(received)
-        session.submit_parts(_parts(frame, session.engine), len(frame))
+        try:
+            attachment.note_acknowledged(received)
+            session.submit_parts(_parts(frame, session.engine), len(frame))
+        except Exception as error:
+            raise _failure(session, error) from error
         return True
 
     def _accept(self, message: Any, frame: bytes | memoryview) -> _Taken:
@@ -447,13 +451,19 @@ class _Connection:
         if type(message) is Batch:
             session.counters.batches += 1
             attachment.note_frame(number)
-            attachment.note_acknowledged(message.received)
-            session.submit_batch(message, frame)
+            try:
+                attachment.note_acknowledged(message.received)
+                session.submit_batch(message, frame)
+            except Exception as error:
+                raise _failure(session, error) from error
         elif isinstance(message, Chunk):
             if message.is_placed:  # the frame is only its head
                 session.counters.client_received_bytes += len(message.data)
             attachment.note_frame(number)
-            session.submit_chunk(message)
+            try:
+                session.submit_chunk(message)
+            except Exception as error:
+                raise _failure(session, error) from error
         elif isinstance(message, Acknowledged):
             session.spent += FRAME_COST
             attachment.note_acknowledged(message.received)
@@ -471,6 +481,18 @@ class _Connection:
         session = self._attachment.session
         while session.queued and session.error is None:
             await self._writer.progress()
+
+
+def _failure(session: Session, error: Exception) -> BurnRemoteError:
+    """End a session whose frame was counted as received but not executed; return the reason.
+
+    If the session went on, its client would not send the frame again after a resume.
+    """
+    if isinstance(error, BurnRemoteError):
+        session.error = session.error or error
+        return error
+    session.fail(error)
+    return session.error or SessionLost("the server failed")
 
 
 def _parts(frame: bytes | memoryview, engine: Engine) -> Iterator[Part]:

@@ -115,3 +115,20 @@ async def test_a_malformed_batch_ends_its_session_also_while_memory_is_full(
 
 def assert_set(event: threading.Event) -> None:
     assert event.wait(PATIENCE_SECONDS)
+
+
+async def test_a_frame_that_counts_as_received_but_is_not_executed_ends_its_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    async with hosting() as host:
+        client = AsyncNativeClient(host.devices[0], capacity_bytes=2**20)
+        await client.open()
+        (session,) = host.sessions
+        monkeypatch.setattr(session, "submit_batch", full)
+        await client.submit(Sync(1))
+        await until(lambda: not len(host.sessions))
+        # After a resume, the client would not send the frame again.
+        assert "the server failed: MemoryError" in str(session.error)
