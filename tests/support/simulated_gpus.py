@@ -57,12 +57,8 @@ class SimulatedBackend(NumpyBackend):
             def share(self, array: Any) -> Any:
                 return gpu.shared(array, stream)
 
-            _shared_by: Any = None
-
-            def share_all(self, arrays: Sequence[Any], *, has_worked: bool = True) -> list[Any]:
-                if has_worked or self._shared_by is None:
-                    self._shared_by = gpu.recorded(stream)
-                return [Shared(array, self._shared_by) for array in arrays]
+            def share_all(self, arrays: Sequence[Any]) -> list[Any]:
+                return gpu.all_shared(arrays, stream)
 
             def adopt(self, shared: Any) -> Any:
                 if not isinstance(shared, Shared):

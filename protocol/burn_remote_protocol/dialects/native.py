@@ -53,7 +53,6 @@ from burn_remote_protocol.dialects.native_tasks import (
     drop_task,
     dropped_next,
     encode_task,
-    follows_collective,
     read_task,
 )
 from burn_remote_protocol.dialects.native_values import (
@@ -110,7 +109,6 @@ __all__ = [
     "encode_elements",
     "encode_frame",
     "encode_task",
-    "follows_collective",
     "is_batch",
     "is_chunk",
     "open_piece",

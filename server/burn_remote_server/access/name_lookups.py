@@ -12,9 +12,10 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
-import threading
 import weakref
 from typing import Final
+
+from burn_remote_protocol.bounded_threads import BoundedThread
 
 __all__ = ["MAX_LOOKUPS", "NameLookups", "addresses_of"]
 
@@ -92,7 +93,7 @@ def _look_up(host: str, port: int) -> asyncio.Future[list[str]]:
             loop.call_soon_threadsafe(deliver, found)
 
     try:
-        threading.Thread(target=look_up, name="name lookup", daemon=True).start()
+        BoundedThread(target=look_up, name="name lookup").start()
     except RuntimeError as error:  # the system has no more threads
         deliver(OSError(str(error)))
     return future

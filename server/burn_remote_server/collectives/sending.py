@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
+from burn_remote_protocol.bounded_threads import BoundedThread
 from burn_remote_protocol.errors import ConnectionLost
 from burn_remote_protocol.messages import BeginCollective, GroupBroken
 from burn_remote_protocol.timed_queue import TimedQueue
@@ -68,14 +69,13 @@ class Sender:
         self._outgoing: Outgoing | None = None
         self._has_ended = False
         self._scratch_bytes = 0
-        self._thread: threading.Thread | None = None
+        self._thread: BoundedThread | None = None
 
     def start(self, owner: SenderOwner) -> None:
-        """Start the thread."""
-        self._thread = threading.Thread(
-            target=self._send_all, args=(owner,), name=self._name, daemon=True
-        )
-        self._thread.start()
+        """Start the thread. Raises ``RuntimeError`` if the system has none."""
+        thread = BoundedThread(target=self._send_all, args=(owner,), name=self._name)
+        thread.start()
+        self._thread = thread
 
     def attach(self, outgoing: Outgoing) -> bool:
         """Use a link to the next member; ``False`` if there is one already, or none is needed."""

@@ -13,34 +13,19 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from burn_remote_protocol.bounded_threads import BoundedThread
 from burn_remote_protocol.errors import SessionLost
 from burn_remote_server.access.quota import Pool
 
 __all__ = ["Worker", "is_any_running"]
 
 
-# A thread starts within a millisecond, or within seconds if the machine is very busy.
-START_SECONDS: Final = 5.0
+# After which pause a thread without memory goes on.
+PAUSE_SECONDS: Final = 0.001
 
 
-class _WorkerThread(threading.Thread):
+class _WorkerThread(BoundedThread):
     """The thread of a worker. Its class distinguishes it from the process's other threads."""
-
-    def __init__(self, name: str, target: Callable[[], None]) -> None:
-        super().__init__(target=target, name=name, daemon=True)
-        # ``start`` waits for this event without a limit. A thread that has no memory for its first
-        # steps never sets it, so the event loop would wait forever.
-        self._started = _BoundedEvent()
-
-
-class _BoundedEvent(threading.Event):
-    """An event for which nobody waits longer than ``START_SECONDS``."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the event. Raises ``RuntimeError`` if it does not happen in time."""
-        if not super().wait(START_SECONDS if timeout is None else timeout):
-            raise RuntimeError("a new thread did not start; the system may lack memory")
-        return True
 
 
 def is_any_running() -> bool:
@@ -105,7 +90,7 @@ class Worker:
         Raises ``SessionLost`` if the thread cannot be started.
         """
         if self._thread is None:
-            thread = _WorkerThread(self._name, self._work)
+            thread = _WorkerThread(target=self._work, name=self._name)
             try:
                 thread.start()
             except (RuntimeError, MemoryError) as error:
@@ -127,19 +112,50 @@ class Worker:
 
     def _work(self) -> None:
         self._try(self._prepare)
-        while (item := self._queue.get()) is not None:
+        while True:
+            try:
+                item = self._queue.get()
+            except MemoryError:  # no item was taken
+                continue
+            if item is None:
+                return
             call, size = item
             self._try(call)
             # A call references arrays; free them now, not when the next call arrives.
             del call, item
-            self._completed += 1
-            self._completed_bytes += size
-            if self._memory is not None and size:
-                self._memory.give_back(size)
-            self._progress()
+            self._complete(size)
+
+    def _complete(self, size: int) -> None:
+        """Count a call as finished, and tell the event loop.
+
+        If a lack of memory ended the thread in between, the session would wait forever.
+        """
+        memory = self._memory
+        is_counted, is_returned = False, memory is None or not size
+        while True:
+            try:
+                if not is_counted:
+                    completed, held_bytes = self._completed + 1, self._completed_bytes + size
+                    self._completed, self._completed_bytes = completed, held_bytes
+                    is_counted = True
+                if memory is not None and not is_returned:
+                    memory.give_back(size)  # does nothing if it raises
+                    is_returned = True
+                self._progress()
+                return
+            except MemoryError:
+                time.sleep(PAUSE_SECONDS)
 
     def _try(self, call: Callable[[], None]) -> None:
         try:
             call()
         except BaseException as error:  # if the thread ended, its session would wait forever
-            self._failed(error)
+            self._report(error)
+
+    def _report(self, error: BaseException) -> None:
+        while True:
+            try:
+                self._failed(error)
+                return
+            except MemoryError:
+                time.sleep(PAUSE_SECONDS)

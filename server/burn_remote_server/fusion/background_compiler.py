@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from typing import Final, Generic, TypeVar
 
+from burn_remote_protocol.bounded_threads import BoundedThread
 from burn_remote_server.fusion.counts import KernelCounts
 from burn_remote_server.telemetry.logs import get_logger
 
@@ -62,9 +63,17 @@ class BackgroundCompiler(ABC, Generic[Compiled]):
             if source not in self._waiting and len(self._waiting) < MAX_WAITING:
                 self._waiting[source] = names
                 if self._worker is None:
-                    self._worker = threading.Thread(target=self._work, name="kernel-compiler")
-                    self._worker.start()
+                    self._start_worker()
         return None
+
+    def _start_worker(self) -> None:
+        # Not a daemon: at exit, a thread inside the compiler's library could crash the process.
+        worker = BoundedThread(target=self._work, name="kernel-compiler", daemon=False)
+        try:
+            worker.start()
+        except (RuntimeError, MemoryError):
+            return  # programs run without the kernel; the next source tries again
+        self._worker = worker
 
     def is_final(self, source: str) -> bool:
         """Whether a source is compiled, or could not be."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from burn_remote_protocol.bounded_threads import BoundedThread
 from burn_remote_protocol.errors import (
     HandshakeRefused,
     OperationFailed,
@@ -347,9 +347,10 @@ class Host:
         the next call reads them again.
         """
         self._reloads += 1
-        threading.Thread(
-            target=self._read_again, args=(self._reloads,), name="reload", daemon=True
-        ).start()
+        try:
+            BoundedThread(target=self._read_again, args=(self._reloads,), name="reload").start()
+        except RuntimeError as error:
+            logger.error("not reloaded", what="tokens and certificate", reason=str(error))
 
     def _read_again(self, number: int) -> None:
         """Read the files in a thread, and use them on the event loop."""

@@ -10,9 +10,10 @@ import contextlib
 import io
 import logging
 import queue
-import threading
 import time
 from typing import Final, TextIO
+
+from burn_remote_protocol.bounded_threads import BoundedThread
 
 __all__ = ["LogWriter"]
 
@@ -36,22 +37,32 @@ class LogWriter(logging.Handler):
         self._file: Final = _unbuffered(stream)
         self._lines: Final[queue.Queue[str]] = queue.Queue(MAX_WAITING_LINES)
         self._dropped = 0
-        self._thread: threading.Thread | None = None
+        self._thread: BoundedThread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         """Format a record, and have its line written."""
         try:
             line = self.format(record)
+        except MemoryError:
+            self._dropped += 1
+            return
         except Exception:
             self.handleError(record)
             return
-        if self._thread is None:  # the lock of the handler is held
-            self._thread = threading.Thread(target=self._write, name="log-writer", daemon=True)
-            self._thread.start()
         try:
             self._lines.put_nowait(line)
-        except queue.Full:
+        except (queue.Full, MemoryError):
             self._dropped += 1
+        if self._thread is None:  # the lock of the handler is held
+            self._start_thread()
+
+    def _start_thread(self) -> None:
+        try:
+            thread = BoundedThread(target=self._write, name="log-writer")
+            thread.start()
+        except (RuntimeError, MemoryError):
+            return  # lines wait for the next attempt
+        self._thread = thread
 
     def flush(self) -> None:
         """Wait until all lines are written, for at most ``FLUSH_SECONDS``."""
@@ -65,11 +76,18 @@ class LogWriter(logging.Handler):
 
     def _write(self) -> None:
         while True:
-            line = self._lines.get()
-            # A full file system, or a stream that was closed.
-            with contextlib.suppress(OSError, ValueError):
+            try:
+                line = self._lines.get()
+            except MemoryError:
+                continue
+            try:  # noqa: SIM105 - ``suppress`` needs memory
                 self._write_text(line + self._dropped_line() + "\n")
-            self._lines.task_done()
+            except (OSError, ValueError, MemoryError):
+                pass  # a full file system, or a stream that was closed
+            try:  # noqa: SIM105 - as above
+                self._lines.task_done()
+            except MemoryError:
+                pass  # ``flush`` waits for longer
 
     def _write_text(self, text: str) -> None:
         if self._file is None:

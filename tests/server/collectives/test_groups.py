@@ -87,3 +87,27 @@ def test_a_client_that_joins_again_and_again_starts_no_further_threads(
     session.end()
     dialler.given_up.set()
     wait_until(lambda: not groups._places.total)
+
+
+@pytest.mark.parametrize("started", [0, 1])
+def test_a_member_without_threads_is_refused_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, started: int
+) -> None:
+    groups = Groups(Dialler(), OWN.__eq__, CounterRegistry(), [EngineKind.RING])
+    session = groups.session(NumpyBackend(), Quota(2**20, 10), is_staged=False)
+    before = threading.active_count()
+    start = threading._start_new_thread  # type: ignore[attr-defined]
+    left = [start] * started
+
+    def start_some(*arguments: object) -> object:
+        if not left:
+            raise RuntimeError("can't start new thread")
+        return left.pop()(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading, "_start_new_thread", start_some)
+        joined(session, 0)
+    with pytest.raises(OperationFailed, match="member 0: its server has no thread for it"):
+        session.spec(0)
+    assert not groups._places.total and not groups._ranks
+    wait_until(lambda: threading.active_count() == before)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from burn_remote_protocol import bounded_threads
 from burn_remote_protocol.dialects.bounded_unpacking import unpacked_bytes
 from burn_remote_protocol.dialects.native import Batch, decode_frame, encode_batch, encode_frame
 from burn_remote_protocol.dialects.native_tasks import encode_task
@@ -362,7 +363,7 @@ async def test_a_session_whose_thread_cannot_start_ends_with_the_reason(
         monkeypatch.setattr(worker._WorkerThread, "start", fail)
     else:
         monkeypatch.setattr(worker._WorkerThread, "_bootstrap", die)
-        monkeypatch.setattr(worker, "START_SECONDS", 0.01)
+        monkeypatch.setattr(bounded_threads, "START_SECONDS", 0.01)
     running = Running()
     async with asyncio.timeout(5):
         running.submit(Fetch(bytes(32), "burn://peer", 1, SPEC))

@@ -227,3 +227,33 @@ def discard(held: object) -> None:
 
 def nothing() -> None:
     """Do nothing."""
+
+
+def test_the_thread_goes_on_if_telling_the_event_loop_or_reporting_fails_for_memory() -> None:
+    events: queue.Queue[object] = queue.Queue()
+    pool = Pool(100)
+    lacks = {"progress": 2, "failed": 2}
+
+    def use_memory(name: str) -> None:
+        if lacks[name]:
+            lacks[name] -= 1
+            raise MemoryError
+
+    def progress() -> None:
+        use_memory("progress")
+        events.put("done")
+
+    def failed(error: BaseException) -> None:
+        use_memory("failed")
+        events.put(type(error))
+
+    worker = Worker("test", nothing, progress, failed, pool)
+    worker.submit(raise_a_value_error, size=40)
+    worker.submit(nothing, size=10)
+    worker.stop()
+    assert [events.get(timeout=5) for _ in range(3)] == [ValueError, "done", "done"]
+    assert (worker.queued, worker.completed, worker.queued_bytes, pool.taken) == (0, 2, 0, 0)
+
+
+def raise_a_value_error() -> None:
+    raise ValueError

@@ -169,3 +169,15 @@ def test_a_forked_process_compiles_nothing(compiler: kernel_compiler.KernelCompi
 def _block(session: EngineSession) -> Any:
     (block,) = session.interpreter.numbered[GRAPH].blocks.values()
     return block.execution.optimization
+
+
+def test_a_source_is_compiled_later_if_the_system_has_no_thread(
+    compiler: kernel_compiler.KernelCompiler,
+) -> None:
+    first, second = sources(2)
+    with patch.object(threading, "_start_new_thread", side_effect=RuntimeError("no thread")):
+        assert compiler.found(first, ("one",)) is None
+    assert compiler.found(second, ("one",)) is None
+    compiler.wait()
+    assert compiler.found(first, ("one",)) is not None
+    assert compiler.found(second, ("one",)) is not None

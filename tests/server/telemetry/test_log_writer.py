@@ -103,3 +103,57 @@ def test_lines_that_cannot_be_written_are_lost_without_an_error(is_closed: bool)
     writer.handle(record("one"))
     writer.handle(record("two"))
     writer.flush()
+
+
+def test_lines_wait_while_the_system_has_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    writer = LogWriter(stream)
+    with monkeypatch.context() as patched:
+        patched.setattr(log_writer, "BoundedThread", without_threads)
+        writer.handle(record("first"))
+    writer.handle(record("second"))
+    writer.flush()
+    assert stream.getvalue() == "first\nsecond\n"
+
+
+def without_threads(**_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+class Scarce(io.StringIO):
+    """A stream whose first write has no memory."""
+
+    def write(self, text: str) -> int:
+        if text == "first\n":
+            raise MemoryError
+        return super().write(text)
+
+
+def test_the_thread_goes_on_after_a_lack_of_memory() -> None:
+    stream = Scarce()
+    writer = LogWriter(stream)
+    writer.handle(record("first"))
+    writer.handle(record("second"))
+    writer.flush()
+    assert stream.getvalue() == "second\n"
+
+
+class Unformatted(logging.Formatter):
+    """A formatter without memory."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        raise MemoryError
+
+
+def test_a_line_that_cannot_be_formatted_for_memory_is_counted_as_dropped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stream = io.StringIO()
+    writer = LogWriter(stream)
+    writer.setFormatter(Unformatted())
+    writer.handle(record("first"))
+    writer.setFormatter(None)
+    writer.handle(record("second"))
+    writer.flush()
+    assert stream.getvalue() == "second\nlog lines dropped\n"
+    assert capsys.readouterr().err == ""

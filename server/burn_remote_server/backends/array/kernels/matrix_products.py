@@ -107,10 +107,17 @@ def divided(multiply: Run, parts: Sequence[Part], out: Array | None = None) -> R
         def compute(part: Part) -> None:
             part.compute(multiply, lhs, rhs, result)
 
-        others = [_pool().submit(compute, part) for part in parts[1:]]
+        others: list[Future[None]] = []
         try:
+            try:
+                for part in parts[1:]:
+                    others.append(_pool().submit(compute, part))  # noqa: PERF401 - may raise
+            except RuntimeError:  # the system has no more threads
+                _discard_pool()
+                for part in parts[1 + len(others) :]:
+                    compute(part)
             compute(parts[0])
-            _complete(parts[1:], others, compute)
+            _complete(parts[1 : 1 + len(others)], others, compute)
         finally:
             for other in others:
                 other.cancel()
@@ -134,6 +141,16 @@ def _pool() -> ThreadPoolExecutor:
     # Infinities and NaN are ordinary results; see ``NumpyBackend.prepare_thread``.
     ignore = partial(np.seterr, all="ignore")
     return ThreadPoolExecutor(max(1, cores() - 1), "product", initializer=ignore)
+
+
+def _discard_pool() -> None:
+    """Have the next product make another pool.
+
+    A pool that could not start a thread keeps the call, and would run it at any later time.
+    """
+    pool = _pool()
+    _pool.cache_clear()
+    pool.shutdown(wait=False, cancel_futures=True)
 
 
 if hasattr(os, "register_at_fork"):

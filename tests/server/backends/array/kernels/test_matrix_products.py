@@ -127,3 +127,23 @@ def test_a_large_product_has_the_same_bits_while_others_multiply() -> None:
         finally:
             done.set()
         other.result(PATIENCE_SECONDS)
+
+
+def test_a_product_is_computed_in_one_thread_if_the_system_has_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lhs, rhs = np.full((64, 8), 2.0), np.full((8, 4), 3.0)
+    parts = [Part(-2, slice(first, first + 16)) for first in range(0, 64, 16)]
+    out = np.zeros((64, 4))
+    multiply = divided(np.matmul, parts, out)
+    matrix_products._pool.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading, "_start_new_thread", without_threads)
+        assert (multiply(lhs, rhs) == 48).all()
+    out[:] = 7
+    assert (divided(np.matmul, parts)(lhs, rhs) == 48).all()
+    assert (out == 7).all()  # what could not be started is not computed later
+
+
+def without_threads(*_: object) -> None:
+    raise RuntimeError("can't start new thread")

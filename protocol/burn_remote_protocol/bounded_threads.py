@@ -1,0 +1,38 @@
+"""Threads whose ``start`` never waits forever.
+
+``threading.Thread.start`` waits without a limit until the new thread says that it runs. A thread
+that has no memory for its first steps never does, so the thread that started it, such as an event
+loop, would hang.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+__all__ = ["START_SECONDS", "BoundedThread"]
+
+# A thread starts within a millisecond, or within seconds if the machine is very busy.
+START_SECONDS: Final = 5.0
+
+
+class BoundedThread(threading.Thread):
+    """A daemon thread whose ``start`` raises ``RuntimeError`` if it does not run in time.
+
+    ``start`` also raises ``RuntimeError`` if the system has no thread, and ``MemoryError``.
+    """
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        """Prepare a thread, as ``threading.Thread`` does."""
+        super().__init__(*arguments, **{"daemon": True, **options})  # type: ignore[arg-type]
+        self._started = _BoundedEvent()
+
+
+class _BoundedEvent(threading.Event):
+    """An event for which nobody waits longer than ``START_SECONDS``."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the event. Raises ``RuntimeError`` if it does not happen in time."""
+        if not super().wait(START_SECONDS if timeout is None else timeout):
+            raise RuntimeError("a new thread did not start; the system may lack memory")
+        return True
