@@ -19,6 +19,7 @@ from burn_remote_server.access.quota import Pool, Quota
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.engine import Engine
+from burn_remote_server.execution.engine_interfaces import Groups
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.tensors.exposed_tensors import ExposeLimits, Transfers
 from burn_remote_server.tensors.kept_tensors import OwnKeptTensors
@@ -66,6 +67,7 @@ class EngineSession:
         files: DataFiles = NO_FILES,
         pool: Pool | None = None,
         kept: OwnKeptTensors | None = None,
+        groups: Groups | None = None,
         **options: Any,
     ) -> None:
         self.outbox = RecordingOutbox()
@@ -84,6 +86,7 @@ class EngineSession:
             exposes=exposes,
             files=files,
             kept=kept,
+            groups=groups,
         )
 
     def run(self, *tasks: Task | tuple[Any, ...]) -> None:

@@ -57,8 +57,12 @@ class SimulatedBackend(NumpyBackend):
             def share(self, array: Any) -> Any:
                 return gpu.shared(array, stream)
 
-            def share_all(self, arrays: Sequence[Any]) -> list[Any]:
-                return gpu.all_shared(arrays, stream)
+            _shared_by: Any = None
+
+            def share_all(self, arrays: Sequence[Any], *, has_worked: bool = True) -> list[Any]:
+                if has_worked or self._shared_by is None:
+                    self._shared_by = gpu.recorded(stream)
+                return [Shared(array, self._shared_by) for array in arrays]
 
             def adopt(self, shared: Any) -> Any:
                 if not isinstance(shared, Shared):

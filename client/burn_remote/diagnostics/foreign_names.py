@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
+    "AMBIGUOUS",
+    "AMBIGUOUS_KEYWORDS",
+    "CERTAIN",
     "DEVICES",
     "DEVICE_ATTRIBUTES",
     "DISTRIBUTED",
@@ -729,6 +732,35 @@ RENAMED_KEYWORDS: Final = (
     ("url", "address", ""),
     ("unbiased", "correction", "0 for False, correction=1 for True"),
 )
+
+# PyTorch's keywords. With one of them, a program expects what PyTorch's function of this name
+# returns, and that is not what ours returns. Such a call is refused, because the numbers would be
+# wrong without an error: ``x.max(dim=1)[0]`` would be the first row's maximum.
+AMBIGUOUS_KEYWORDS: Final = frozenset({"dim", "keepdim"})
+_PAIR: Final = "returns values and indices in PyTorch; write axis= for the values alone"
+_DIVISOR: Final = (
+    "divides by n - 1 in PyTorch, and by n here; write axis= with correction=1 for PyTorch's "
+    "numbers, with correction=0 for NumPy's"
+)
+AMBIGUOUS: Final = {
+    "cummax": _PAIR,
+    "cummin": _PAIR,
+    "max": f"{_PAIR}, x.max_with_indices(axis) for both",
+    "median": (
+        f"{_PAIR}, where an even number of elements has the mean of the two in the middle; "
+        "PyTorch takes the lower one"
+    ),
+    "min": f"{_PAIR}, x.min_with_indices(axis) for both",
+    "sort": f"{_PAIR}, x.sort_with_indices(axis=…) for both",
+    "split": (
+        "takes the sizes of the parts in PyTorch; write axis= with the number of equal parts, "
+        "or with the positions to split at"
+    ),
+    "std": _DIVISOR,
+    "var": _DIVISOR,
+}
+# With these keywords, a call of an ambiguous function is certain.
+CERTAIN: Final = frozenset({"correction", "ddof"})
 
 _ONE_WAY: Final = "not needed; there is only one way in which a function is computed and compiled"
 _TLS: Final = "tls=, an ssl.SSLContext or the path of the authority's certificate, and wss://"

@@ -14,7 +14,15 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 import numpy as np
 
 from burn_remote.diagnostics.advice import similar_name
-from burn_remote.diagnostics.foreign_names import GATHERED, KEYWORDS, POSITIONAL, RENAMED_KEYWORDS
+from burn_remote.diagnostics.foreign_names import (
+    AMBIGUOUS,
+    AMBIGUOUS_KEYWORDS,
+    CERTAIN,
+    GATHERED,
+    KEYWORDS,
+    POSITIONAL,
+    RENAMED_KEYWORDS,
+)
 from burn_remote.diagnostics.tracebacks import shorten
 from burn_remote.runner.interface import TensorHandle
 from burn_remote_protocol.errors import (
@@ -104,6 +112,8 @@ def _accepted(call: _Call) -> _Call | None:
     for keyword, value in call.options.items():
         ours = keyword
         if keyword not in parameters:
+            if _is_ambiguous(keyword, call):
+                return None
             ours = next((o for f, o in _SAME if f == keyword and o in parameters), keyword)
         if ours not in parameters or ours in options:
             return None
@@ -121,6 +131,15 @@ def _accepted(call: _Call) -> _Call | None:
         if parameter.kind is parameter.POSITIONAL_ONLY and parameter.name in options:
             arguments.append(options.pop(parameter.name))
     return _Call(call.function, tuple(arguments), options)
+
+
+def _is_ambiguous(keyword: str, call: _Call) -> bool:
+    """Return whether a keyword of PyTorch shows that the program expects another result."""
+    return (
+        keyword in AMBIGUOUS_KEYWORDS
+        and call.function.__name__ in AMBIGUOUS
+        and CERTAIN.isdisjoint(call.options)
+    )
 
 
 def _gathered(name: str, arguments: list[Any]) -> list[Any] | None:
@@ -168,6 +187,8 @@ def _explanation(call: _Call) -> str | None:
     signature = _signature(call.function)
     for keyword in call.options:
         if keyword not in signature.parameters:
+            if _is_ambiguous(keyword, call):
+                return f"with {keyword}=, it {AMBIGUOUS[call.function.__name__]}"
             return _keyword(keyword, signature)
     try:
         bound = signature.bind(*call.arguments, **call.options)

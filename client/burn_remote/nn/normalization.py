@@ -24,7 +24,7 @@ from burn_remote.functions.manipulation import broadcast_arrays
 from burn_remote.functions.operands import alike
 from burn_remote.functions.selection import clip
 from burn_remote.functions.statistics import mean, sum, var
-from burn_remote_protocol.dtypes import DType
+from burn_remote_protocol.dtypes import F64, DType
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import layers
 from burn_remote_protocol.operations.wire_values import Scalar
@@ -43,6 +43,8 @@ __all__ = [
     "running_statistics",
 ]
 
+EPSILON_F32: Final = 2.0**-23
+EPSILON_F64: Final = 2.0**-52
 
 LAYER_NORM: Final = Operator(layers.LAYER_NORM)
 BATCH_NORM: Final = Operator(layers.BATCH_NORM)
@@ -90,15 +92,19 @@ def rms_norm(
     input: Tensor,
     normalized_shape: Sequence[int],
     weight: Tensor | None = None,
-    eps: float = 1e-5,
+    eps: float | None = None,
 ) -> Tensor:
     """Divide the last axes by their root mean square, then multiply by weight.
 
-    ``normalized_shape`` is the shape of these axes and of weight (Zhang and Sennrich, 2019).
+    ``normalized_shape`` is the shape of these axes and of weight (Zhang and Sennrich, 2019). The
+    root is that of the mean square plus ``eps``. By default, ``eps`` is the machine epsilon of
+    float64 for float64, and of float32 for other dtypes, as in PyTorch; Burn's default is 1e-5.
     """
     axes = _last_axes(input, normalized_shape)
     _check_shapes(tuple(normalized_shape), weight=weight)
     wide = at_least_float32(input)
+    if eps is None:
+        eps = EPSILON_F64 if wide.dtype == F64 else EPSILON_F32
     scale = rsqrt(add(mean(square(wide), axis=axes, keepdims=True), eps))
     return _scaled(multiply(wide, scale), weight, None, input.dtype)
 

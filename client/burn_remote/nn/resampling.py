@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from burn_remote.arguments.arrays import Array, numpy_dtype
 from burn_remote.arguments.axes import normal_axis
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, reshaped, upload
 from burn_remote.dispatch.rows_with_fallbacks import preferring
+from burn_remote.functions.arithmetic import add, multiply
+from burn_remote.functions.casting import at_least_float32, converted_to
 from burn_remote.nn.convolution import per_axis
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base, floats, layers, sampling
@@ -36,6 +39,10 @@ MODES: Final = {
     "bicubic": "Bicubic",
     "lanczos3": "Lanczos3",
 }
+# The elements from which a mode takes weighted sums, relative to the one before a point.
+TAPS: Final = {"Bilinear": (0, 1), "Bicubic": (-1, 2)}
+# The parameter of cubic convolution (Keys, 1981) of PyTorch and Burn.
+CUBIC: Final = -0.75
 PADDING_MODES: Final = {"zeros": "Zeros", "border": "Border", "reflection": "Reflection"}
 
 
@@ -46,14 +53,16 @@ def interpolate(
     scale_factor: float | Sequence[float] | None = None,
     mode: str = "nearest",
     align_corners: bool = False,
+    recompute_scale_factor: bool | None = None,
 ) -> Tensor:
     """Resize images ``[batch, channels, height, width]`` or signals ``[batch, channels, length]``.
 
     Either ``size`` or ``scale_factor`` is required. ``mode`` is ``"nearest"``,
     ``"nearest-exact"``, ``"bilinear"`` (``"linear"`` for signals), ``"bicubic"`` or ``"lanczos3"``.
-    ``align_corners`` aligns the centers of the corner elements. ``scale_factor`` only selects the
-    size, which is rounded down; positions follow from the sizes, as in PyTorch with
-    ``recompute_scale_factor=True``. Raises ``UsageError`` and ``ShapeMismatch``.
+    ``align_corners`` aligns the centers of the corner elements. With ``scale_factor``, sizes are
+    rounded down. Neighbouring elements of the result are ``1 / scale_factor`` elements of the input
+    apart, as in PyTorch. With ``recompute_scale_factor=True``, and always with ``"lanczos3"``, the
+    distance is the quotient of the sizes. Raises ``UsageError`` and ``ShapeMismatch``.
     """
     spatial = input.ndim - 2
     if spatial not in (1, 2):
@@ -64,6 +73,10 @@ def interpolate(
         raise UsageError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
     target = _target_size(input.shape[2:], size, scale_factor)
     options = (MODES[mode], align_corners)
+    if scale_factor is not None and not recompute_scale_factor:
+        factors = _factors(scale_factor, spatial)
+        if _has_own_distances(input, target, factors, options):
+            return _sampled(input, target, factors, options[0])
     resize = _resized_exactly if options[0] == "NearestExact" else _resized
     if spatial == 2:
         return resize(input, target, options)
@@ -87,6 +100,79 @@ def _resized_exactly(x: Tensor, target: tuple[int, ...], options: tuple[str, boo
         places = (2 * np.arange(wanted) + 1) * size // (2 * wanted)
         x = SELECT.apply((x, upload(x, places)), (axis,))
     return x
+
+
+def _has_own_distances(
+    x: Tensor,
+    target: tuple[int, ...],
+    factors: Sequence[float],
+    options: tuple[str, bool],
+) -> bool:
+    """Return whether the distances of factors differ from those of the sizes."""
+    mode, align_corners = options
+    if mode == "Lanczos3" or (align_corners and mode in TAPS):
+        return False
+    sizes = x.shape[2:]
+    if not x.dtype.is_floating or 0 in sizes or 0 in target:
+        return False  # the row raises the error
+    return any(
+        length * times != wanted
+        for length, times, wanted in zip(sizes, factors, target, strict=True)
+    )
+
+
+def _sampled(x: Tensor, target: tuple[int, ...], factors: Sequence[float], mode: str) -> Tensor:
+    """Resize axis by axis: weighted sums of the elements next to each point of the result."""
+    dtype = x.dtype
+    x = x if mode not in TAPS else at_least_float32(x)
+    for axis, (wanted, times) in enumerate(zip(target, factors, strict=True), start=2):
+        size = x.shape[axis]
+        taps = _taps(mode, size, (np.arange(wanted), 1 / times))
+        total: Tensor | None = None
+        for places, weights in taps:
+            part = SELECT.apply((x, upload(x, np.clip(places, 0, size - 1))), (axis,))
+            if weights is not None:
+                shape = (wanted,) + (1,) * (x.ndim - 1 - axis)
+                column = weights.reshape(shape).astype(numpy_dtype(x.dtype))
+                part = multiply(part, upload(x, column))
+            total = part if total is None else add(total, part)
+        assert total is not None, "every mode has a tap"
+        x = total
+    return converted_to(x, dtype)
+
+
+Taps = list[tuple[Array, Array | None]]
+
+
+def _taps(mode: str, size: int, points: tuple[Array, float]) -> Taps:
+    """Return positions along an axis, and their weights, for each point of the result."""
+    counts, distance = points
+    if mode not in TAPS:
+        # In float32, as PyTorch computes positions: others could be rounded to a neighbour.
+        half = np.float32(0.5 if mode == "NearestExact" else 0.0)
+        at = (counts.astype(np.float32) + half) * np.float32(distance)
+        return [(np.floor(at).astype(np.int64), None)]
+    at = (counts + 0.5) * distance - 0.5
+    if mode == "Bilinear":
+        at = np.maximum(at, 0)
+    low = np.floor(at)
+    if mode == "Bilinear":
+        low = np.minimum(low, size - 1)
+    first, last = TAPS[mode]
+    return [
+        ((low + place).astype(np.int64), _weights(mode, np.abs(at - low - place)))
+        for place in range(first, last + 1)
+    ]
+
+
+def _weights(mode: str, away: Array) -> Array:
+    """Return the weights of elements at distances from a point."""
+    if mode == "Bilinear":
+        weights: Array = np.maximum(1 - away, 0)
+        return weights
+    near = ((CUBIC + 2) * away - (CUBIC + 3)) * away * away + 1
+    far = ((away - 5) * away + 8) * away * CUBIC - 4 * CUBIC
+    return np.where(away <= 1, near, far)
 
 
 @explained
@@ -152,7 +238,7 @@ def _target_size(
         return per_axis(wanted, len(size))
     if wanted is not None or factor is None:
         raise UsageError("exactly one of size and scale_factor is required")
-    factors = factor if isinstance(factor, Sequence) else [factor] * len(size)
+    factors = _factors(factor, len(size))
     if len(factors) != len(size):
         raise ShapeMismatch(
             f"scale_factor={list(factors)} must have {len(size)} numbers, one for each spatial axis"
@@ -160,3 +246,7 @@ def _target_size(
     if not all(0 < times < math.inf for times in factors):
         raise UsageError(f"scale_factor must be positive and finite, not {factor}")
     return tuple([int(length * times) for length, times in zip(size, factors, strict=True)])
+
+
+def _factors(factor: float | Sequence[float], count: int) -> Sequence[float]:
+    return factor if isinstance(factor, Sequence) else [factor] * count

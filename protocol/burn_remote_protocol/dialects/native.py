@@ -53,6 +53,7 @@ from burn_remote_protocol.dialects.native_tasks import (
     drop_task,
     dropped_next,
     encode_task,
+    follows_collective,
     read_task,
 )
 from burn_remote_protocol.dialects.native_values import (
@@ -109,6 +110,7 @@ __all__ = [
     "encode_elements",
     "encode_frame",
     "encode_task",
+    "follows_collective",
     "is_batch",
     "is_chunk",
     "open_piece",

@@ -87,6 +87,7 @@ __all__ = [
     "drop_task",
     "dropped_next",
     "encode_task",
+    "follows_collective",
     "read_task",
 ]
 
@@ -451,3 +452,14 @@ def dropped_next(tasks: Sequence[Any], place: int) -> tuple[Any, ...]:
         if type(task) is not tuple or not task or task[0] != _DEFINE:
             return ()
     return ()
+
+
+def follows_collective(tasks: Sequence[Any], place: int) -> bool:
+    """Whether a batch has only drops between task ``place`` and a collective before it.
+
+    The tasks before ``place`` were decoded without an error.
+    """
+    for before in range(place - 1, -1, -1):
+        if (kind := tasks[before][0]) != _DROP:
+            return bool(kind == _COLLECTIVE)
+    return False

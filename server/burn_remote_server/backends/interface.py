@@ -94,13 +94,20 @@ class Communicator(Protocol):
         call: CollectiveCall,
         inputs: Sequence[Any],
         specs: Sequence[TensorSpec],
-        done: Callable[[Sequence[Any] | None], None],
-    ) -> Callable[[], None]:
-        """Start a collective on shared arrays, without waiting.
+    ) -> None:
+        """Start a collective on shared arrays, without waiting; ``watch`` must be called after it.
 
-        ``specs`` are the specs of the outputs. When the device has finished, ``done`` is called in
-        another thread with the outputs as shared arrays, or with ``None`` if the device failed.
-        That may be a millisecond later, unless somebody waits: then call the returned function.
+        ``specs`` are the specs of the outputs.
+        """
+        ...
+
+    def watch(self, done: Callable[[Sequence[Sequence[Any]] | None], None]) -> Callable[[], None]:
+        """Have ``done`` called when the device has finished the collectives started since the last
+        call of this method.
+
+        Another thread calls it, with the outputs of each as shared arrays, or with ``None`` if the
+        device failed. That may be a millisecond later, unless somebody waits: then call the
+        returned function.
         """
         ...
 
@@ -190,8 +197,11 @@ class BackendSession(ABC):
         """Return an array of this session in shared form."""
         return array
 
-    def share_all(self, arrays: Sequence[Any]) -> list[Any]:
-        """Return arrays of this session in shared form."""
+    def share_all(self, arrays: Sequence[Any], *, has_worked: bool = True) -> list[Any]:
+        """Return arrays of this session in shared form.
+
+        ``has_worked``: the session may have executed operations since the last call.
+        """
         return [self.share(array) for array in arrays]
 
     def adopt(self, shared: Any) -> Any:
@@ -314,7 +324,10 @@ class Backend(ABC):
         return None
 
     def explained(self, error: Exception) -> Exception:
-        """Return ``DeviceLost`` if the device is lost, else the error itself."""
+        """Return ``DeviceLost`` if the device is lost, else the error itself.
+
+        The error of a library that lacks memory becomes a ``MemoryError``.
+        """
         if isinstance(error, BurnRemoteError):
             return error
         self.examine()

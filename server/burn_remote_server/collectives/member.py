@@ -26,7 +26,8 @@ report names the right member.
 **Announcements.** A member announces a collective when it has the inputs, because the elements
 follow on the same link. If an engine sends elements over other connections, the member announces
 each collective as soon as its session issues it (``announce_ahead``). So neighbours have usually
-checked that they issued the same collective before the inputs arrive.
+checked that they issued the same collective before the inputs arrive. But while the worker begins
+earlier collectives, it has enough to do, and then announces several together.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ LEAVING_SECONDS: Final = 10.0
 MAX_KEPT_BYTES: Final = 32 * 2**20
 # The most announcements of the previous member to read ahead; each has up to 1 KiB.
 MAX_AHEAD: Final = 1024
+# The most collectives to announce before the first of them begins.
+MAX_ANNOUNCED: Final = 32
 
 _STOP: Final = object()
 
@@ -135,6 +138,10 @@ class Member:
         # left.
         self._kept: Final[deque[BeginCollective | Piece]] = deque()
         self._announces = False
+        # The worker begins collectives, and does not wait for links or inputs. Meanwhile, submitted
+        # collectives are not announced, but added to a list.
+        self._is_beginning = False
+        self._unannounced: list[Job] = []
         # The announcement that leaves with the first piece, or before this member waits.
         self._unsent_announcement: BeginCollective | None = None
         # The worker waits for the previous member's messages and must be woken for a collective.
@@ -185,34 +192,56 @@ class Member:
             elif broken is None or job.sequence < broken.first:
                 self._open_jobs[job.sequence] = job
                 self._jobs.append(job)
-                is_announced = self._announces
+                is_announced = self._announces and not self._is_beginning
+                if self._is_beginning:
+                    self._unannounced.append(job)
                 broken = None
             self._changed.notify_all()
             # Waking a worker that is busy would be a system call for nothing. Nor can it start a
             # collective that the previous member has not announced: the announcement wakes it.
-            is_awaited = self._is_listening and (bool(self._begun) or not is_announced)
+            is_awaited = self._is_listening and not self._is_beginning
+            is_awaited = is_awaited and (bool(self._begun) or not is_announced)
         if broken is not None:
             self._fail_job(job, broken)
         elif is_announced:
             # In this thread, because the sender's would wait for the interpreter lock. They have
             # the order of the jobs: one thread submits these, and the announcements of
             # ``announce_ahead`` were queued under the lock.
-            self._announce(job, directly=True)
+            self._announce([job])
         if is_awaited:
             self._wake()
 
     def announce_ahead(self) -> None:
         """Announce each collective as soon as it is submitted, from now on."""
         with self._lock:
-            self._announces = True
-            for job in self._jobs:
-                if isinstance(job, Job):
-                    self._announce(job)
+            self._announces = self._is_beginning = True
+            self._unannounced = [job for job in self._jobs if isinstance(job, Job)]
+        self._stop_beginning()
 
-    def _announce(self, job: Job, *, directly: bool = False) -> None:
-        begun = job.begun = _announcement(job)
-        if not (directly and self._sender.begin((begun,), self)):
-            self._sender.send(begun, 0, self.check)
+    def _announce(self, jobs: Sequence[Job]) -> None:
+        begun = []
+        for job in jobs:
+            job.begun = _announcement(job)
+            begun.append(job.begun)
+        if not self._sender.begin(begun, self):
+            for one in begun:
+                self._sender.send(one, 0, self.check)
+
+    def _announce_queued(self) -> None:
+        with self._lock:
+            jobs = self._unannounced[:MAX_ANNOUNCED]
+            del self._unannounced[:MAX_ANNOUNCED]
+        self._announce(jobs)
+
+    def _stop_beginning(self) -> None:
+        """Announce what was submitted meanwhile, because the worker may wait from now on."""
+        while True:
+            with self._lock:
+                # Sessions announce again only after this thread has sent what they left to it.
+                if not self._unannounced:
+                    self._is_beginning = False
+                    return
+            self._announce_queued()
 
     def reject(self, sequence: int, reason: str) -> None:
         """Report to all members that this one cannot carry out a collective."""
@@ -462,7 +491,9 @@ class Member:
                 self.check()
                 if self._jobs:
                     job = self._jobs.popleft()
+                    self._is_beginning = self._announces
                     return job if isinstance(job, Job) else None
+            self._stop_beginning()
             engine.examine()
             self._check_own_progress(since, "did not issue")
             self.serve_links(SLICE_SECONDS, lambda: bool(self._jobs))
@@ -471,6 +502,8 @@ class Member:
         """Wait until all inputs have arrived or failed. Raises ``GroupIsBroken``."""
         since = self._heard = time.monotonic()
         for one in job.inputs:
+            if isinstance(one, InFlight) and not one.arrived():
+                self._stop_beginning()
             while isinstance(one, InFlight) and not one.wait(INPUT_SLICE_SECONDS):
                 engine.examine()
                 self._check_own_progress(since, "did not get the inputs of")
@@ -598,6 +631,8 @@ class Member:
             engine.finish()  # an abort would end earlier collectives, which have not failed
             raise GroupIsBroken from None
         if self.size > 1:
+            if self._announces and job.begun is None:
+                self._announce_queued()
             begun = job.begun or _announcement(job)
             if not self._announces:
                 self._unsent_announcement = begun
@@ -618,6 +653,22 @@ class Member:
             self._done = max(self._done, job.sequence + 1)
         for slot, array in zip(job.outputs, arrays, strict=True):
             slot.complete(array)
+
+    def can_begin_next(self) -> bool:
+        """Whether the next collective can begin without a wait.
+
+        Its inputs are there, and the previous member has announced it, so ``await_agreement`` will
+        not wait. Only for engines that announce ahead.
+        """
+        with self._lock:
+            job = self._jobs[0] if self._jobs else None
+        if not isinstance(job, Job) or self._incoming is None:
+            return False
+        if any(isinstance(one, InFlight) and not one.arrived() for one in job.inputs):
+            return False
+        while not self._begun and self._incoming.wait(0.0):
+            self._take_idle_message()
+        return bool(self._begun)
 
     def agree(self, sequence: int, digest: bytes, own: str) -> None:
         """Announce a collective, and check that the previous member announced the same one.
@@ -644,6 +695,7 @@ class Member:
             return
         sequence, digest, own = unagreed.sequence, unagreed.digest, unagreed.description
         if not self._begun:
+            self._stop_beginning()
             self._heard = time.monotonic()
             self._expect(
                 f"did not issue collective {sequence}, {own}, for which member {self.spec.rank} "

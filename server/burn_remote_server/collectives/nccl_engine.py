@@ -10,7 +10,9 @@ Members announce a collective as soon as their sessions issue it, and start it o
 member has announced the same one. So the announcements cost no time between collectives that were
 issued together. A member whose inputs never arrive reports itself, and then the other members abort
 the collectives that they have started. The outputs of a collective are delivered when the GPU has
-finished it, so the next collective can start before that.
+finished it, so the next collective can start before that. Collectives that can start at once one
+after the other are watched by one event, because each event takes the interpreter lock several
+times.
 """
 
 from __future__ import annotations
@@ -48,17 +50,22 @@ MAX_IN_FLIGHT: Final = 32
 # A member with that many goes on when it has this many, so that it wakes seldom and then issues
 # several together. The GPU has enough to do meanwhile.
 RESUME_IN_FLIGHT: Final = 16
+# The most collectives whose outputs are delivered together, when the last one has finished.
+MAX_TOGETHER: Final = 8
 # How often to ask NCCL for errors while no collective waits for this.
 EXAMINE_SECONDS: Final = 0.02
 
 
-class _Started:
-    """A collective in flight: when it started, and what to call if somebody waits for it."""
+class _Watched:
+    """Collectives in flight that one event watches.
 
-    __slots__ = ("hurry", "moment")
+    ``begin`` is when the first one started, ``hurry`` what to call if somebody waits for them.
+    """
 
-    def __init__(self, moment: float) -> None:
-        self.moment = moment
+    __slots__ = ("begin", "hurry")
+
+    def __init__(self, begin: float) -> None:
+        self.begin = begin
         self.hurry: Callable[[], None] | None = None
 
 
@@ -74,9 +81,11 @@ class NcclEngine:
         self._is_finished = self._is_aborted = False
         # The member's worker waits until no more collectives are in flight; -1 if it does not.
         self._awaited_count = -1
-        # The collectives in flight by sequence: when they started, and what to call if somebody
-        # waits for them.
-        self._in_flight: Final[dict[int, _Started]] = {}
+        # The collectives in flight by sequence.
+        self._in_flight: Final[dict[int, _Watched]] = {}
+        # Those started since the last event, and what will watch them.
+        self._unwatched: list[Job] = []
+        self._next_watched = _Watched(0.0)
         self._examine_at = 0.0
         self._communicator: Final = self._joined(self._agreed_identifier())
         member.announce_ahead()
@@ -89,17 +98,18 @@ class NcclEngine:
         self._member.await_agreement()
         if len(self._in_flight) >= MAX_IN_FLIGHT:
             self._await_in_flight(RESUME_IN_FLIGHT)
-        started = _Started(time.monotonic())
+        if not self._unwatched:
+            self._next_watched = _Watched(time.monotonic())
         with self._lock:
-            self._in_flight[job.sequence] = started
+            self._in_flight[job.sequence] = self._next_watched
+        self._unwatched.append(job)
         specs = [slot.spec for slot in job.outputs if slot.spec is not None]
-        done = partial(self._finished, job)
         try:
-            started.hurry = self._communicator.start(job.call, inputs, specs, done)
+            self._communicator.start(job.call, inputs, specs)
         except Exception as error:  # CuPy's errors have no common class
-            raise OperationFailed(f"NCCL did not start {job.call.describe()}: {error}") from error
-        for slot in job.outputs:
-            slot.call_on_wait(started.hurry)
+            raise _not_started(job, error) from error
+        if len(self._unwatched) >= MAX_TOGETHER or not self._member.can_begin_next():
+            self._watch()
 
     def examine(self) -> None:
         """Raise ``OperationFailed`` if NCCL failed, or has not finished for a long time."""
@@ -114,7 +124,7 @@ class NcclEngine:
         with self._lock:
             oldest = next(iter(self._in_flight.values()), None)
         seconds = 2 * self._member.spec.issue_seconds  # a late member reports itself before this
-        if oldest is not None and now - oldest.moment > seconds:
+        if oldest is not None and now - oldest.begin > seconds:
             raise OperationFailed(f"NCCL did not finish a collective within {seconds:g} seconds")
 
     def finish(self) -> None:
@@ -133,21 +143,39 @@ class NcclEngine:
 
     # -- parts --------------------------------------------------------------------------------
 
-    def _finished(self, job: Job, arrays: Sequence[Any] | None) -> None:
-        """Deliver the outputs of a collective, or report its failure. Another thread calls this."""
-        if arrays is None:
-            self._member.reject(job.sequence, f"the GPU failed in {job.call.describe()}")
+    def _watch(self) -> None:
+        """Have the outputs of the collectives delivered that started since the last call."""
+        jobs, watched = self._unwatched, self._next_watched
+        if not jobs:
+            return
+        self._unwatched = []
+        try:
+            watched.hurry = self._communicator.watch(partial(self._finished, jobs))
+        except Exception as error:  # as above
+            raise _not_started(jobs[0], error) from error
+        for job in jobs:
+            for slot in job.outputs:
+                slot.call_on_wait(watched.hurry)
+
+    def _finished(self, jobs: Sequence[Job], outputs: Sequence[Sequence[Any]] | None) -> None:
+        """Deliver the outputs of collectives, or report a failure. Another thread calls this."""
+        if outputs is None:
+            first = jobs[0]
+            self._member.reject(first.sequence, f"the GPU failed in {first.call.describe()}")
         elif self._is_aborted:  # the outputs have what the abort left in them
-            self._member.reject(job.sequence, f"{job.call.describe()} was aborted")
+            self._member.reject(jobs[0].sequence, f"{jobs[0].call.describe()} was aborted")
         else:
-            self._member.complete(job, arrays)
+            for job, arrays in zip(jobs, outputs, strict=True):
+                self._member.complete(job, arrays)
         with self._lock:
-            self._in_flight.pop(job.sequence, None)
+            for job in jobs:
+                self._in_flight.pop(job.sequence, None)
         if len(self._in_flight) <= self._awaited_count:  # else waking only takes time from others
             self._member.wake()
 
     def _await_in_flight(self, count: int) -> None:
         """Wait until no more than ``count`` collectives are in flight."""
+        self._watch()
         with self._lock:
             in_flight = [*self._in_flight.values()]
         if len(in_flight) > count and (hurry := in_flight[-1 - count].hurry) is not None:
@@ -235,6 +263,10 @@ class NcclEngine:
             is_unwanted.set()
             _abort_unwanted(opened)
             raise
+
+
+def _not_started(job: Job, error: Exception) -> OperationFailed:
+    return OperationFailed(f"NCCL did not start {job.call.describe()}: {error}")
 
 
 def _open(

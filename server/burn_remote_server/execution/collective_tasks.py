@@ -31,12 +31,19 @@ class CollectiveTasks:
         interpreter: Interpreter,
         groups: Groups | None,
         fail: Callable[[int, OperationFailed, str, str], None],
+        follows: Callable[[], bool],
     ) -> None:
-        """``fail(tensor, error, operation, shapes)`` stores a failure as a tensor."""
+        """Prepare the handlers of a session.
+
+        ``fail(tensor, error, operation, shapes)`` stores a failure as a tensor. ``follows()`` says
+        whether the current task comes directly after another collective.
+        """
         self._session: Final = interpreter.session
         self._tensors: Final = interpreter.tensors
         self._optional: Final = groups
         self._fail_tensor: Final = fail
+        self._follows: Final = follows
+        self._has_shared = False  # the last collective has shared its inputs
         self.handlers: Final[Mapping[type[Any], Callable[[Any], None]]] = {
             JoinGroup: lambda task: self._groups.join(task),
             Collective: self._begin,
@@ -80,6 +87,7 @@ class CollectiveTasks:
         self, task: Collective, error: OperationFailed, slots: Sequence[InFlight] = ()
     ) -> None:
         """Fail a collective for all members; ``slots`` are its outputs that were stored already."""
+        self._has_shared = False
         reason = f"it could not begin {task.call.describe()}: {error}"
         self._groups.reject(task, reason)
         for slot in slots:
@@ -93,7 +101,10 @@ class CollectiveTasks:
         """Return the inputs of a collective: each one's array in a ``Lent``, or its slot."""
         session = self._session
         found = [self._lendable(tensor, spec) for tensor, spec in zip(tensors, specs, strict=True)]
-        shared = iter(session.share_all([one for one in found if not isinstance(one, InFlight)]))
+        arrays = [one for one in found if not isinstance(one, InFlight)]
+        has_worked = not (self._has_shared and self._follows())
+        shared = iter(session.share_all(arrays, has_worked=has_worked))
+        self._has_shared = True
         lent: list[InFlight | Lent] = []
         for tensor, one in zip(tensors, found, strict=True):
             if isinstance(one, InFlight):

@@ -20,6 +20,7 @@ from burn_remote_protocol.dialects.native import (
     LastUses,
     decode_task,
     dropped_next,
+    follows_collective,
 )
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -153,7 +154,12 @@ class Engine:
         # Returns a function that the device may call in its own thread; the callback then runs in
         # the session's thread, in order.
         self.later: Callable[[Deliver], Deliver] = _not_asynchronous
-        self._collectives: Final = CollectiveTasks(interpreter, groups, self._fail)
+        self._collectives: Final = CollectiveTasks(
+            interpreter,
+            groups,
+            self._fail,
+            lambda: follows_collective(self._tasks, self.place),
+        )
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Define: lambda task: interpreter.plans.define(task.number, task.signature),
             DefineGraph: interpreter.plans.define_graph,

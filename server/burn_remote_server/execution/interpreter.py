@@ -319,6 +319,7 @@ class Interpreter:
 
     def _fail_or_repeat(self, plan: Plan, tensors: tuple[int, ...], error: Exception) -> None:
         """Fail an operation of a sequence, or run it again if it ran out of memory."""
+        error = self.backend.explained(error)
         if isinstance(error, MemoryError):
             error.__traceback__ = None  # its frames refer to the inputs
             self.backend.memory_cleanup()
@@ -410,6 +411,8 @@ class Interpreter:
     ) -> Any:
         """Retry an operation that ran out of memory; raise any other error."""
         try:
+            if isinstance(error, Exception):
+                error = self.backend.explained(error)
             # An operation that overwrites an input cannot be repeated.
             if not isinstance(error, MemoryError) or run is not plan.run:
                 raise error

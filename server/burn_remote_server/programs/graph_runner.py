@@ -283,6 +283,7 @@ class GraphRunner:
     ) -> list[Any]:
         step = call.plan.steps[place]
         is_overwritten = place in call.plan.overwriting
+        cause = None if cause is None else self._backend.explained(cause)
         if cause is not None and (is_overwritten or not isinstance(cause, MemoryError)):
             raise cause
         plan = call.plan.prepared_plan(place, call.numbers)
@@ -304,8 +305,9 @@ class GraphRunner:
         if cause is None:
             try:
                 return run(*values)
-            except MemoryError:
-                pass
+            except Exception as error:  # of any library
+                if not isinstance(self._backend.explained(error), MemoryError):
+                    raise
         elif step.plan.reusable:
             raise cause  # the kernel may have overwritten an input, so it cannot be repeated
         # Freeing the device's cached memory may be enough.

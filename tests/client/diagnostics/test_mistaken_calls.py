@@ -73,3 +73,32 @@ def test_a_server_that_does_not_answer_is_named_with_the_option_and_without_a_ro
         )
         with pytest.raises(br.ConnectionFailed, match=expected):
             br.RemoteDevice(address, connect_timeout_seconds=0.2)
+
+
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        (lambda x: x.max(dim=1), r"values and indices in PyTorch.*max_with_indices\(axis\)"),
+        (lambda x: x.max(1, keepdim=True)[1], "values and indices in PyTorch"),
+        (lambda x: ANY.min(x, dim=0), r"x\.min_with_indices\(axis\)"),
+        (lambda x: x.sort(dim=1), r"x\.sort_with_indices\(axis=…\)"),
+        (lambda x: ANY.median(x, dim=1), "PyTorch takes the lower one"),
+        (lambda x: x.cummax(dim=1), "values and indices in PyTorch"),
+        (lambda x: ANY.cummin(x, dim=1), "values and indices in PyTorch"),
+        (lambda x: x.var(dim=1), r"divides by n - 1 in PyTorch.*write axis= with correction=1"),
+        (lambda x: x.std(1, keepdim=True), "divides by n - 1 in PyTorch"),
+        (lambda x: ANY.split(x, 2, dim=0), "sizes of the parts in PyTorch"),
+    ],
+)
+def test_a_keyword_of_pytorch_is_refused_where_its_function_returns_something_else(
+    call: Callable[[Any], object], advice: str, x: Any
+) -> None:
+    with pytest.raises(br.ArgumentMismatch, match=advice):
+        call(x)
+
+
+def test_a_keyword_of_pytorch_is_accepted_where_the_meaning_is_certain(x: Any) -> None:
+    assert x.sum(dim=1, keepdim=True).shape == (2, 1)
+    assert x.argmax(dim=1).shape == (2,)
+    assert x.var(dim=1, correction=1).tolist() == [0.0, 0.0]
+    assert x.std(dim=1, ddof=0).tolist() == [0.0, 0.0]

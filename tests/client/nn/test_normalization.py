@@ -31,7 +31,7 @@ def test_normalization_matches_its_definition(device: br.Device) -> None:
     same(F.batch_norm(x, None, None, training=True), standard(a, (0, 2)), 1e-12)
     running = (a - b[:, None]) / np.sqrt(w[:, None] + 1e-5)
     same(F.batch_norm(x, bias, weight), running, 1e-12)
-    same(F.rms_norm(x, (5,)), a / np.sqrt((a**2).mean(-1, keepdims=True) + 1e-5), 1e-12)
+    same(F.rms_norm(x, (5,), eps=1e-5), a / np.sqrt((a**2).mean(-1, keepdims=True) + 1e-5), 1e-12)
     same(F.normalize(x), a / np.linalg.norm(a, axis=1, keepdims=True), 1e-12)
     same(F.normalize(x, p=3), a / (a**3).sum(1, keepdims=True) ** (1 / 3), 1e-12)
     cosine = (a[0] * a[1]).sum(1) / np.linalg.norm(a[0], axis=1) / np.linalg.norm(a[1], axis=1)
@@ -114,3 +114,15 @@ def test_running_statistics_approach_those_of_the_batches(device: br.Device) -> 
     with_half, _ = F.running_statistics(half, br.zeros(3, device=device), br.ones(3, device=device))
     assert with_half.dtype == br.float32
     np.testing.assert_allclose(with_half.numpy(), 0.1 * a.mean((0, 2)), rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "eps"), [("float64", 2**-52), ("float32", 2**-23), ("float16", 2**-23)]
+)
+def test_the_default_eps_of_rms_norm_is_the_machine_epsilon(
+    device: br.Device, dtype: str, eps: float
+) -> None:
+    small = np.array([[1e-3, 2e-3]]).astype(dtype).astype(np.float64)
+    exact = small / np.sqrt((small**2).mean() + eps)
+    found = F.rms_norm(br.tensor(small, dtype=dtype, device=device), (2,))
+    same(found.astype(br.float64), exact, 1e-3 if dtype == "float16" else 1e-6)

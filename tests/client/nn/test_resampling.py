@@ -27,3 +27,51 @@ def test_sampling_and_fourier_transforms_match_their_definitions(device: br.Devi
     same(F.irfft(real, imaginary), a, 1e-12)
     with pytest.raises(br.UsageError, match="exactly one of size and scale_factor"):
         F.interpolate(x)
+
+
+# What PyTorch 2.15 computes of [0, 1, 4, 9, 16] with this factor, for which 5 * 1.3 = 6.5.
+FACTOR = 1.3
+OF_A_FACTOR = {
+    "nearest": [0.0, 0.0, 1.0, 4.0, 9.0, 9.0],
+    "nearest-exact": [0.0, 1.0, 1.0, 4.0, 9.0, 16.0],
+    "linear": [0.0, 0.65384615, 2.26923077, 4.96153846, 8.80769231, 14.11538462],
+}
+OF_A_FACTOR_CUBIC = [-0.06772019, 0.33828801, 1.95943332, 4.96751252, 8.66687528, 14.47293184]
+
+
+@pytest.mark.parametrize("mode", OF_A_FACTOR)
+def test_elements_are_the_reciprocal_of_the_scale_factor_apart(
+    device: br.Device, mode: str
+) -> None:
+    x = br.tensor([[[0.0, 1.0, 4.0, 9.0, 16.0]]], dtype=br.float64, device=device)
+    found = F.interpolate(x, scale_factor=FACTOR, mode=mode)
+    same(found, np.array([[OF_A_FACTOR[mode]]]), 1e-8)
+    whole = F.interpolate(x, size=6, mode=mode)
+    same(F.interpolate(x, scale_factor=1.2, mode=mode), whole.numpy(), 1e-12)
+    again = F.interpolate(x, scale_factor=FACTOR, mode=mode, recompute_scale_factor=True)
+    same(again, whole.numpy())
+
+
+def test_a_cubic_resize_by_a_factor_is_that_of_pytorch(device: br.Device) -> None:
+    x = br.tensor([[[[0.0, 1.0, 4.0, 9.0, 16.0]]]], dtype=br.float64, device=device)
+    found = F.interpolate(x, scale_factor=(1, FACTOR), mode="bicubic")
+    same(found, np.array([[[OF_A_FACTOR_CUBIC]]]), 1e-8)
+
+
+def test_a_resize_by_a_factor_has_the_gradient_of_its_weights(device: br.Device) -> None:
+    x = br.ones((1, 1, 5), dtype=br.float64, device=device)
+    grad = br.grad(lambda x: F.interpolate(x, scale_factor=FACTOR, mode="linear").sum())(x)
+    columns = [
+        F.interpolate(row, scale_factor=FACTOR, mode="linear").sum().item()
+        for row in br.eye(5, dtype=br.float64, device=device)[:, None, None]
+    ]
+    same(grad[0, 0], np.array(columns), 1e-12)
+
+
+def test_a_float16_resize_by_a_factor_is_rounded_once(device: br.Device) -> None:
+    a = RNG.random((1, 1, 7)).astype(np.float16)
+    wide = F.interpolate(
+        br.tensor(a.astype(np.float32), device=device), scale_factor=FACTOR, mode="linear"
+    )
+    narrow = F.interpolate(br.tensor(a, device=device), scale_factor=FACTOR, mode="linear")
+    same(narrow, wide.numpy().astype(np.float16))

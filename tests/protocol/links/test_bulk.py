@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -153,6 +154,16 @@ def test_small_messages_that_arrive_together_are_separate(ends: Any) -> None:
     assert [source.receive(HEAD, into(bytearray()), nothing)[0] for _ in range(50)] == [
         b"%d" % place for place in range(50)
     ]
+
+
+def test_more_messages_than_one_system_call_takes_can_be_begun_together(ends: Any) -> None:
+    sender, _, source = ends
+    count = 2 * os.sysconf("SC_IOV_MAX") + 3
+    sender.begin([(b"%05d" % place, memoryview(b"rest")) for place in range(count)])
+    sender.finish()
+    for place in range(count):
+        head, rest = source.receive(HEAD, into(bytearray(4)), nothing)
+        assert (head, bytes(rest)) == (b"%05d" % place, b"rest")
 
 
 def test_a_message_that_does_not_fit_is_refused(ends: Any) -> None:

@@ -6,9 +6,10 @@ them forever, and an abort ends what is in flight and leaves anything in its out
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.collectives.nccl_engine import (
     MAX_IN_FLIGHT,
+    MAX_TOGETHER,
     RESUME_IN_FLIGHT,
     NcclEngine,
 )
@@ -40,30 +42,45 @@ class Fabric:
         self.members = members
         self.joined = threading.Barrier(members)
         self.lock = threading.Lock()
-        self.given: list[list[Any]] = []
+        self.given: list[list[Any]] = []  # the inputs of each collective
+        self.outputs: dict[int, Any] = {}  # of the collectives that are done
         self.communicators: list[FakeCommunicator] = []
         self.error: Exception | None = None
-        self.is_stuck = False  # collectives go on forever
-        self.hurried: list[tuple[int, int]] = []  # the rank and the number of a collective
+        self.is_stuck = False  # collectives go on until ``finish``
+        self.hurried: list[tuple[int, range]] = []  # the rank, and the numbers of collectives
+        self.may_start = threading.Event()
+        self.may_start.set()
+
+    def finish(self, number: int, output: Any) -> None:
+        """Let a collective end, and deliver it with those that share its event."""
+        with self.lock:
+            self.outputs[number] = output
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Have threads of their own deliver what is done."""
+        with self.lock:
+            outputs = dict(self.outputs)
+            watches = [watch for one in self.communicators for watch in one.watches]
+        for watch in watches:
+            if all(number in outputs for number in watch.numbers):
+                found = [[outputs[number]] for number in watch.numbers]
+                threading.Thread(target=watch.passes, args=(found,)).start()
 
 
-def _once(
-    done: Callable[[Sequence[Any] | None], None],
-) -> Callable[[Sequence[Any] | None], None]:
-    """Return a function that calls ``done`` the first time: the event of a collective passes once.
+Done: TypeAlias = Callable[[Sequence[Sequence[Any]] | None], None]
 
-    So an abort does not pass the event of a collective that was done before.
-    """
-    left = [done]
 
-    def passed(arrays: Sequence[Any] | None) -> None:
-        try:
-            first = left.pop()
-        except IndexError:
-            return
-        first(arrays)
+class Watch:
+    """An event that passes once, when the collectives before it are done."""
 
-    return passed
+    def __init__(self, numbers: range, done: Done) -> None:
+        self.numbers = numbers
+        self._done = [done]
+
+    def passes(self, outputs: Sequence[Sequence[Any]]) -> None:
+        with contextlib.suppress(IndexError):
+            self._done.pop()(outputs)
 
 
 class FakeCommunicator:
@@ -73,32 +90,31 @@ class FakeCommunicator:
         self._fabric = fabric
         self._rank = rank
         self._started = 0
-        self._waiting: list[Callable[[Sequence[Any] | None], None]] = []
+        self.watches: list[Watch] = []
         self.ended = ""
         fabric.joined.wait(PATIENCE_SECONDS)
         fabric.communicators.append(self)
 
     def start(
-        self,
-        call: CollectiveCall,
-        inputs: Sequence[Any],
-        specs: Sequence[TensorSpec],
-        done: Callable[[Sequence[Any] | None], None],
-    ) -> Callable[[], None]:
-        fabric, done = self._fabric, _once(done)
+        self, call: CollectiveCall, inputs: Sequence[Any], specs: Sequence[TensorSpec]
+    ) -> None:
+        fabric = self._fabric
         with fabric.lock:
-            if len(fabric.given) == self._started:
-                fabric.given.append([])
-            given = fabric.given[self._started]
-            given.append((inputs[0], done))
             number, self._started = self._started, self._started + 1
-            self._waiting.append(done)
-            is_complete = len(given) == fabric.members and not fabric.is_stuck
-        if is_complete:
-            total = sum(array for array, _ in given)
-            for _, each in given:
-                threading.Thread(target=each, args=([total],)).start()
-        return lambda: fabric.hurried.append((self._rank, number))
+            if len(fabric.given) == number:
+                fabric.given.append([])
+            fabric.given[number].append(inputs[0])
+            if len(fabric.given[number]) == fabric.members and not fabric.is_stuck:
+                fabric.outputs[number] = sum(fabric.given[number])
+        assert fabric.may_start.wait(PATIENCE_SECONDS)
+        fabric.deliver()
+
+    def watch(self, done: Done) -> Callable[[], None]:
+        first = self.watches[-1].numbers.stop if self.watches else 0
+        numbers = range(first, self._started)
+        self.watches.append(Watch(numbers, done))
+        self._fabric.deliver()
+        return lambda: self._fabric.hurried.append((self._rank, numbers))
 
     def examine(self) -> None:
         if self._fabric.error is not None:
@@ -106,8 +122,8 @@ class FakeCommunicator:
 
     def abort(self) -> None:
         self.ended = "aborted"
-        for done in self._waiting:
-            done([GARBAGE])  # the GPU's events pass
+        for watch in self.watches:
+            watch.passes([[GARBAGE] for _ in watch.numbers])  # the GPU's events pass
 
     def close(self) -> None:
         self.ended = "closed"
@@ -183,8 +199,7 @@ def test_a_failed_input_leaves_earlier_collectives_in_flight() -> None:
     for slot in later:
         assert "no such thing" in str(failure_of(slot))
     assert not any(slot.arrived() for slot in slots)
-    for _, done in fabric.given[0]:
-        done([vector(5)])
+    fabric.finish(0, vector(5))
     for slot in slots:
         np.testing.assert_array_equal(slot.array(), vector(5))
     members.leave()
@@ -194,12 +209,75 @@ def test_a_reader_hurries_the_collective_that_it_waits_for() -> None:
     fabric = Fabric(2)
     fabric.is_stuck = True
     members = members_of(fabric)
-    slots = [[members.issue(rank, SUM, vector(rank))[0] for rank in range(2)] for _ in range(3)]
-    wait_until(lambda: [len(given) for given in fabric.given] == [2, 2, 2])
+    slots = []
+    for number in range(3):  # each is watched by an event of its own, because the next comes later
+        slots.append([members.issue(rank, SUM, vector(rank))[0] for rank in range(2)])
+        wait_until(lambda: [len(one.watches) for one in fabric.communicators] == 2 * [number + 1])  # noqa: B023
     assert not fabric.hurried
     assert not slots[1][0].wait(0.0)
-    assert fabric.hurried == [(0, 1)]
+    assert fabric.hurried == [(0, range(1, 2))]
     members.rings[0].abandon("the test is over")
+    members.leave()
+
+
+def test_collectives_that_can_start_one_after_the_other_are_delivered_together() -> None:
+    fabric = Fabric(2)
+    members = members_of(fabric)
+    count = MAX_TOGETHER + 3
+    first = [InFlight(VECTOR, PATIENCE_SECONDS) for _ in range(2)]
+    slots = [
+        [members.issue(rank, SUM, vector(rank) if number else first[rank])[0] for rank in range(2)]
+        for number in range(count)
+    ]
+    wait_until(lambda: all(len(ring._begun) == count for ring in members.rings.values()))
+    for rank, one in enumerate(first):
+        one.complete(vector(rank))
+    for made in slots:
+        for slot in made:
+            np.testing.assert_array_equal(slot.array(), vector(0) + vector(1))
+    together = [range(MAX_TOGETHER), range(MAX_TOGETHER, count)]
+    assert [[watch.numbers for watch in one.watches] for one in fabric.communicators] == [
+        together, together,
+    ]  # fmt: skip
+    members.leave()
+
+
+def test_collectives_submitted_while_a_member_begins_others_are_announced_afterwards() -> None:
+    fabric = Fabric(2)
+    members = members_of(fabric)
+    slots = [members.issue(rank, SUM, vector(rank))[0] for rank in range(2)]
+    for slot in slots:
+        np.testing.assert_array_equal(slot.array(), vector(0) + vector(1))
+    fabric.may_start.clear()
+    slots = [members.issue(rank, SUM, vector(rank))[0] for rank in range(2)]
+    wait_until(lambda: [len(given) for given in fabric.given] == [2, 2])  # both begin it
+    slots += [members.issue(0, SUM, vector(5))[0] for _ in range(3)]
+    assert not members.rings[1]._begun
+    fabric.may_start.set()
+    slots += [members.issue(1, SUM, vector(6))[0] for _ in range(3)]
+    for slot in slots[2:]:
+        np.testing.assert_array_equal(slot.array(), vector(5) + vector(6))
+    members.leave()
+
+
+def test_a_member_that_cannot_begin_the_next_collective_has_announced_it() -> None:
+    fabric = Fabric(2)
+    members = members_of(fabric)
+    fabric.may_start.clear()
+    slots = [members.issue(rank, SUM, vector(rank))[0] for rank in range(2)]
+    wait_until(lambda: [len(given) for given in fabric.given] == [2])
+    missing = InFlight(VECTOR, PATIENCE_SECONDS)
+    members.issue(0, SUM, missing)
+    members.issue(0, SUM, vector(0))
+    fabric.may_start.set()
+    for slot in slots:
+        np.testing.assert_array_equal(slot.array(), vector(0) + vector(1))
+    # Member 0 waits for the input; the other one knows both collectives.
+    wait_until(lambda: len(members.rings[1]._begun) == 2)
+    missing.complete(vector(0))
+    members.issue(1, SUM, vector(1))
+    (last,) = members.issue(1, SUM, vector(1))
+    np.testing.assert_array_equal(last.array(), vector(0) + vector(1))
     members.leave()
 
 
@@ -211,20 +289,19 @@ def test_a_member_with_many_collectives_in_flight_goes_on_when_half_of_them_are_
         [members.issue(rank, SUM, vector(rank))[0] for rank in range(2)]
         for _ in range(MAX_IN_FLIGHT + 2)
     ]
-    # Both wait, and hurry the one after which they go on.
+    # Both wait, and hurry those after which they go on.
     last = MAX_IN_FLIGHT - RESUME_IN_FLIGHT - 1
-    wait_until(lambda: sorted(fabric.hurried) == [(0, last), (1, last)])
+    wait_until(lambda: {rank for rank, _ in fabric.hurried} == {0, 1})
+    assert all(last in numbers for _, numbers in fabric.hurried)
     assert [len(given) for given in fabric.given] == MAX_IN_FLIGHT * [2]
     for number in range(last):
-        for _, done in fabric.given[number]:
-            done([vector(0)])
+        fabric.finish(number, vector(0))
     assert len(fabric.given) == MAX_IN_FLIGHT
-    for _, done in fabric.given[last]:
-        done([vector(0)])
+    for number in range(last, last + MAX_TOGETHER):  # those that may share its event
+        fabric.finish(number, vector(0))
     wait_until(lambda: [len(given) for given in fabric.given] == (MAX_IN_FLIGHT + 2) * [2])
-    for given in fabric.given[last + 1 :]:
-        for _, done in given:
-            done([vector(1)])
+    for number in range(last + MAX_TOGETHER, MAX_IN_FLIGHT + 2):
+        fabric.finish(number, vector(1))
     for made in slots:
         for slot in made:
             assert slot.array().shape == (8,)

@@ -268,6 +268,24 @@ def test_an_operation_that_lacks_memory_runs_again_after_a_cleanup() -> None:
     assert not session.outbox.failures
 
 
+class LibraryWithoutMemory(RuntimeError):
+    """The error of a device's library that could not allocate memory."""
+
+
+class DeviceWithLibrary(Kernels):
+    def explained(self, error: Exception) -> Exception:
+        return MemoryError() if isinstance(error, LibraryWithoutMemory) else error
+
+
+def test_an_operation_runs_again_after_a_cleanup_if_a_library_lacked_memory() -> None:
+    backend = DeviceWithLibrary(LibraryWithoutMemory(), np.ones(2, np.float32))
+    session = started(backend=backend)
+    execute(session, NEGATE, (1, 2))
+    assert backend.cleanups == 1
+    assert session.values(2, size=2) == [1, 1]
+    assert not session.outbox.failures
+
+
 def test_an_operation_that_lacks_memory_twice_fails_and_returns_its_quota() -> None:
     session = started(backend=Kernels(MemoryError(), MemoryError()))
     execute(session, NEGATE, (1, 2))

@@ -486,6 +486,35 @@ def test_a_step_that_overwrites_is_not_repeated_without_memory(
         session.values(3, size=2)
 
 
+def test_a_step_runs_again_after_a_cleanup_if_a_library_of_the_device_lacked_memory(
+    session: EngineSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class LibraryWithoutMemory(RuntimeError):
+        pass
+
+    errors = [LibraryWithoutMemory()]
+    cleanups = []
+
+    def triple(x: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return 3 * x
+
+    def explained(error: Exception) -> Exception:
+        return MemoryError() if isinstance(error, LibraryWithoutMemory) else error
+
+    inner, backend = session.interpreter.session, session.interpreter.backend
+    monkeypatch.setattr(inner, "bind_elementwise", lambda signature, numbers=None: ())
+    monkeypatch.setattr(inner, "bind", lambda signature: triple)
+    monkeypatch.setattr(backend, "explained", explained)
+    monkeypatch.setattr(backend, "memory_cleanup", lambda: cleanups.append(1))
+    kind = max(SIGNATURES) + 1
+    tripled = signature("Numeric.MulScalar", vector(2), rhs=3.0)
+    session.run(Define(kind, tripled), DefineGraph(GRAPH, 1, ((kind, 0),), (1,)), (GRAPH, 1, 3))
+    assert session.values(3, size=2) == [3, 6]
+    assert len(cleanups) == 1
+
+
 @given(data())
 def test_a_graph_gives_the_results_of_its_operations(draw: DataObject) -> None:
     kinds = draw.draw(

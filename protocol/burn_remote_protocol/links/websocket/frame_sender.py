@@ -28,6 +28,9 @@ _EMPTY: Final = memoryview(b"")
 # waiting for the thread. Their memory does not count as scratch memory.
 QUEUED_FRAMES: Final = 2
 
+# The most buffers of one call of ``sendmsg``, by POSIX at least 16; Linux allows 1,024.
+MAX_BUFFERS: Final = max(os.sysconf("SC_IOV_MAX"), 16)
+
 
 class SocketSender:
     """Writes a server's frames to a TCP socket. One thread sends."""
@@ -75,7 +78,7 @@ class SocketSender:
         unsent = self._unsent
         while unsent:
             try:
-                count = self._socket.sendmsg(unsent)
+                count = self._socket.sendmsg(unsent[:MAX_BUFFERS])
             except BlockingIOError:
                 return False
             except OSError as error:

@@ -35,6 +35,7 @@ from burn_remote_server.backends.cupy.communicator import (
 from burn_remote_server.backends.cupy.cudnn_convolution import Cudnn, open_cudnn
 from burn_remote_server.backends.cupy.device import Gpu, Shared
 from burn_remote_server.backends.cupy.element_launches import launched
+from burn_remote_server.backends.cupy.faults import lacks_memory
 from burn_remote_server.backends.cupy.host_copies import BLOCK_BYTES, Reads, Upload, host_array
 from burn_remote_server.backends.cupy.kernel_families import cuda_families
 from burn_remote_server.backends.cupy.memory_lending import Lender, borrow, domain
@@ -85,6 +86,8 @@ class CupySession(ArraySession):
         self._gpu = gpu
         self._stream = stream
         self._awaited: Any = None  # the event for which the stream was made to wait last
+        # The event of the last ``share_all``, until the stream has to wait for others.
+        self._shared_by: Any = None
         self._faults = gpu.faults
         self._reads = Reads(gpu, stream)
         self._graphs = CudaGraphs(gpu, stream)
@@ -107,15 +110,18 @@ class CupySession(ArraySession):
         with self._faults:
             return self._gpu.shared(array, self._stream)
 
-    def share_all(self, arrays: Sequence[Any]) -> list[Any]:
-        with self._faults:
-            return self._gpu.all_shared(arrays, self._stream)
+    def share_all(self, arrays: Sequence[Any], *, has_worked: bool = True) -> list[Any]:
+        # Without work in between, the last event is as good as a new one.
+        if has_worked or self._shared_by is None:
+            with self._faults:
+                self._shared_by = self._gpu.recorded(self._stream) if arrays else None
+        return [Shared(array, self._shared_by) for array in arrays]
 
     def adopt(self, shared: Shared) -> Any:
         with self._faults:
             if shared.ready is not self._awaited:  # one event may make many arrays ready
                 self._stream.wait_event(shared.ready)
-                self._awaited = shared.ready
+                self._awaited, self._shared_by = shared.ready, None
             return self._gpu.lent(shared, self._stream)
 
     def read(self, array: Any, dtype: DType, later: Callable[[], Deliver]) -> memoryview | None:
@@ -222,6 +228,10 @@ class CupyBackend(ArrayBackend):
 
     def examine(self) -> None:
         self._faults.examine()
+
+    def explained(self, error: Exception) -> Exception:
+        explained = super().explained(error)
+        return MemoryError(str(error)) if lacks_memory(explained) else explained
 
     def open_session(self, custom: CustomOperations = NO_OPERATIONS) -> CupySession:
         with self._faults:

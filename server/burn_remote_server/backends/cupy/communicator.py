@@ -107,6 +107,10 @@ class NcclCommunicator:
         self._rank: Final = rank
         self._plans: Final[dict[int, _Plan]] = {}  # by the identities of their calls
         self._thread = 0  # the thread that uses the device and the stream
+        self._awaited: Any = None  # the event for which the stream was made to wait last
+        # Of the collectives started since the last ``watch``: the outputs, and what must stay alive
+        # until they have finished.
+        self._started: list[tuple[list[Any], Any]] = []
         given: Any = identifier
         if not isinstance(self._nccl.get_unique_id(), bytes):
             given = tuple(one - 256 if one > 127 else one for one in identifier)
@@ -125,12 +129,11 @@ class NcclCommunicator:
         call: CollectiveCall,
         inputs: Sequence[Any],
         specs: Sequence[TensorSpec],
-        done: Callable[[Sequence[Any] | None], None],
-    ) -> Callable[[], None]:
+    ) -> None:
         """Start a collective on shared arrays; see ``Communicator.start``."""
         # Most calls of CUDA and NCCL release the interpreter lock, for which the threads of the
-        # other members wait. So this makes as few as possible: one event for all outputs, and no
-        # group of calls for a single one.
+        # other members wait. So this makes as few as possible, such as no group of calls for a
+        # single one.
         gpu, stream = self._gpu, self._stream
         plan = self._plans.get(id(call))
         if plan is None or plan.call is not call:
@@ -140,13 +143,13 @@ class NcclCommunicator:
             stream.use()
             self._thread = threading.get_ident()
         with gpu.faults:
-            awaited = None
             for shared in inputs:
-                if shared.ready is awaited:  # one event may make many arrays ready
+                if shared.ready is self._awaited:  # one event may make many arrays ready
                     continue
                 # Not only if a query says that it is pending: that leaves an error for this thread
                 # (cudaErrorNotReady), which NCCL could take for the failure of its own launch.
-                stream.wait_event(awaited := shared.ready)
+                stream.wait_event(shared.ready)
+                self._awaited = shared.ready
             given = [
                 _as_elements(shared.array, dtype)
                 for shared, dtype in zip(inputs, plan.inputs, strict=True)
@@ -162,11 +165,15 @@ class NcclCommunicator:
                     one != 0 if spec.dtype.is_bool else one
                     for one, spec in zip(made, specs, strict=True)
                 ]
-            event = gpu.recorded(stream)
+        self._started.append((made, (inputs, given, outputs)))
 
-        finished = [Shared(one, event) for one in made]
-        kept = (inputs, given, outputs)
-        passed = partial(_deliver, done, finished, kept)
+    def watch(self, done: Callable[[Sequence[Sequence[Any]] | None], None]) -> Callable[[], None]:
+        """Have ``done`` called when the GPU has finished; see ``Communicator.watch``."""
+        gpu, stream = self._gpu, self._stream
+        with gpu.faults:
+            event = gpu.recorded(stream)  # one event for all, because each takes two calls of CUDA
+        started, self._started = self._started, []
+        passed = partial(_deliver, done, event, started)
         gpu.event_poller.call(event, passed, stream.ptr, is_patient=True)
         return partial(gpu.event_poller.hurry, event)
 
@@ -335,13 +342,16 @@ def _as_elements(array: Any, wanted: Any) -> Any:
 
 
 def _deliver(
-    done: Callable[[Sequence[Any] | None], None], finished: Sequence[Any], kept: Any, status: int
+    done: Callable[[Sequence[Sequence[Any]] | None], None],
+    event: Any,
+    started: Sequence[tuple[Sequence[Any], Any]],
+    status: int,
 ) -> None:
     """Call ``done`` with the outputs, or with ``None`` if the event's CUDA status is an error.
 
-    The reference ``kept`` keeps arrays alive until this call.
+    ``started`` also has what must stay alive until this call.
     """
-    done(None if status else finished)
+    done(None if status else [[Shared(one, event) for one in made] for made, _ in started])
 
 
 def _with_elements(sources: list[Any], targets: list[Any]) -> list[tuple[Any, Any]]:

@@ -12,7 +12,7 @@ import contextlib
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import cupy
@@ -168,11 +168,6 @@ class Gpu:
     def shared(self, array: Any, stream: Any) -> Shared:
         """Return an array with the event after which other streams may use it."""
         return Shared(array, self.recorded(stream))
-
-    def all_shared(self, arrays: Sequence[Any], stream: Any) -> list[Any]:
-        """Return arrays with one event after which other streams may use them."""
-        ready = self.recorded(stream) if arrays else None
-        return [Shared(array, ready) for array in arrays]
 
     def recorded(self, stream: Any) -> Any:
         """Return an event that is recorded on a stream, for others to wait on."""

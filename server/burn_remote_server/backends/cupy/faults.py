@@ -1,4 +1,4 @@
-"""Detection of lost GPUs.
+"""Detection of lost GPUs, and of libraries that lack memory.
 
 After some CUDA errors, every later call to that GPU fails until the process restarts: the GPU is
 *lost*. Other errors, such as out of memory, affect only the call that returned them.
@@ -16,7 +16,7 @@ from burn_remote_protocol.errors import BurnRemoteError, DeviceLost
 from burn_remote_server.backends.cupy.event_poller import NOT_READY
 from burn_remote_server.telemetry.logs import get_logger
 
-__all__ = ["LOST", "Faults"]
+__all__ = ["LOST", "Faults", "lacks_memory"]
 
 logger = get_logger(__name__)
 
@@ -48,7 +48,27 @@ LOST: Final = {
     999: "cudaErrorUnknown",
 }
 
+# CuPy's exceptions of CUDA and its libraries, with the status that means a failed allocation, from
+# the header of each. CuPy raises ``MemoryError`` only for its own allocations.
+_ALLOCATION_FAILED: Final = {
+    "CUDARuntimeError": 2,
+    "CUDADriverError": 2,
+    "CUBLASError": 3,
+    "CUSOLVERError": 2,
+    "CUSPARSEError": 2,
+    "CUFFTError": 2,
+    "CURANDError": 102,
+}
+
 _noting: Final = threading.Lock()
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Whether CUDA or one of its libraries could not allocate memory of the GPU."""
+    status = getattr(error, "status", None)
+    if status is None:
+        status = getattr(error, "result", None)  # of cuFFT
+    return status is not None and status == _ALLOCATION_FAILED.get(type(error).__name__)
 
 
 class Faults:

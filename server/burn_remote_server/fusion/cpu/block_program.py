@@ -6,6 +6,8 @@ loops do so for contiguous arrays, but not for reversed ones, nor for strided fl
 each call checks that operands are C-contiguous, or repeat C-contiguous elements. A reduction gets
 whole rows of a C-contiguous array.
 
+The first runs try several sizes of blocks, one of which is the whole arrays (``block_trials``).
+
 With a compiler, kernels replace the runs of exact instructions once they are compiled.
 
 An output may be written into the memory of an input that is used for the last time. A function
@@ -17,6 +19,7 @@ again.
 from __future__ import annotations
 
 import math
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
@@ -35,6 +38,7 @@ from burn_remote_server.fusion.cpu.block_schedules import (
     inputs_taken,
     scheduled,
 )
+from burn_remote_server.fusion.cpu.block_trials import BlockTrial
 from burn_remote_server.fusion.cpu.kernel_compiler import KernelCompiler, Kernels
 from burn_remote_server.fusion.cpu.kernel_groups import grouped, source_of
 from burn_remote_server.fusion.cpu.kernel_source import KernelArray
@@ -47,6 +51,19 @@ __all__ = ["BLOCK_ELEMENTS", "BlockProgram", "Operand"]
 # 64 Ki elements of four bytes, for several operands, stay in a core's second-level cache; measured
 # as the fastest of 4 Ki to 512 Ki (`benchmarks/fusion.py`).
 BLOCK_ELEMENTS: Final = 64 * 1024
+
+# Other sizes that the first runs try, as multiples of ``BLOCK_ELEMENTS``: the larger size was the
+# faster one where the first-level caches are shared with other work.
+BLOCK_MULTIPLES: Final = (1, 2)
+
+# Most bytes of a program's arrays for which the first runs also try to compute each instruction for
+# the whole arrays. More do not fit into the caches of most processors, so that blocks are faster.
+# The bound also limits the memory of intermediate results.
+MAX_WHOLE_BYTES: Final = 64 * 2**20
+
+# NumPy's loops read and write 64 bytes at a time. If they cross the borders of cache lines, as in
+# memory that the C library aligns to 16 bytes, additions in the cache took twice as long.
+CACHE_LINE_BYTES: Final = 64
 
 # Kernels leave few intermediate arrays, so larger blocks are faster (`--block-sizes`).
 KERNEL_BLOCK_ELEMENTS: Final = 256 * 1024
@@ -83,12 +100,14 @@ class _Way(NamedTuple):
 class _Prepared:
     """The prepared form of a program for inputs with certain masks, some of them overwritable.
 
-    ``blocks`` says how it is executed by functions, ``compiled`` how it is executed with kernels;
-    ``source`` is the assembly of the kernels.
+    ``blocks`` says how it is executed by functions, in blocks of several sizes, among which
+    ``trial`` chooses. ``compiled`` says how it is executed with kernels; ``source`` is the assembly
+    of the kernels.
     """
 
-    def __init__(self, blocks: _Way, compiled: _Way | None, source: str) -> None:
+    def __init__(self, blocks: tuple[_Way, ...], compiled: _Way | None, source: str) -> None:
         self.blocks = blocks
+        self.trial = BlockTrial(len(blocks))
         self.compiled = compiled
         self.source = source
         self.runs = 0
@@ -166,7 +185,8 @@ class BlockProgram:
                 masks = (*masks[:place], found[1], *masks[place + 1 :])
         prepared = self._prepare(masks, self._overwritable(inputs, reusable))
         kernels = self._compiled(prepared)
-        way = prepared.blocks
+        trial = prepared.trial
+        way = prepared.blocks[trial.candidate]
         if kernels is not None and [each.dtype for each in operands] == self._dtypes:
             assert prepared.compiled is not None
             way = prepared.compiled
@@ -189,15 +209,19 @@ class BlockProgram:
             ],
         ]
         scratch = [
-            np.empty(layout.row_size if width.is_row else layout.size, width.dtype)
+            _aligned(layout.row_size if width.is_row else layout.size, width.dtype)
             for width in schedule.scratch
         ]
         self.runs_compiled = kernels is not None
         try:
-            if kernels is None:
+            if kernels is not None:
+                self._run_kernels(layout, schedule.steps, arrays, scratch, kernels)
+            elif trial.is_decided:
                 self._run_blocks(layout, schedule.steps, arrays, scratch)
             else:
-                self._run_kernels(layout, schedule.steps, arrays, scratch, kernels)
+                started = time.thread_time()
+                self._run_blocks(layout, schedule.steps, arrays, scratch)
+                trial.note(time.thread_time() - started)
         except Exception as error:  # of any kernel, also MemoryError
             pass_on_of_signal_handler(error)
             overwritten = tuple(place for place in taken if place >= 0)
@@ -220,8 +244,7 @@ class BlockProgram:
         key = masks, overwritable
         prepared = self._prepared.get(key)
         if prepared is None:
-            layout = Layout(self._shape, masks, BLOCK_ELEMENTS, keeps_rows=self._reduces)
-            blocks = self._way(layout, overwritable if self.overwrites else ())
+            blocks = self._block_ways(masks, overwritable if self.overwrites else ())
             compiled, source = None, ""
             if self._kernels:
                 most = KERNEL_BLOCK_ELEMENTS
@@ -236,6 +259,22 @@ class BlockProgram:
             if len(self._prepared) > MAX_LAYOUTS:
                 self._prepared.popitem(last=False)
         return prepared
+
+    def _block_ways(self, masks: tuple[Mask, ...], overwritable: Sequence[int]) -> tuple[_Way, ...]:
+        """Return the ways that the first runs try."""
+        sizes = [BLOCK_ELEMENTS * multiple for multiple in BLOCK_MULTIPLES]
+        whole = math.prod(self._shape)
+        found: dict[Shape, _Way] = {}
+        for size in [*sizes, whole]:
+            layout = Layout(self._shape, masks, size, keeps_rows=self._reduces)
+            way = self._way(layout, overwritable)
+            widths = [*self._whole_inputs.values(), *self._output_widths, *way.schedule.scratch]
+            needed = whole * sum(each.dtype.itemsize for each in widths)
+            if size in sizes or needed <= MAX_WHOLE_BYTES:
+                found.setdefault(layout.size, way)
+            if self._reduces:  # only for this size has it been measured that rows pay
+                break
+        return tuple(found.values())
 
     def _way(
         self, layout: Layout, overwritable: Sequence[int], kernels: Sequence[KernelCall] = ()
@@ -369,6 +408,14 @@ def _run_step(step: Step, r: list[Any]) -> None:
         function(r[sources[0]], r[sources[1]], out=r[target])
     else:
         function(*[r[source] for source in sources], out=r[target])
+
+
+def _aligned(shape: Shape, dtype: np.dtype[Any]) -> Any:
+    """Return a new array that begins at a cache line."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + CACHE_LINE_BYTES, np.uint8)
+    start = -_address(memory) % CACHE_LINE_BYTES
+    return memory[start : start + size].view(dtype).reshape(shape)
 
 
 def _address(array: Any) -> int:

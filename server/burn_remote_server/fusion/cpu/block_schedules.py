@@ -92,12 +92,16 @@ def scheduled(
     for value in outputs:
         if taken and value in taken:
             continue  # the input may still be read before the output itself is written
-        # An operand that dies here gets the output's register, and is overwritten by the output.
-        place = value - first
-        each = instructions[place]
-        dying = [operand for operand in each.operands if last_use.get(operand) == place]
-        if place not in replaced and each.into is not None:
-            registers.join(value, dying)
+        # An operand that dies here gets the output's register, and is overwritten by the output. So
+        # does an operand that dies where that one is made, and so on.
+        joined: int | None = value
+        while joined is not None:
+            place = joined - first
+            each = instructions[place]
+            dying = [operand for operand in each.operands if last_use.get(operand) == place]
+            joined = None
+            if place not in replaced and each.into is not None:
+                joined = registers.join(first + place, dying)
     steps: list[Step] = []
     for place, each in enumerate(instructions):
         if place in calls:
@@ -175,14 +179,18 @@ class _Registers:
         self._free: dict[Width, list[int]] = {}
         self.scratch: list[Width] = []
 
-    def join(self, output: int, operands: Iterable[int]) -> None:
-        """Assign the register of an output to an operand with the same width, if there is one."""
-        width = self._instructions[output - self._first].width
-        for value in operands:
-            is_free = value not in self._register
-            if is_free and self._instructions[value - self._first].width == width:
-                self._register[value] = self._register[output]
-                return
+    def join(self, value: int, operands: Iterable[int]) -> int | None:
+        """Assign the register of a value to an operand with the same width; return the operand.
+
+        Returns ``None`` if there is no such operand without a register.
+        """
+        width = self._instructions[value - self._first].width
+        for operand in operands:
+            is_free = operand not in self._register
+            if is_free and self._instructions[operand - self._first].width == width:
+                self._register[operand] = self._register[value]
+                return operand
+        return None
 
     def of(self, values: Iterable[int]) -> tuple[int, ...]:
         return tuple([self._register[value] for value in values])

@@ -34,14 +34,15 @@ Limits = tuple[tuple[int, int], ...]
 
 # The limits from which fused runs are faster. Smaller results stay in the cache anyway. The numbers
 # are the speed with fusion divided by the speed without, measured by
-# `benchmarks/fusion.py --sizes` on two processors; the first has 2 MiB of cache per core:
-# - block by block, 5 cheap operations and GELU gave 1.53 and 1.19 with 512 Ki elements on the
-#   first, but 2 and 5 operations gave 0.66 to 0.86 with 512 Ki to 1 Mi on the second;
-# - with kernels for a part of the operations, GELU gave 0.96 with 256 Ki and 1.49 with 384 Ki on
-#   the first;
-# - with kernels for all of them, 5 operations gave 1.24 and 1.77 with 128 and 256 Ki on the first;
-#   2 operations gave 1.35 with 512 Ki there, but 0.88 on the second.
-BLOCKS_PAY: Final[Limits] = ((2048 * KI, 4), (1024 * KI, 8))
+# `benchmarks/fusion.py --sizes` on processors with 2 MiB of cache per core:
+# - block by block, 5 cheap operations and GELU gave 1.6 and 1.5 with 1 Mi elements, and Adam 1.3
+#   with 512 Ki; with 256 Ki elements, GELU gave 0.97. Where blocks are slower, on processors whose
+#   other caches are fast, the first runs notice it and compute whole arrays (``block_trials``),
+#   which gives 0.94 to 1.05;
+# - with kernels for a part of the operations, GELU gave 0.96 with 256 Ki and 1.49 with 384 Ki;
+# - with kernels for all of them, 5 operations gave 1.24 and 1.77 with 128 and 256 Ki. 2 operations
+#   gave 1.35 with 512 Ki, but 0.88 on a processor of another kind.
+BLOCKS_PAY: Final[Limits] = ((1024 * KI, 4), (512 * KI, 8))
 MIXED_PAY: Final[Limits] = ((384 * KI, 4), *BLOCKS_PAY)
 KERNELS_PAY: Final[Limits] = ((1024 * KI, 1), (256 * KI, 4))
 

@@ -12,7 +12,7 @@ import pytest
 
 from burn_remote_protocol.errors import DeviceLost, UnknownTensor
 from burn_remote_server.backends.cupy.event_poller import NOT_READY, EventPoller
-from burn_remote_server.backends.cupy.faults import LOST, Faults
+from burn_remote_server.backends.cupy.faults import LOST, Faults, lacks_memory
 from support.waiting import PATIENCE_SECONDS
 
 ILLEGAL_ADDRESS = 700
@@ -164,3 +164,21 @@ def test_failed_destructors_of_a_lost_gpu_are_not_reported(
     for error in (CudaError(ILLEGAL_ADDRESS), other):
         Freed(error)
     assert reported == [other]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "status", "other"),
+    [
+        ("CUDARuntimeError", "status", 2, 700),
+        ("CUBLASError", "status", 3, 2),
+        ("CUSOLVERError", "status", 2, 3),
+        ("CUFFTError", "result", 2, 3),
+    ],
+)
+def test_a_library_that_cannot_allocate_lacks_memory(
+    kind: str, name: str, status: int, other: int
+) -> None:
+    error, failure = (type(kind, (RuntimeError,), {name: one})() for one in (status, other))
+    assert lacks_memory(error)
+    assert not lacks_memory(failure)
+    assert not lacks_memory(RuntimeError("of another library"))
