@@ -20,7 +20,7 @@ __all__ = ["PROMPT_COLLECTIVES", "PROMPT_SECONDS", "PROMPT_TASKS", "CollectiveRe
 # once, if nothing was sent for this time: two GPUs reduce 64 MiB in it. Later ones are sent with
 # others, in batches of at least this many tasks: a frame takes 100 µs of processor time on both
 # sides.
-PROMPT_COLLECTIVES: Final = 4
+PROMPT_COLLECTIVES: Final = 2
 PROMPT_SECONDS: Final = 0.00025
 PROMPT_TASKS: Final = 8
 
