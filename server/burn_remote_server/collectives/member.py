@@ -25,9 +25,8 @@ report names the right member.
 
 **Announcements.** A member announces a collective when it has the inputs, because the elements
 follow on the same link. If an engine sends elements over other connections, the member announces
-each collective as soon as its session issues it (``announce_ahead``). So neighbours have usually
-checked that they issued the same collective before the inputs arrive. But while the worker begins
-earlier collectives, it has enough to do, and then announces several together.
+each collective early (``announce_ahead``). So neighbours have usually checked that they issued the
+same collective before the inputs arrive.
 """
 
 from __future__ import annotations
@@ -50,6 +49,11 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.messages import BeginCollective, GroupBroken
 from burn_remote_server.backends.interface import Backend
+from burn_remote_server.collectives.announcements import (
+    MAX_REASON,
+    EarlyAnnouncements,
+    announcement_of,
+)
 from burn_remote_server.collectives.collective_engine import CollectiveEngine, GroupIsBroken, Job
 from burn_remote_server.collectives.links import Incoming, Message, Outgoing, Piece, Place
 from burn_remote_server.collectives.ring_schedule import CHUNK_BYTES
@@ -63,8 +67,6 @@ __all__ = ["BEATS_PER_BOUND", "Member"]
 logger = get_logger(__name__)
 
 BEATS_PER_BOUND: Final = 4
-# The most characters of a reason that is sent to others.
-MAX_REASON: Final = 900
 # How often a member that waits for an input looks for messages of the previous member.
 INPUT_SLICE_SECONDS: Final = 0.05
 # How long a member that leaves still waits for the links to its neighbours. They exist before the
@@ -75,8 +77,6 @@ LEAVING_SECONDS: Final = 10.0
 MAX_KEPT_BYTES: Final = 32 * 2**20
 # The most announcements of the previous member to read ahead; each has up to 1 KiB.
 MAX_AHEAD: Final = 1024
-# The most collectives to announce before the first of them begins.
-MAX_ANNOUNCED: Final = 32
 
 _STOP: Final = object()
 
@@ -137,11 +137,7 @@ class Member:
         # Messages that arrived while this member was connecting, from a previous member that has
         # left.
         self._kept: Final[deque[BeginCollective | Piece]] = deque()
-        self._announces = False
-        # The worker begins collectives, and does not wait for links or inputs. Meanwhile, submitted
-        # collectives are not announced, but added to a list.
-        self._is_beginning = False
-        self._unannounced: list[Job] = []
+        self._announcements: Final = EarlyAnnouncements(self._lock)
         # The announcement that leaves with the first piece, or before this member waits.
         self._unsent_announcement: BeginCollective | None = None
         # The worker waits for the previous member's messages and must be woken for a collective.
@@ -184,7 +180,7 @@ class Member:
 
     def submit(self, job: Job) -> None:
         """Carry out a collective after those submitted before."""
-        is_announced = False
+        announcements, is_announced = self._announcements, False
         with self._lock:
             broken = self._broken
             if self._has_ended:  # possibly a collective that the other members can still complete
@@ -192,14 +188,12 @@ class Member:
             elif broken is None or job.sequence < broken.first:
                 self._open_jobs[job.sequence] = job
                 self._jobs.append(job)
-                is_announced = self._announces and not self._is_beginning
-                if self._is_beginning:
-                    self._unannounced.append(job)
+                is_announced = announcements.is_on and not announcements.leaves_to_worker(job)
                 broken = None
             self._changed.notify_all()
             # Waking a worker that is busy would be a system call for nothing. Nor can it start a
             # collective that the previous member has not announced: the announcement wakes it.
-            is_awaited = self._is_listening and not self._is_beginning
+            is_awaited = self._is_listening and not announcements.is_beginning
             is_awaited = is_awaited and (bool(self._begun) or not is_announced)
         if broken is not None:
             self._fail_job(job, broken)
@@ -207,41 +201,21 @@ class Member:
             # In this thread, because the sender's would wait for the interpreter lock. They have
             # the order of the jobs: one thread submits these, and the announcements of
             # ``announce_ahead`` were queued under the lock.
-            self._announce([job])
+            announcements.announce([job], self._send_announcements)
         if is_awaited:
             self._wake()
 
     def announce_ahead(self) -> None:
         """Announce each collective as soon as it is submitted, from now on."""
         with self._lock:
-            self._announces = self._is_beginning = True
-            self._unannounced = [job for job in self._jobs if isinstance(job, Job)]
-        self._stop_beginning()
+            self._announcements.turn_on(job for job in self._jobs if isinstance(job, Job))
+        self._announcements.stop_beginning(self._send_announcements)
 
-    def _announce(self, jobs: Sequence[Job]) -> None:
-        begun = []
-        for job in jobs:
-            job.begun = _announcement(job)
-            begun.append(job.begun)
+    def _send_announcements(self, begun: Sequence[BeginCollective]) -> None:
+        # In this thread if possible, because the sender's would wait for the interpreter lock.
         if not self._sender.begin(begun, self):
             for one in begun:
                 self._sender.send(one, 0, self.check)
-
-    def _announce_queued(self) -> None:
-        with self._lock:
-            jobs = self._unannounced[:MAX_ANNOUNCED]
-            del self._unannounced[:MAX_ANNOUNCED]
-        self._announce(jobs)
-
-    def _stop_beginning(self) -> None:
-        """Announce what was submitted meanwhile, because the worker may wait from now on."""
-        while True:
-            with self._lock:
-                # Sessions announce again only after this thread has sent what they left to it.
-                if not self._unannounced:
-                    self._is_beginning = False
-                    return
-            self._announce_queued()
 
     def reject(self, sequence: int, reason: str) -> None:
         """Report to all members that this one cannot carry out a collective."""
@@ -491,9 +465,9 @@ class Member:
                 self.check()
                 if self._jobs:
                     job = self._jobs.popleft()
-                    self._is_beginning = self._announces
+                    self._announcements.begin()
                     return job if isinstance(job, Job) else None
-            self._stop_beginning()
+            self._announcements.stop_beginning(self._send_announcements)
             engine.examine()
             self._check_own_progress(since, "did not issue")
             self.serve_links(SLICE_SECONDS, lambda: bool(self._jobs))
@@ -503,7 +477,7 @@ class Member:
         since = self._heard = time.monotonic()
         for one in job.inputs:
             if isinstance(one, InFlight) and not one.arrived():
-                self._stop_beginning()
+                self._announcements.stop_beginning(self._send_announcements)
             while isinstance(one, InFlight) and not one.wait(INPUT_SLICE_SECONDS):
                 engine.examine()
                 self._check_own_progress(since, "did not get the inputs of")
@@ -531,7 +505,7 @@ class Member:
         """
         # Unless members announce ahead, elements follow an announcement on the link, and only the
         # engine may receive these.
-        has_announcement = len(self._begun) >= (MAX_AHEAD if self._announces else 1)
+        has_announcement = len(self._begun) >= (MAX_AHEAD if self._announcements.is_on else 1)
         if self._incoming is None or has_announcement or self._previous in self._gone:
             with self._lock:
                 self.check()
@@ -631,10 +605,11 @@ class Member:
             engine.finish()  # an abort would end earlier collectives, which have not failed
             raise GroupIsBroken from None
         if self.size > 1:
-            if self._announces and job.begun is None:
-                self._announce_queued()
-            begun = job.begun or _announcement(job)
-            if not self._announces:
+            is_early = self._announcements.is_on
+            if is_early and job.begun is None:
+                self._announcements.announce_left(self._send_announcements)
+            begun = job.begun or announcement_of(job)
+            if not is_early:
                 self._unsent_announcement = begun
             self._unagreed = begun
         arrays = engine.carry_out(job, inputs)
@@ -695,7 +670,7 @@ class Member:
             return
         sequence, digest, own = unagreed.sequence, unagreed.digest, unagreed.description
         if not self._begun:
-            self._stop_beginning()
+            self._announcements.stop_beginning(self._send_announcements)
             self._heard = time.monotonic()
             self._expect(
                 f"did not issue collective {sequence}, {own}, for which member {self.spec.rank} "
@@ -767,11 +742,6 @@ class Member:
     def _leave_notice(self) -> GroupBroken:
         # Without this message, the end of a link would look like the failure of this member.
         return GroupBroken(self._done, self.spec.rank, "it left the group")
-
-
-def _announcement(job: Job) -> BeginCollective:
-    call, sequence = job.call, job.sequence
-    return BeginCollective(sequence, call.digest(sequence), call.describe()[:MAX_REASON])
 
 
 def _new_piece(sequence: int, offset: int, size: int) -> memoryview:

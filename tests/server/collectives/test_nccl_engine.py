@@ -7,6 +7,8 @@ them forever, and an abort ends what is in flight and leaves anything in its out
 from __future__ import annotations
 
 import contextlib
+import queue
+import random
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -429,4 +431,39 @@ def test_an_error_of_nccl_is_told_while_a_member_waits_for_an_input() -> None:
         assert "NCCL failed: NCCL_ERROR_SYSTEM_ERROR" in text
         assert "an input" not in text
     never.complete(vector(0))
+    members.leave()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_members_that_issue_at_their_own_pace_carry_out_all_collectives(seed: int) -> None:
+    fabric, count = Fabric(3), 100
+    members = members_of(fabric)
+    late: queue.SimpleQueue[tuple[InFlight, int] | None] = queue.SimpleQueue()
+    slots: list[list[InFlight]] = [[] for _ in range(3)]
+
+    def issue(rank: int) -> None:
+        choices = random.Random(3 * seed + rank)
+        for _ in range(count):
+            arriving = InFlight(VECTOR, PATIENCE_SECONDS)
+            is_late = choices.random() < 0.2
+            slots[rank] += members.issue(rank, SUM, arriving if is_late else vector(rank))
+            if is_late:
+                late.put((arriving, rank))
+
+    def complete_late_inputs() -> None:
+        while (item := late.get()) is not None:
+            arriving, rank = item
+            arriving.complete(vector(rank))
+
+    completing = threading.Thread(target=complete_late_inputs)
+    issuing = [threading.Thread(target=issue, args=(rank,)) for rank in range(3)]
+    for thread in [completing, *issuing]:
+        thread.start()
+    for thread in issuing:
+        thread.join(PATIENCE_SECONDS)
+    for slot in [slot for made in slots for slot in made]:
+        np.testing.assert_array_equal(slot.array(), sum(map(vector, range(3))))
+    late.put(None)
+    completing.join(PATIENCE_SECONDS)
+    assert len(fabric.given) == count
     members.leave()
