@@ -14,6 +14,7 @@ __all__ = [
     "selected",
     "shifted",
     "sync",
+    "tensor",
 ]
 
 S = [1]
@@ -66,13 +67,16 @@ def sync(request: int) -> Any:
     return {"Task": {"SyncBackend": [request, S]}}
 
 
-def drawn_step(random: Random) -> list[tuple[Any, ...]]:
-    """Return the messages of a step as a function and its arguments; ids from 100 on are new."""
+def drawn_step(random: Random, first: int = 100) -> list[tuple[Any, ...]]:
+    """Return the messages of a step as a function and its arguments.
+
+    Ids from 98 on are new in each repetition; those of results begin at ``first``.
+    """
     step: list[tuple[Any, ...]] = []
     made = [1]
     # Views of the tensors, which may outlive them.
     views: list[tuple[Any, ...]] = []
-    for out in range(100, 100 + random.randrange(4, 20)):
+    for out in range(first, first + random.randrange(4, 20)):
         match random.randrange(10):
             case 0:
                 step.append((reshaped, random.choice(made), out))

@@ -95,12 +95,19 @@ class FrameRunner:
 
     def frame(self, *messages: Any) -> KnownFrame:
         """Return a frame undivided, which the recognizer has then seen before."""
-        packed = msgpack.packb(messages)
+        return self.known(msgpack.packb(messages))
+
+    def known(self, packed: bytes) -> KnownFrame:
+        """Return a packed frame undivided, which the recognizer has then seen before."""
         for _ in range(3):
             self.recognizer.decode(packed)
         found = self.recognizer.recognize(packed)
         assert found is not None
         return found
+
+    def run_together(self, frames: list[bytes]) -> None:
+        """Run frames undivided as one batch, as if the recognizer had expected each of them."""
+        self.runner.run([self.known(frame) for frame in frames])
 
     def run(self, frames: list[bytes], *, undivided: bool) -> None:
         for frame in frames:

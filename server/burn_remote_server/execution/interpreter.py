@@ -139,6 +139,14 @@ class Interpreter:
         self.executed += len(plan.steps)
         self._graphs.run(plan, arguments, dying)
 
+    def store_joined(
+        self, plan: GraphPlan, outputs: tuple[int, ...], results: list[Any], inputs: list[Any]
+    ) -> None:
+        """Store the results of a graph that ran in place of single operations."""
+        self.executed += len(plan.steps)
+        self.counts.operations_fused += plan.fused_count
+        self._graphs.store_counted(plan, outputs, results, inputs)
+
     def check_stopped(self) -> None:
         """Raise ``Stopped`` if the session has ended. Graphs call this between long operations."""
         self.checks += 1

@@ -156,6 +156,18 @@ class GraphRunner:
                 values.append(detached(failure))
         return values
 
+    def store_counted(
+        self, plan: GraphPlan, outputs: tuple[int, ...], results: list[Any], inputs: list[Any]
+    ) -> None:
+        """Store the results of a graph, whose bytes count already."""
+        try:
+            self._store(outputs, results, inputs)
+        except BaseException:  # such as a lack of memory for a copy
+            left = _Counted(self._quota, plan.output_bytes, plan.output_count)
+            left.pass_on(plan, outputs, self._arrays)
+            left.give_back_all()
+            raise
+
     def _store(self, outputs: Sequence[int], results: Sequence[Any], inputs: Sequence[Any]) -> None:
         """Store arrays whose bytes are counted already."""
         arrays, slots = self._arrays, self._tensors.slots

@@ -28,9 +28,11 @@ from burn_remote_server.dialects.burn_0_22.repeated_frames import (
     Make,
     Step,
 )
+from burn_remote_server.dialects.burn_0_22.repeated_parts import RepeatedParts
 from burn_remote_server.execution.costs import TASK_COST
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.interpreter import Interpreter
+from burn_remote_server.execution.joined_operations import JoinedOperations
 from burn_remote_server.execution.registered_graphs import RegisteredGraphs
 from burn_remote_server.programs.graph_runner import Stopped
 
@@ -68,21 +70,77 @@ class Burn22Runner(TaskRunner):
             KnownFrame: self._run_frame,
         }
         self._programs: Final = FramePrograms(interpreter)
+        self._joined: Final = JoinedOperations(interpreter)
+        self._parts: Final = RepeatedParts(self._joined) if self._joined.are_useful else None
 
     def run(self, tasks: Sequence[Any]) -> None:
         """Execute tasks in order; execute a ``KnownFrame`` by its program, if it has one."""
-        done = 0
-        for frame in tasks:
-            if type(frame) is not KnownFrame or self.failure is not None:
-                break
-            program = self._programs.program(frame)
-            if program is None or program.opens_windows:
-                break
-            self._engine.tasks = frame
-            self._run_program(frame, program)
-            done += 1
+        frames: list[KnownFrame] = []
+        programs: list[FrameProgram] = []
+        if self.failure is None:
+            for frame in tasks:
+                if type(frame) is not KnownFrame:
+                    break
+                program = self._programs.program(frame)
+                if program is None or program.opens_windows:
+                    break
+                frames.append(frame)
+                programs.append(program)
+        done = self._run_frames(frames, programs) if frames else 0
         if done < len(tasks):
             super().run(self._divided(tasks[done:]))
+
+    def _run_frames(self, frames: Sequence[KnownFrame], programs: Sequence[FrameProgram]) -> int:
+        """Run frames until the session fails; return how many. Compiled parts run as graphs."""
+        at = (0, 0)
+        if self._parts is None:
+            pass
+        elif len(frames) == 1:
+            self._parts.skip(programs[0])
+        else:
+            for part, begin, end, numbers in self._parts.found(frames, programs):
+                at = self._run_until(begin, at, frames, programs)
+                if at != begin:
+                    return at[0]
+                try:
+                    if self._joined.run(part, numbers):
+                        at = end
+                except Stopped:
+                    return at[0]
+                except Exception as error:  # its results could not be stored
+                    place, step = begin
+                    self._give_up(frames[place][programs[place].steps[step][0]], error)
+                    at = end
+        return self._run_until((len(frames), 0), at, frames, programs)[0]
+
+    def _run_until(
+        self,
+        end: tuple[int, int],
+        begin: tuple[int, int],
+        frames: Sequence[KnownFrame],
+        programs: Sequence[FrameProgram],
+    ) -> tuple[int, int]:
+        """Run the steps between two places, a frame and a step of it each.
+
+        Returns the place up to which they ran: the beginning of a frame, if the session has failed
+        or its device is lost.
+        """
+        place, step = begin
+        last, stop_at = end
+        tensors = self._interpreter.tensors
+        while (place, step) < end:
+            if not step and (self.failure is not None or tensors.lost is not None):
+                break
+            frame, program = frames[place], programs[place]
+            count = len(program.steps)
+            stop = stop_at if place == last else count
+            self._engine.tasks = frame
+            if not step and stop == count:
+                self._run_program(frame, program)
+            else:
+                self._run_steps(frame, program.steps[step:stop])
+            place, step = (place, stop) if stop < count else (place + 1, 0)
+        return place, step
 
     def handle(self, task: Any) -> None:
         """Execute a task other than an operation."""
