@@ -33,11 +33,16 @@ CUTS_KEPT: Final = 256
 # A part is compiled when it comes again after so many times. Compiling takes 45 µs for each
 # operation, and saves 1 to 1.5 µs for each in a call. One part in place of another, which began at
 # another cut, makes some programs have ten parts.
-CALLS_ONE_BY_ONE: Final = 24
+CALLS_ONE_BY_ONE: Final = 12
 
-# Parts that are counted. Each takes up to 200 bytes for each frame. At this number, all are
-# forgotten, except compiled ones.
-PARTS_COUNTED: Final = 1024
+# Parts that are known, by their operations. Each takes up to 8 KB. At this number, all but the
+# compiled ones are forgotten, of which there are fewer.
+PARTS_KNOWN: Final = 128
+# Parts by their frames, and the sum of the lengths of these frames. A part has several forms,
+# because frames are cut at several places, and a frame takes up to six times its length, unless the
+# recognizer still has it. At either limit, all forms are forgotten.
+FORMS_KEPT: Final = 512
+FRAME_BYTES_KEPT: Final = 512 * 1024
 
 
 class _Cut(NamedTuple):
@@ -85,8 +90,9 @@ class RepeatedParts:
         self._chosen: Final[set[Plan]] = set()
         self._cuts: Final[dict[FrameLayout, tuple[tuple[_Cut, ...], int]]] = {}
         self._known: dict[tuple[PartStep, ...], _Known] = {}  # by their steps
-        # By the frames of a part, and the places in the first and the last one.
-        self._parts: Final[dict[tuple[Any, ...], _Known]] = {}
+        # By the frames of a part, which are in ``_cuts``, and the places in the first and last one.
+        self._forms: Final[dict[tuple[Any, ...], _Known]] = {}
+        self._frame_bytes = 0
         self._is_at_cut = False  # the last batch ended with a forced cut
 
     def skip(self, program: FrameProgram) -> None:
@@ -107,6 +113,7 @@ class RepeatedParts:
         end: tuple[int, _Cut] | None = None
         # Numbers of steps from the first frame on; ``end_at`` counts from the beginning of a part.
         begin_at = end_at = cut_at = count = 0
+        uncut: FrameProgram | None = None
         for place, (cuts, length) in enumerate(known):
             for cut in cuts:
                 cut_at = count + cut.end
@@ -119,11 +126,12 @@ class RepeatedParts:
                     begin, begin_at, end = (place, cut), count + cut.begin, None
             count += length
             if count - cut_at > MESSAGES_BETWEEN_CUTS:
-                self._choose(programs[place])
+                uncut = programs[place]
                 cut_at = count
-        self.skip(programs[-1])
         if begin and end and end_at >= LEAST_MESSAGES:
             yield from self._part(frames, programs, layouts, begin, end)
+        self.skip(programs[-1])
+        self._end_batch(uncut)
 
     def _noted(self, layout: FrameLayout, program: FrameProgram) -> tuple[tuple[_Cut, ...], int]:
         """Return the cuts of a frame and the number of its steps."""
@@ -136,20 +144,29 @@ class RepeatedParts:
                 cuts.append(_Cut(place, start, place + 1, stop, True))
             elif plan in self._chosen:
                 cuts.append(_Cut(place, start, place, start, False))
-        if len(self._cuts) >= PARTS_COUNTED:
-            self._cuts.clear()
+        self._frame_bytes += layout.length
         self._cuts[layout] = known = tuple(cuts), len(program.steps)
         return known
 
-    def _choose(self, program: FrameProgram) -> None:
-        """Make the first operation of a frame a cut."""
-        plan = next((step.plan for _, step in program.steps if step.plan is not None), None)
-        if plan is None:
-            return
-        if len(self._chosen) >= CUTS_KEPT:
-            self._chosen.clear()
-        self._chosen.add(plan)
+    def _end_batch(self, uncut: FrameProgram | None) -> None:
+        """Make the first operation of ``uncut`` a cut, if given, and forget frames if necessary.
+
+        Not within a batch, because forms of its parts may have any of its frames.
+        """
+        if uncut is not None:
+            plan = next((step.plan for _, step in uncut.steps if step.plan is not None), None)
+            if plan is not None:
+                if len(self._chosen) >= CUTS_KEPT:
+                    self._chosen.clear()
+                self._chosen.add(plan)
+                self._forget_frames()
+        if self._frame_bytes > FRAME_BYTES_KEPT:
+            self._forget_frames()
+
+    def _forget_frames(self) -> None:
         self._cuts.clear()
+        self._forms.clear()
+        self._frame_bytes = 0
 
     def _part(
         self,
@@ -162,7 +179,7 @@ class RepeatedParts:
         """Return a part if it is compiled; compile it if it came often enough."""
         (first, opening), (last, closing) = begin, end
         key = (opening.begin, closing.end, *layouts[first : last + 1])
-        known = self._parts.get(key)
+        known = self._forms.get(key)
         if known is None:
             known = self._new(key, _joined_steps(frames, programs, begin, end))
         if known.part is None:
@@ -190,10 +207,15 @@ class RepeatedParts:
 
     def _new(self, key: tuple[Any, ...], steps: tuple[PartStep, ...]) -> _Known:
         """Return what is known of a part whose frames are new; its steps may be known."""
-        if len(self._parts) >= PARTS_COUNTED:
-            self._parts.clear()
-            self._known = {steps: one for steps, one in self._known.items() if one.part}
-        self._parts[key] = known = self._known.setdefault(steps, _Known(steps))
+        if len(self._forms) >= FORMS_KEPT:
+            self._forms.clear()
+        known = self._known.get(steps)
+        if known is None:
+            if len(self._known) >= PARTS_KNOWN:
+                self._forms.clear()
+                self._known = {each.steps: each for each in self._known.values() if each.part}
+            known = self._known[steps] = _Known(steps)
+        self._forms[key] = known
         return known
 
 

@@ -262,18 +262,23 @@ def test_a_session_keeps_a_bounded_number_of_parts(
     calls: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(joined_operations, "PARTS_KEPT", 2)
-    monkeypatch.setattr(repeated_parts, "PARTS_COUNTED", 4)
+    monkeypatch.setattr(repeated_parts, "PARTS_KNOWN", 4)
+    monkeypatch.setattr(repeated_parts, "FORMS_KEPT", 8)
+    monkeypatch.setattr(repeated_parts, "FRAME_BYTES_KEPT", 2000)
     monkeypatch.setattr(repeated_parts, "CUTS_KEPT", 2)
     running = started()
     program = framed([each for step in range(200) for each in sums(step)])
     for place in range(0, len(program), 17):
         running.run_together(program[place : place + 17])
 
-    parts = searched(running)
-    assert len(parts._parts) <= 4
-    assert len(parts._known) <= 4 + 2
-    assert len(parts._chosen) <= 2
-    assert len(compiled(running)) <= 2
+        parts = searched(running)
+        assert len(parts._forms) <= 8
+        assert len(parts._known) <= 4
+        assert len(parts._chosen) <= 2
+        assert len(compiled(running)) <= 2
+        frames = {*parts._cuts}
+        assert sum(layout.length for layout in frames) <= 2000
+        assert all({*form[2:]} <= frames for form in parts._forms)
 
 
 def test_parts_take_a_small_share_of_a_sessions_quota(calls: list[bool]) -> None:
