@@ -457,9 +457,13 @@ def dropped_next(tasks: Sequence[Any], place: int) -> tuple[Any, ...]:
 def follows_collective(tasks: Sequence[Any], place: int) -> bool:
     """Whether a batch has only drops between task ``place`` and a collective before it.
 
-    The tasks before ``place`` were decoded without an error.
+    The tasks before ``place`` were decoded without an error. Those of Burn's dialects are objects,
+    and count as no collective.
     """
     for before in range(place - 1, -1, -1):
-        if (kind := tasks[before][0]) != _DROP:
-            return bool(kind == _COLLECTIVE)
+        task = tasks[before]
+        if type(task) is not tuple:
+            return False
+        if task[0] != _DROP:
+            return bool(task[0] == _COLLECTIVE)
     return False
