@@ -84,8 +84,9 @@ __all__ = ["GRAPH_STEP_COST", "GraphPlan"]
 # The time to check and compile a step, in nanoseconds: 18 to 23 µs (measured, with fusion).
 GRAPH_STEP_COST: Final = 25_000
 
-# The number of the call at which the functions of a graph are compiled. LLVM takes about 20 ms for
-# each, in a separate thread, and saves up to a few µs per call.
+# The number of the call at which the functions of a graph are compiled, if it calls each of them
+# once. LLVM takes about 20 ms for each, in a separate thread, and saves up to a few µs per call. A
+# graph of several training steps calls each function several times, so it compiles them earlier.
 COMPILED_AT: Final = 32
 
 _INTEGER: Final = frozenset({int})
@@ -161,6 +162,8 @@ class GraphPlan:
         self.nbytes = definition_bytes(task, self.fused_count)
         # The functions among the kernels that are not compiled yet, by their places.
         self._uncompiled = compiled.direct_calls
+        # How often a call of the graph calls each function, on average.
+        self._repeats = len(self._uncompiled) / max(1, compiled.distinct_calls)
         self._calls = 0
         # For each step with numbers: the numbers of the last call, and the plan for them.
         self._prepared: dict[int, tuple[tuple[Any, ...], Plan]] = {}
@@ -275,12 +278,12 @@ class GraphPlan:
             raise failed from error
 
     def _take_compiled(self) -> None:
-        """Replace functions by their compiled forms; start to compile them at call ``COMPILED_AT``.
+        """Replace functions by their compiled forms, and start to compile them if it is time.
 
         Functions whose compiled form is not ready yet are tried again at a later call.
         """
         self._calls += 1
-        if self._calls < COMPILED_AT:
+        if self._calls * self._repeats < COMPILED_AT:
             return
         for place, direct in items_of(self._uncompiled):
             run, is_final = direct.compiled()

@@ -59,9 +59,9 @@ class CompiledProgram(NamedTuple):
 
     ``instructions`` are valid if the inputs in ``assumed`` are in C order; ``checked`` are valid
     for any order. Both refer to ``kernels`` by place. ``direct_calls`` has, by place, the calls of
-    kernels that may be replaced by compiled ones. ``places`` has the step of each instruction.
-    ``blocks`` are the runs of steps that one instruction executes, by the place of their first
-    step.
+    kernels that may be replaced by compiled ones; ``distinct_calls`` of them differ. ``places`` has
+    the step of each instruction. ``blocks`` are the runs of steps that one instruction executes, by
+    the place of their first step.
 
     ``registers`` are the initial values of the registers after those of the inputs.
     ``number_registers`` are the registers whose values follow from the numbers of a call, with the
@@ -74,6 +74,7 @@ class CompiledProgram(NamedTuple):
     checked: tuple[Instruction, ...]
     kernels: list[Any]
     direct_calls: dict[int, DirectCall]
+    distinct_calls: int
     places: list[int]
     assumed: tuple[int, ...]
     blocks: dict[int, Block]
@@ -115,6 +116,7 @@ class ProgramCompiler:
         self._places: list[int] = []
         self._kernels = _Kernels()
         self._direct_calls: dict[int, DirectCall] = {}
+        self._called_plans: set[tuple[Plan, ...]] = set()
         # Registers of results that nothing else can reference: ufuncs and products return new
         # arrays and keep no reference. Any other kernel may return a view of an input.
         self._private: set[int] = set()
@@ -149,6 +151,7 @@ class ProgramCompiler:
             tuple(self._checked),
             self._kernels.found,
             self._direct_calls,
+            len(self._called_plans),
             self._places,
             tuple(self._orders.assumed),
             self.blocks,
@@ -219,6 +222,7 @@ class ProgramCompiler:
         k = len(self._kernels.found)
         self._kernels.found += [partial(direct.run), direct.run]
         self._direct_calls[k] = direct
+        self._called_plans.add(tuple(plans))
         if len(targets) > 1:
             instruction: Instruction = (UNPACKED, k, inputs, 0, targets)
             checked: Instruction = (UNPACKED, k + 1, inputs, 0, targets)

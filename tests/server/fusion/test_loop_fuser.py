@@ -344,6 +344,31 @@ def test_loops_are_compiled_only_for_graphs_that_repeat() -> None:
     assert (compiler.counts.compiled, len(plan._uncompiled)) == (before + 1, 0)
 
 
+def test_a_loop_that_a_graph_calls_several_times_is_compiled_after_fewer_calls() -> None:
+    compiler = opened_compiler()
+    assert compiler is not None
+    spec = TensorSpec((7, 7), F32)
+    session = opened(
+        [
+            signature("Numeric.MulScalar", spec, rhs=0.3),
+            signature("Numeric.AddScalar", spec, rhs=0.6),
+            signature("Float.Matmul", spec, spec),
+        ]
+    )
+    # Three times the loop, with a product between.
+    steps = ((0, 0), (1, 1), (2, 2, 2), (0, 3), (1, 4), (2, 5, 5), (0, 6), (1, 7))
+    session.run(DefineGraph(GRAPH, 1, steps, (8,)))
+    session.tensors.store(0, numbers((7, 7)))
+    plan = session.interpreter.numbered[GRAPH]
+    before = compiler.counts.compiled
+    with patch.object(graphs, "COMPILED_AT", 6):
+        session.run((GRAPH, 0, 1))
+        assert (compiler.counts.compiled, len(plan._uncompiled)) == (before, 3)
+        session.run((GRAPH, 0, 2))
+    assert (compiler.counts.compiled, len(plan._uncompiled)) == (before + 1, 0)
+    assert same_bits(session.tensors.array(1), session.tensors.array(2))
+
+
 def test_a_loop_without_memory_fails_as_its_operations_do() -> None:
     session = opened(
         [signature("Numeric.MulScalar", MATRIX, rhs=0.5), signature("Numeric.Add", MATRIX, MATRIX)]
