@@ -48,7 +48,7 @@ from burn_remote.sessions.native.patterns import (
     pattern_of,
 )
 from burn_remote.sessions.native.task_queue import ENCODED_BYTES, MOST_BYTES
-from burn_remote.sessions.source_locations import caller_and_depth
+from burn_remote.sessions.source_locations import RING_LENGTH, caller_and_depth
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dialects.native import EncodedTask
 from burn_remote_protocol.errors import BurnRemoteError
@@ -194,7 +194,8 @@ class AutomaticGraphSession(NativeSession):
                     if not (self._fill(step, inputs) and self._is_at(step, 3)):
                         step = self._take_unexpected(signature, inputs)
                 elif step is not None or not self._is_paused:
-                    step = self._take_unexpected(signature, inputs)
+                    begun = step and self._begin_successor(step, signature, inputs)
+                    step = begun or self._take_unexpected(signature, inputs)
                 if step is not None:
                     if self._connection.error is not None:
                         self.check_open()
@@ -296,6 +297,91 @@ class AutomaticGraphSession(NativeSession):
         self._learn(signature, inputs, first)
         return None
 
+    def _begin_successor(
+        self, end: PatternStep, signature: Signature, inputs: list[int]
+    ) -> PatternStep | None:
+        """Hand a complete pattern over, and begin the one that usually comes next.
+
+        ``end`` is the expected step. This does the same as ``_hand_over`` and ``_begin``, with half
+        of their instructions, if everything is as the last time. Otherwise, it changes nothing and
+        returns ``None``.
+        """
+        pattern = self._pattern
+        if end.signature is not None or pattern is None:
+            return None
+        following, usual = pattern.successor, pattern.usual_drops
+        if following is None or usual is None:
+            return None
+        step, start = following.first, self._earlier_count
+        before, base = self._base, self._next_tensor  # ids of the first outputs of both
+        ids, dropped, tasks = self.follower.ids, self._dropped, self._tasks
+        if (
+            step.signature is not signature
+            or not step.is_short
+            or not following.is_known
+            or following.checked_at != self._signature_table.defined
+            or following.graph_key not in self._graphs.known
+            or self._flusher.armed is None
+            or self._connection.error is not None
+            or self._cut_at is not None
+            or self._segment
+            or self._is_paused
+            # Ids that are the same objects are compared in less time.
+            or dropped[start:] != [*usual.taken_of([*range(before + usual.lowest, before), *ids])]
+        ):
+            return None
+        try:
+            frame = _frame(step.depth + 2)
+        except ValueError as error:  # there are fewer frames than the last time
+            pass_on_of_signal_handler(error)
+            return None
+        known = following.ids(base)
+        left, right, first, last = step.left, step.right, inputs[0], inputs[-1]
+        if known[left] is None and first < base:
+            known[left] = first
+        if known[right] is None and last < base:
+            known[right] = last
+        remaining = [*map(before.__add__, usual.remaining)]
+        kept = [*map(ids.__getitem__, pattern.kept)]
+        task = (pattern.number, *ids[: pattern.output_count - 1 : -1], *kept)
+        place, stop, waiting = len(pattern.steps), start + usual.length, start + len(remaining)
+        undropped = self._undropped_bytes + pattern.graph.nbytes
+        task_bytes = self._task_bytes + MOST_BYTES * len(task)
+        balance = self._balance + FOLLOWING_GAIN * place
+        if (
+            frame.f_lasti != step.instruction
+            or frame.f_code is not step.code
+            or known[left] != first
+            or known[right] != last
+            or len(tasks) + 1 >= BATCH_TASKS
+            or task_bytes >= ENCODED_BYTES
+            or (
+                waiting
+                and (
+                    undropped + following.nbytes >= DROP_BYTES
+                    or waiting + len(following.steps) > DROP_TENSORS
+                )
+            )
+        ):
+            return None
+        place_in_ring, traffic = kept[0] % RING_LENGTH, self._connection.traffic
+        # Nothing is called from here on: an interrupt cannot come in the middle.
+        self._positions[place_in_ring] = (kept[0], pattern.graph)
+        self._tasks, self._expected = [*tasks, task], None
+        dropped[start:stop] = remaining
+        self._earlier_count, self._undropped_bytes, self._task_bytes = (
+            waiting,
+            undropped,
+            task_bytes,
+        )
+        traffic.operations += place - self._counted
+        traffic.followed += place
+        self._balance = balance if balance < START_BALANCE else START_BALANCE
+        pattern.misses = pattern.alive_count = 0
+        self._last, self._pattern, self._counted, self._base = following, following, 0, base
+        self.follower.ids = known
+        return step
+
     def _learn(self, signature: Signature, inputs: list[int], first: int) -> None:
         """Add an operation to the present sequence, unless its results are large."""
         numbered = self._numbered.get(signature.identity)
@@ -343,7 +429,7 @@ class AutomaticGraphSession(NativeSession):
                 and pattern.steps[place].signature is signature
                 # Defining it now would send the operations that were followed.
                 and pattern.checked_at == self._signature_table.defined
-                and id(pattern.graph) in self._graphs.known
+                and pattern.graph_key in self._graphs.known
                 and self._is_at(pattern.steps[place], 5)
             ):
                 before, ids = self.follower.ids, pattern.ids(self._base)
@@ -386,7 +472,7 @@ class AutomaticGraphSession(NativeSession):
         Returns ``False`` after signatures got new numbers, which the graph does not have.
         """
         graph, table = pattern.graph, self._signature_table
-        number = self._graphs.known.get(id(graph))
+        number = self._graphs.known.get(pattern.graph_key)
         if number is not None and pattern.checked_at == table.defined:
             return True
         if number is None:
@@ -434,8 +520,7 @@ class AutomaticGraphSession(NativeSession):
                 is_call = not alive
                 earlier = tuple([tensor for tensor in found if tensor not in pattern.dead])
                 if is_call:
-                    pattern.drops = tuple([tensor - base for tensor in dropped])
-                    pattern.earlier_drops = earlier
+                    pattern.note_drops([tensor - base for tensor in dropped], earlier)
         else:
             is_call = False
         if is_call:

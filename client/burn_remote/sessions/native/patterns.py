@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from operator import itemgetter
 from typing import Final, NamedTuple, final
 
 from burn_remote.runner.operation_graph import CodePosition, Graph, GraphStep
@@ -43,6 +44,9 @@ MAX_DEFINED_STEPS: Final = 4096
 # After this many calls in a row in which the program kept tensors that the pattern counts as dead,
 # they become outputs of the pattern.
 MAX_ALIVE: Final = 2
+# How far before a pattern's first output the ids of its usual drops may be. Variables of a loop's
+# body refer to the results of the repetition before.
+FARTHEST_DROP: Final = 2 * MAX_STEPS
 # A pattern that was begun and left this often, without being completed in between, is discarded.
 MAX_MISSES: Final = 4
 
@@ -107,6 +111,19 @@ class PatternStep:
         )
 
 
+class UsualDrops(NamedTuple):
+    """The tensors that a program drops while it repeats a pattern.
+
+    They are counted from the pattern's first output. ``taken_of`` returns their ids, at least two,
+    of the consecutive ids from that of ``lowest`` on. ``remaining`` are those that the server has.
+    """
+
+    taken_of: Callable[[Sequence[int]], tuple[int, ...]]
+    lowest: int
+    length: int
+    remaining: tuple[int, ...]
+
+
 @final
 class Pattern:
     """A sequence that was seen twice, and its graph.
@@ -117,12 +134,13 @@ class Pattern:
 
     __slots__ = (
         "alive_count", "checked_at", "dead", "drops", "earlier_drops", "first", "graph",
-        "input_count", "is_known", "kept", "misses", "nbytes", "number", "output_count",
-        "steps", "successor",
+        "graph_key", "input_count", "is_known", "kept", "misses", "nbytes", "number",
+        "output_count", "steps", "successor", "usual_drops",
     )  # fmt: skip
 
     def __init__(self, graph: Graph) -> None:
         self.graph: Final = graph
+        self.graph_key: Final = id(graph)  # by which a session knows it
         self.input_count: Final = graph.input_count
         self.output_count: Final = sum(len(step.signature.outputs) for step in graph.steps)
         self.kept: Final = tuple([slot - graph.input_count for slot in graph.output_slots])
@@ -131,6 +149,8 @@ class Pattern:
         # of them that are not in ``dead``.
         self.drops: tuple[int, ...] | None = None
         self.earlier_drops: tuple[int, ...] = ()
+        # The same in another form, unless there are few of them or old ones.
+        self.usual_drops: UsualDrops | None = None
         self.nbytes: Final = sum(
             spec.nbytes for step in graph.steps for spec in step.signature.outputs
         )
@@ -163,6 +183,15 @@ class Pattern:
         These are the ids of the outputs, and ``None`` for each input.
         """
         return [*range(base, base + self.output_count), *[None] * self.input_count]
+
+    def note_drops(self, drops: Sequence[int], earlier: Sequence[int]) -> None:
+        """Note what the program dropped in the last call, and which of it the server has."""
+        self.drops, self.earlier_drops, self.usual_drops = tuple(drops), tuple(earlier), None
+        if len(drops) >= 2:
+            lowest = min(0, *drops)
+            if lowest >= -FARTHEST_DROP:
+                taken_of = itemgetter(*[drop - lowest for drop in drops])
+                self.usual_drops = UsualDrops(taken_of, lowest, len(drops), self.earlier_drops)
 
     def begins_like(self, other: Pattern, count: int) -> bool:
         """Return whether the first ``count`` operations are the same, and more follow."""

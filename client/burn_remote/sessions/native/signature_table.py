@@ -33,12 +33,8 @@ class SignatureTable:
         # By identity: the program's cache of signatures returns the same object for the same call.
         self.known: Final[dict[int, Numbered]] = {}
         self._ring: Final[list[int | None]] = [None] * MAX_SIGNATURES
-        self._defined = 0
-
-    @property
-    def defined(self) -> int:
-        """How many numbers were given to signatures so far."""
-        return self._defined
+        # How many numbers were given to signatures so far.
+        self.defined = 0
 
     def take(
         self, signature: Signature, *, even_if_long: bool = False
@@ -49,7 +45,7 @@ class SignatureTable:
         an interrupt before that, the next signature gets the same number.
         """
         size = sum(spec.nbytes for spec in signature.outputs)
-        position = self._defined % MAX_SIGNATURES
+        position = self.defined % MAX_SIGNATURES
         encoded = encode_task(Define(position, signature))
         if len(encoded) > MAX_DEFINITION_BYTES and not even_if_long:
             return (IN_FULL, signature, size, False), None
@@ -65,4 +61,4 @@ class SignatureTable:
         position, signature, *_ = numbered
         self._ring[position] = signature.identity
         self.known[signature.identity] = numbered
-        self._defined += 1
+        self.defined += 1

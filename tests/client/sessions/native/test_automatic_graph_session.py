@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from types import CodeType
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -121,6 +122,93 @@ def test_a_loop_without_a_wait_is_followed(device: br.Device) -> None:
         x = step(x, weight)
     x.numpy()
     assert followed(device) >= 24 * 16
+
+
+@pytest.fixture
+def hand_overs(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Count the patterns that are handed over without beginning the next one in the same step."""
+    hand_over = AutomaticGraphSession._hand_over
+    counted = Mock()
+
+    def counting(session: AutomaticGraphSession, **options: Any) -> None:
+        if session._expected is not None:
+            counted()
+        hand_over(session, **options)
+
+    monkeypatch.setattr(AutomaticGraphSession, "_hand_over", counting)
+    return counted
+
+
+def test_a_loop_hands_its_sequence_over_and_begins_it_again_in_one_step(
+    device: br.Device, hand_overs: Mock
+) -> None:
+    x, weight = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
+    for _ in range(8):
+        x = step(x, weight)
+    hand_overs.reset_mock()
+    before = followed(device)
+    for _ in range(10):
+        x = step(x, weight)
+    assert hand_overs.call_count == 0
+    assert followed(device) == before + 240
+
+
+def test_two_sequences_in_turn_have_the_results_of_single_operations(
+    device: br.Device, hand_overs: Mock
+) -> None:
+    rounds = 20
+
+    def alternate(device: br.Device) -> list[Any]:
+        x, weight = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
+        y = x
+        for _ in range(rounds):
+            x = step(x, weight)
+            for _ in range(12):
+                y = (y * weight).exp()
+            x, y = y, x
+        return [x.tolist(), y.tolist()]
+
+    with br.LocalDevice(automatic_graphs=False) as plain:
+        expected = alternate(plain)
+    assert alternate(device) == expected
+    assert hand_overs.call_count < rounds
+
+
+@pytest.mark.parametrize("change", ["order of drops", "a kept tensor", "an input", "large"])
+def test_a_change_while_sequences_are_joined_changes_no_result(
+    device: br.Device, hand_overs: Mock, change: str
+) -> None:
+    def run(device: br.Device) -> tuple[list[Any], int]:
+        x, weight = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
+        kept: list[br.Tensor] = []
+        for number in range(24):
+            changes = number % 8 == 7
+            if changes and change == "an input":
+                weight = device.tensor([0.5, 0.25])
+            first = x + weight
+            second = first * 0.5
+            for _ in range(11):
+                second = (second - weight).tanh()
+            if changes and change == "order of drops":
+                del first
+                x = second + weight
+            else:
+                x = second + weight
+                if changes and change == "a kept tensor":
+                    kept.append(first)
+                del first
+            del second
+            if changes and change == "large":
+                kept.append(br.zeros((2**20,), device=device) + 1.0)
+        results = [x.tolist(), *[each.sum().item() for each in kept]]
+        kept.clear()
+        del x, weight
+        return results, held(device)
+
+    with br.LocalDevice(automatic_graphs=False) as plain:
+        expected = run(plain)
+    assert run(device) == expected
+    assert followed(device) > 24 * hand_overs.call_count
 
 
 def test_nothing_is_followed_without_the_setting() -> None:
@@ -661,8 +749,9 @@ FOLLOWING = codes_of(AutomaticGraphSession, NativeSession, patterns.PatternStore
 OPERATOR = frozenset({br.Tensor.__add__.__code__})
 
 
+@pytest.mark.parametrize("length", [4, 12])
 def test_ctrl_c_at_any_line_neither_loses_nor_repeats_nor_leaks_operations(
-    device: br.Device, monkeypatch: pytest.MonkeyPatch
+    device: br.Device, monkeypatch: pytest.MonkeyPatch, length: int
 ) -> None:
     monkeypatch.setattr(automatic_graph_session, "MIN_STEPS", 3)
     monkeypatch.setattr(automatic_graph_session, "LOOP_STEPS", 4)
@@ -670,7 +759,7 @@ def test_ctrl_c_at_any_line_neither_loses_nor_repeats_nor_leaks_operations(
 
     def issue(rounds: int) -> None:
         for _ in range(rounds):
-            for _ in range(4):
+            for _ in range(length):
                 values[0] = values[0] + 1.0
             device.session.flush()
 
@@ -684,9 +773,9 @@ def test_ctrl_c_at_any_line_neither_loses_nor_repeats_nor_leaks_operations(
         where = interrupt.place
         del interrupt  # it keeps frames
         count = values[0].tolist()[0] - before
-        assert 0 <= count <= 4, where
+        assert 0 <= count <= length, where
         issue(1)
-        assert values[0].tolist() == [before + count + 4] * 2, where
+        assert values[0].tolist() == [before + count + length] * 2, where
         values[0] = values[0] + 0.0
         assert held(device, 1) == 1, where
     walk.check(
@@ -695,8 +784,9 @@ def test_ctrl_c_at_any_line_neither_loses_nor_repeats_nor_leaks_operations(
         AutomaticGraphSession._execute_in_turn,
         AutomaticGraphSession._fill,
         AutomaticGraphSession._hand_over,
+        *((AutomaticGraphSession._begin_successor,) if length > 4 else ()),
     )
-    assert followed(device) > 4 * walk.count
+    assert followed(device) > length * walk.count
 
 
 def test_a_stream_through_cuts_runs_each_operation_once() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from burn_remote.sessions.native import patterns
 from burn_remote.sessions.native.patterns import (
+    FARTHEST_DROP,
     MAX_ALIKE,
     MAX_MISSES,
     MAX_PATTERNS,
@@ -167,3 +168,20 @@ def test_a_pattern_that_is_begun_and_never_completed_is_forgotten(
     use(store, each)
     assert each.is_known is is_known
     assert len(store) == is_known
+
+
+def test_usual_drops_are_found_among_consecutive_ids() -> None:
+    each = pattern(ADD, TWICE, ADD, dead=[0, 1])
+    each.note_drops([0, -2, 1], [-2])
+    found = each.usual_drops
+    assert found is not None
+    assert found.taken_of([*range(100 + found.lowest, 103)]) == (100, 98, 101)
+    assert (found.length, found.remaining) == (3, (-2,))
+
+
+@pytest.mark.parametrize("drops", [(), (0,), (0, -FARTHEST_DROP - 1)])
+def test_single_drops_and_those_of_old_tensors_are_not_usual(drops: tuple[int, ...]) -> None:
+    each = pattern(ADD, TWICE, ADD)
+    each.note_drops([0, 1], [])
+    each.note_drops(drops, [])
+    assert each.usual_drops is None
