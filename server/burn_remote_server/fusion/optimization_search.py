@@ -38,14 +38,20 @@ def optimized(
     blocks: list[Block] = []
     start = 0
     while start < len(operations):
+        if operations[start] is None:
+            start += 1
+            continue
         length = _offer(operations[start : start + MAX_BLOCK_OPERATIONS], fusers)
+        if not length:
+            start += 1
+            continue
         ready = [fuser for fuser in fusers if fuser.properties().ready]
         if ready:
             best = max(ready, key=lambda fuser: fuser.properties().score)
             length = len(best)
             accepted = [each for each in operations[start : start + length] if each is not None]
             blocks.append(Block(start, OrderedExecution(accepted, best.finish())))
-        start += max(1, length)
+        start += length
     return blocks
 
 

@@ -36,12 +36,15 @@ def _operations(
 
     ``takes_all``: also return operations that are too small for the fusers of a stream.
     """
-    bound: dict[Plan, tuple[ElementwiseCall, ...]] = {}
+    # By the plan and the arguments that are numbers of the graph. Graphs repeat few plans.
+    bound: dict[tuple[Plan, tuple[int, ...]], tuple[ElementwiseCall, ...]] = {}
     last_use: dict[int, int] = {}
     for place, step in enumerate(task.steps):
         last_use |= dict.fromkeys(step[1:], place)
     kept = {*task.outputs, *range(task.input_count)}
-    numbered = {place for place, _, _ in task.numbers}
+    numbered: dict[int, tuple[int, ...]] = {}
+    for place, field, _ in task.numbers:
+        numbered[place] = (*numbered.get(place, ()), field)
     operations: list[StreamOperation | None] = []
     next_slot = task.input_count
     for place, (step, plan) in enumerate(zip(task.steps, plans, strict=True)):
@@ -51,22 +54,22 @@ def _operations(
         if plan.error is not None or not (plan.joins_windows or (takes_all and plan.gives_one)):
             continue
         calls = plan.calls
-        if not plan.joins_windows and place not in numbered:
-            if plan not in bound:
-                bound[plan] = session.bind_elementwise(plan.signature)
-            calls = bound[plan]
-        if place in numbered:
-            # Fusible only if the call has one constant, whatever the numbers are.
-            calls = session.bind_elementwise(plan.signature, _numbers(task, plan, place))
-            if [len(call.constants) for call in calls] != [1]:
-                continue
+        own = numbered.get(place, ())
+        if own or not plan.joins_windows:
+            if (plan, own) not in bound:
+                numbers = _numbers(plan, own) if own else None
+                bound[plan, own] = session.bind_elementwise(plan.signature, numbers)
+            calls = bound[plan, own]
+        # Fusible only if the call has one constant, whatever the numbers are.
+        if own and [len(call.constants) for call in calls] != [1]:
+            continue
         used = {*step[1:], *outputs} - kept
         operations[place] = StreamOperation(
             plan.signature,
             plan.run,
             calls,
             step[1:],
-            (-1 - place,) if place in numbered else (),
+            (-1 - place,) if own else (),
             outputs,
             frozenset(slot for slot in used if last_use.get(slot, place) == place),
             plan.reduction,
@@ -74,10 +77,7 @@ def _operations(
     return operations
 
 
-def _numbers(task: DefineGraph, plan: Plan, place: int) -> dict[str, float]:
-    fields, arguments = plan.signature.row.fields, plan.signature.arguments
-    return {
-        fields[field].name: arguments[field].value
-        for step, field, _ in task.numbers
-        if step == place
-    }
+def _numbers(plan: Plan, fields: Sequence[int]) -> dict[str, float]:
+    """Return the values of some arguments, by their names."""
+    all_fields, arguments = plan.signature.row.fields, plan.signature.arguments
+    return {all_fields[field].name: arguments[field].value for field in fields}

@@ -121,8 +121,10 @@ class ProgramCompiler:
         # arrays and keep no reference. Any other kernel may return a view of an input.
         self._private: set[int] = set()
         self._orders = _MemoryOrders(input_count)
-        # The calls of plans, bound once: each binding may make new functions.
-        self._bound: dict[Plan, tuple[ElementwiseCall, ...]] = {}
+        # The calls of plans, bound once: each binding may make new functions. By the plan and the
+        # arguments that are numbers of the graph.
+        self._bound: dict[tuple[Plan, tuple[int, ...]], tuple[ElementwiseCall, ...]] = {}
+        self._large: dict[Plan, bool] = {}  # the plans with large tensors
 
     def compiled(self) -> CompiledProgram:
         """Return the program."""
@@ -361,14 +363,12 @@ class ProgramCompiler:
         plan = step.plan
         if plan.error is not None or not plan.is_bare:
             return None
-        if step.numbers:
+        own = tuple([field for field, _ in step.numbers])
+        if (plan, own) not in self._bound:
             fields, arguments = plan.signature.row.fields, plan.signature.arguments
-            values = {fields[field].name: arguments[field].value for field, _ in step.numbers}
-            calls = self._session.bind_elementwise(plan.signature, values)
-        else:
-            if plan not in self._bound:
-                self._bound[plan] = self._session.bind_elementwise(plan.signature)
-            calls = self._bound[plan]
+            values = {fields[field].name: arguments[field].value for field in own}
+            self._bound[plan, own] = self._session.bind_elementwise(plan.signature, values or None)
+        calls = self._bound[plan, own]
         if len(calls) != 1 or len(step.inputs) + len(calls[0].constants) not in (1, 2):
             return None
         function, constants, into, is_slower = calls[0]
@@ -408,8 +408,20 @@ class ProgramCompiler:
             register: memory_bytes(spec) for register, spec in zip(step.outputs, specs, strict=True)
         }
 
+    def _is_large(self, step: Step) -> bool:
+        """Whether an input or output of a step has at least ``FREED_BYTES``."""
+        found = self._large.get(step.plan)
+        if found is None:
+            signature = step.plan.signature
+            specs = [use.spec for use in signature.input_uses] + [*signature.outputs]
+            found = any(memory_bytes(spec) >= FREED_BYTES for spec in specs)
+            self._large[step.plan] = found
+        return found
+
     def _large_dead(self, steps: Sequence[Step]) -> tuple[int, ...]:
         """Return the registers whose values die here and have at least ``FREED_BYTES``."""
+        if not any(map(self._is_large, steps)):
+            return ()
         dead: dict[int, int] = {}
         for step in steps:
             sizes = self._sizes(step)

@@ -30,7 +30,7 @@ MESSAGES_BETWEEN_CUTS: Final = 16
 # At this number, all are forgotten.
 CUTS_KEPT: Final = 256
 
-# A part is compiled when it comes again after so many times. Compiling takes 45 µs for each
+# A part is compiled when it comes again after so many times. Compiling takes 35 µs for each
 # operation, and saves 1 to 1.5 µs for each in a call. One part in place of another, which began at
 # another cut, makes some programs have ten parts.
 CALLS_ONE_BY_ONE: Final = 12
