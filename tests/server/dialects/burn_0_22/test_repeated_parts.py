@@ -20,7 +20,7 @@ from burn_remote_server.dialects.burn_0_22.repeated_parts import RepeatedParts
 from burn_remote_server.execution import joined_operations
 from burn_remote_server.execution.joined_operations import JoinedOperations, JoinedPart
 from burn_remote_server.fusion.runtime_selection import with_fusion
-from burn_remote_server.programs.graph_runner import Stopped
+from burn_remote_server.programs.graph_runner import GraphRunner, Stopped
 from burn_remote_server.programs.graphs import GraphPlan
 from burn_remote_server.settings.server_settings import Settings
 from support.frame_programs import (
@@ -226,6 +226,24 @@ def test_an_end_of_the_session_within_a_part_leaves_no_bytes_counted(
     assert quota.tensors == len(arrays)
     assert quota.bytes == sum(array.nbytes for array in arrays.values())
     assert 40 not in running.answers.values
+
+
+def test_a_part_whose_results_cannot_be_stored_ends_the_session_with_a_reply(
+    calls: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = started()
+    repeated(running, 40)
+
+    def exhausted(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(GraphRunner, "_store", exhausted)
+    repeated(running, 2, 40)
+
+    assert "MemoryError" in str(running.runner.failure)
+    assert "the session has failed" in running.answers.values[40]
+    assert "the session has failed" in running.answers.values[41]
+    assert state(running)[4] == (0, 0, 0)
 
 
 def test_parts_are_not_compiled_on_the_event_loop(calls: list[bool]) -> None:
