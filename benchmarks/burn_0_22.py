@@ -2,11 +2,14 @@
 
     python benchmarks/burn_0_22.py [--rounds 3]         first run tests/interop/build.sh --release
     python benchmarks/burn_0_22.py --apart              two threads of Burn's client on two cores
+    python benchmarks/burn_0_22.py --repeats 7          longer runs of each client
     python benchmarks/burn_0_22.py --moves              only moves between two servers
 
 Burn's clients, plain and with fusion, measure themselves (`burn22-client bench`), on both servers
 in turns. Our client measures the same operations on our server. Prints the median of each measure,
-and its ratio to that of Burn's client on Burn's server.
+and its ratio to that of Burn's client on Burn's server. A client measures each operation once in a
+session that has done it before; with ``--repeats``, it takes the median of several times. Servers
+compile what a session repeats, so they become faster in the first trainings.
 
 Burn's client computes in its main thread and sends in another. After 32 tasks, the main thread
 spins until the other has taken them. If both are on one core, that takes until the system's next
@@ -119,9 +122,9 @@ def keep_apart(process: subprocess.Popen[str]) -> None:
         os.sched_setaffinity(process.pid, {second})
 
 
-def measured(address: str, client: str, *, apart: bool) -> Figures:
+def measured(address: str, client: str, *, apart: bool, repeats: int = 1) -> Figures:
     """Return what a client of Burn measures on a server."""
-    options = ("--repeats", "1", "--timeout", "85")
+    options = ("--repeats", str(repeats), "--timeout", "85")
     with start_burn_client("bench", address, *options, name=client) as process:
         if apart:
             keep_apart(process)
@@ -136,6 +139,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1)] = 3,
     moves: Annotated[bool, typer.Option("--moves")] = False,
     apart: Annotated[bool, typer.Option("--apart")] = False,
+    repeats: Annotated[int, typer.Option(min=1)] = 1,
 ) -> None:
     """Measure all pairs in turns and print a table of medians."""
     if moves:
@@ -148,7 +152,8 @@ def main(
         for _ in range(rounds):
             for client in ("burn22-client", "burn22-client-fusion"):
                 for name, address in (("real", real), ("ours", ours)):
-                    found = measured(address, client, apart=apart and client == "burn22-client")
+                    is_apart = apart and client == "burn22-client"
+                    found = measured(address, client, apart=is_apart, repeats=repeats)
                     rows.setdefault(f"{client} on {name}", []).append(found)
             rows.setdefault("our client, native", []).append(native(ours))
     medians = {
