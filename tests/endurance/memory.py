@@ -697,16 +697,16 @@ def _compute_soon(running: RunningServer) -> None:
     Until then, their tensors may fill the limit of all sessions.
     """
     deadline = time.monotonic() + QUIET_SECONDS
-    with br.RemoteDevice(running.address) as device:
-        while True:
-            try:
+    while True:
+        try:
+            with br.RemoteDevice(running.address) as device:
                 assert br.ones((2,), device=device).tolist() == [1, 1]
-            except br.QuotaExceeded:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
-            else:
-                return
+        except (br.QuotaExceeded, br.HandshakeRefused):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+        else:
+            return
 
 
 def _wait_until_quiet(running: RunningServer) -> None:

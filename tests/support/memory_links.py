@@ -328,7 +328,7 @@ class AsyncMemoryLink(_End):
         self.place = place  # a hint, which only tests use
 
     def count_received(
-        self, memory: object, stall_seconds: float, uncounted_bytes: int | None = None
+        self, memory: object, stall_seconds: float, urgent_bytes: int | None = None
     ) -> None:
         """Do nothing: what arrives is in memory already."""
 

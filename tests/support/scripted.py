@@ -71,7 +71,7 @@ class ScriptedLink:
         """Do nothing: a place is a hint."""
 
     def count_received(
-        self, memory: object, stall_seconds: float, uncounted_bytes: int | None = None
+        self, memory: object, stall_seconds: float, urgent_bytes: int | None = None
     ) -> None:
         """Do nothing: what arrives is in memory already."""
 

@@ -328,6 +328,14 @@ class Memory(Protocol):
         """Reserve bytes; return ``False`` if the pool has fewer left."""
         ...
 
+    def take_urgent(self, size: int) -> bool:
+        """Reserve bytes, also somewhat beyond the limit; ``False`` if the pool has fewer left."""
+        ...
+
+    def add(self, size: int) -> None:
+        """Count bytes that are already allocated, even beyond the limit."""
+        ...
+
     def give_back(self, size: int) -> None:
         """Release reserved bytes."""
         ...
@@ -452,13 +460,13 @@ class AsyncLink(Protocol):
         ...
 
     def count_received(
-        self, memory: Memory, stall_seconds: float, uncounted_bytes: int | None = None
+        self, memory: Memory, stall_seconds: float, urgent_bytes: int | None = None
     ) -> None:
-        """Count the bytes of large incoming messages against ``memory`` from now on.
+        """Count the bytes of incoming messages against ``memory`` from now on.
 
-        Messages of up to ``uncounted_bytes`` together do not count, by default of 1 MiB. While
-        ``memory`` has too few bytes left, the link does not read. If a message arrives too slowly
-        over ``stall_seconds``, the link ends.
+        While ``memory`` has no room for them, the link does not read. Messages of up to
+        ``urgent_bytes`` together, by default 1 MiB, also use the room beyond its limit. If a
+        message arrives too slowly over ``stall_seconds``, the link ends.
         """
         ...
 

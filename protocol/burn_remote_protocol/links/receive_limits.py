@@ -4,6 +4,10 @@ Incomplete and queued messages take memory before the server can check them. Thi
 against a pool that many connections share. If the pool has too few bytes left, the receiver stops
 reading from the connection until there are enough. A connection whose message arrives too slowly is
 closed, also if it waits for the pool.
+
+A client whose tensors fill the pool must still be able to send the message that drops some. So
+short messages have room in a full pool: those of up to ``ALWAYS_BYTES`` always, and those of up to
+a connection's ``urgent_bytes`` as long as the pool's room for urgent bytes lasts.
 """
 
 from __future__ import annotations
@@ -13,13 +17,25 @@ from typing import Final
 from burn_remote_protocol.errors import ConnectionLost
 from burn_remote_protocol.links.interface import Memory
 
-__all__ = ["MIN_BYTES_PER_SECOND", "UNCOUNTED_BYTES", "ReceiveBudget", "ThroughputWatchdog"]
+__all__ = [
+    "ALWAYS_BYTES",
+    "MIN_BYTES_PER_SECOND",
+    "UNCOUNTED_BYTES",
+    "URGENT_BYTES",
+    "ReceiveBudget",
+    "ThroughputWatchdog",
+]
 
-# Bytes that a connection may hold without counting, so that a client whose tensors fill the pool
-# can still send the message that drops some. Chunks of uploads are half as large.
-UNCOUNTED_BYTES: Final = 2**20
+# Received bytes of a connection that do not count, so that most messages cost no lock. The server
+# counts more than this for each connection when it accepts it.
+UNCOUNTED_BYTES: Final = 2**13
+# Received bytes that never wait for room: more than most batches have.
+ALWAYS_BYTES: Final = 2**15
+# Received bytes that also use the pool's room for urgent bytes. Chunks of uploads are half as
+# large.
+URGENT_BYTES: Final = 2**20
 
-# A message is received in parts, which are then joined; decoding copies the elements again.
+# A long message is received in parts, which are then joined; decoding copies the elements again.
 COPIES: Final = 2
 
 # Minimum throughput of an incomplete message, averaged over each stall time.
@@ -29,30 +45,36 @@ MIN_BYTES_PER_SECOND: Final = 64 * 2**10
 class ReceiveBudget:
     """The pool's bytes that one connection holds for received messages. Performs no I/O."""
 
-    def __init__(self, memory: Memory, uncounted_bytes: int | None = None) -> None:
-        """``uncounted_bytes``: up to this number of received bytes do not count."""
-        self.uncounted_bytes: Final = (
-            UNCOUNTED_BYTES if uncounted_bytes is None else uncounted_bytes
-        )
+    def __init__(self, memory: Memory, urgent_bytes: int | None = None) -> None:
+        """``urgent_bytes``: messages of up to this size together are urgent."""
+        self._urgent_bytes: Final = URGENT_BYTES if urgent_bytes is None else urgent_bytes
         self._memory: Final = memory
+        self._lacks_room = False
         self.held_bytes = 0
 
     def __del__(self) -> None:
         self._memory.give_back(self.held_bytes)
 
     def hold(self, size: int) -> bool:
-        """Hold memory for ``size`` received bytes, in place of the amount held before.
+        """Count ``size`` received bytes, in place of those before; return whether to read on.
 
-        Returns ``False``, changing nothing, if the pool has too few bytes left.
+        The bytes count also if the pool has no room for them, because they have arrived.
         """
-        wanted = COPIES * size if size > self.uncounted_bytes else 0
+        is_urgent = size <= self._urgent_bytes
+        wanted = 0 if size <= UNCOUNTED_BYTES else size if is_urgent else COPIES * size
         more = wanted - self.held_bytes
-        if more > 0 and not self._memory.take(more):
-            return False
+        if not more and not self._lacks_room:
+            return True
+        self.held_bytes = wanted
         if more < 0:
             self._memory.give_back(-more)
-        self.held_bytes = wanted
-        return True
+            more = 0
+        take = self._memory.take_urgent if is_urgent else self._memory.take
+        self._lacks_room = not take(more)
+        if self._lacks_room:
+            self._memory.add(more)
+            self._lacks_room = size > ALWAYS_BYTES
+        return not self._lacks_room
 
 
 class ThroughputWatchdog:

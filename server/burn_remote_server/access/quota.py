@@ -29,6 +29,10 @@ LARGEST_SHARE_BYTES: Final = 16 * 1024 * 1024
 # quota still works. Multiplied by ``max_sessions``, this is a small part of a server's memory.
 FREE_OVERHEAD_BYTES: Final = 2**18
 
+# The room for urgent bytes beyond a pool's limit, as a divisor of the limit. Resident memory should
+# stay within 1.25 times the limit.
+URGENT_DIVISOR: Final = 16
+
 # Memory of a tensor besides its elements: the array, its dimensions and its entry in the table.
 # These take 260 bytes for a tensor of one dimension and 770 for one of 32. The rest covers the
 # fragmentation of the heap: with 768, some runs of the endurance test exceeded the limit.
@@ -118,16 +122,31 @@ class Pool:
             return True
         return self.reclaim(self._taken + size - self.max_bytes) and self._take(size)
 
-    def _take(self, size: int) -> bool:
+    def _take(self, size: int, beyond: int = 0) -> bool:
         with self._lock:
-            if self._taken + size > self.max_bytes:
+            if self._taken + size > self.max_bytes + beyond:
                 return False
             self._taken += size
             return True
 
+    def take_urgent(self, size: int) -> bool:
+        """Reserve bytes, also from the room beyond the limit; return whether they were available.
+
+        Only for what must arrive before other memory can be freed.
+        """
+        if self.take(size):
+            return True
+        return self._take(size, self.max_bytes // URGENT_DIVISOR)
+
     def has_room(self, size: int) -> bool:
         """Return whether so many bytes are available without reclaiming any."""
         return self._taken + size <= self.max_bytes
+
+    def can_have_room(self, size: int) -> bool:
+        """Return whether so many bytes are available, after reclaiming some if necessary."""
+        return self.has_room(size) or (
+            self.reclaim(self._taken + size - self.max_bytes) and self.has_room(size)
+        )
 
     def add(self, size: int) -> None:
         """Count bytes that are already allocated, even beyond the pool's limit."""

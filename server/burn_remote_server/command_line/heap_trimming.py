@@ -21,7 +21,9 @@ faults, and took 1.25 times as long as with ``keep_freed_memory``.
 
 So the heaps are trimmed only when resident memory has grown much more than the memory that the
 limits count. A thread checks this after tensors were freed. Memory that trimming does not return,
-such as that of the linear algebra library, counts as expected from then on.
+such as that of the linear algebra library, counts as expected from then on. Some of it may only
+have been in use at that moment, such as a message that a thread was decoding. So the heaps are
+trimmed again after more memory was freed, but less and less often if that returns nothing.
 """
 
 from __future__ import annotations
@@ -55,6 +57,9 @@ PAUSE: Final = 100.0
 PAUSE_ABOVE_LIMIT: Final = 5.0
 # Tensors are counted as freed before their worker has freed them all, so memory is examined again.
 EXAMINE_AGAIN_SECONDS: Final = 1.0
+# After how many reports of freed memory to trim memory again that an earlier trimming did not
+# return: so much as is tolerated. Each time that this returns nothing, the number is doubled.
+REPORTS_BEFORE_RETRY: Final = 2
 
 # Numbers of the parameters of ``mallopt``, from glibc's malloc.h.
 M_TRIM_THRESHOLD: Final = -1
@@ -140,6 +145,9 @@ class HeapTrimmer:
         self._expected = self._uncounted()
         self._at_start: Final = self._expected
         self._next_trim = 0.0  # time.monotonic()
+        # Reports of freed memory since the last trimming, and after how many to trim again.
+        self._reports = 0
+        self._retry_after = REPORTS_BEFORE_RETRY
         # A queue, because a finalizer may free memory inside ``put`` of the same thread.
         self._freed: Final[TimedQueue[None]] = TimedQueue()
 
@@ -147,14 +155,22 @@ class HeapTrimmer:
         """Examine the memory from now on, each time enough bytes were returned to the pools."""
         threading.Thread(target=self._work, name="heap-trimmer", daemon=True).start()
         for pool in self._pools:
-            pool.on_given_back(self._tolerated // 2, lambda: self._freed.put(None))
+            pool.on_given_back(self._tolerated // 2, self._report)
+
+    def _report(self) -> None:
+        """Have the memory examined, because some was returned to a pool. Any thread may call."""
+        self._reports += 1
+        self._freed.put(None)
 
     def examine(self) -> float:
         """Trim the heaps if necessary; if that must wait, return for how many seconds, else 0."""
         uncounted = self._uncounted()
-        if uncounted - self._expected < self._tolerated:
+        is_retry = uncounted - self._expected < self._tolerated
+        if is_retry:
             self._expected = min(self._expected, uncounted)
-            return 0.0
+            is_above_start = uncounted - self._at_start >= self._tolerated
+            if not is_above_start or self._reports < self._retry_after:
+                return 0.0
         now = time.monotonic()
         pause = self._next_trim - now
         if self._resident() - self._at_start > self._limit_bytes:
@@ -165,6 +181,12 @@ class HeapTrimmer:
         self._trim()
         self._next_trim = time.monotonic() + PAUSE * (time.thread_time() - used)
         self._expected = self._uncounted()
+        has_returned = uncounted - self._expected >= self._tolerated // 2
+        if is_retry and not has_returned:
+            self._retry_after *= 2
+        else:
+            self._retry_after = REPORTS_BEFORE_RETRY
+        self._reports = 0
         return 0.0
 
     def _uncounted(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Generator
@@ -85,9 +86,12 @@ class DecodingTurns:
 
     Other frames need no turn, but share a weight (``decoding_weight``) in each iteration of the
     event loop: ``allows``, ``spend`` and ``wait``.
+
+    ``thread_lock`` is for the threads of sessions that decode, one at a time.
     """
 
     def __init__(self) -> None:
+        self.thread_lock: Final = threading.Lock()
         self._turn: Final = asyncio.Lock()
         self._spent = 0
         self._is_renewing = False

@@ -7,10 +7,11 @@ import contextlib
 import contextvars
 import math
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 from burn_remote_protocol.dialects.bounded_unpacking import (
     MAX_UNPACKED_BYTES_PER_BYTE,
@@ -33,6 +34,7 @@ __all__ = [
     "FRAME_COST",
     "MAX_WAITING_REPLIES",
     "PART_BYTES",
+    "SESSION_BYTES",
     "TURN_COST",
     "Part",
     "Session",
@@ -41,6 +43,7 @@ __all__ = [
 
 logger = get_logger(__name__)
 
+T = TypeVar("T")
 
 # Cost, in nanoseconds, that one session may accumulate on the event loop before it yields. It
 # bounds the delay of other sessions; yielding itself takes about 5 µs.
@@ -61,12 +64,24 @@ PART_BYTES: Final = 1024
 SMALL_PART_BYTES: Final = MAX_UNPACKED_BYTES_PER_BYTE * PART_BYTES
 # A task that takes more than this, and more than a quarter of the pool, needs room in the pool.
 LARGE_PART_BYTES: Final = 16 * 1024 * 1024
+# Memory of a session's own objects and of its thread: 40 to 60 KiB when it has executed its first
+# operations, up to 80 KiB with a thread (``docs/security.md``).
+SESSION_BYTES: Final = 80 * 1024
+# A frame whose contents take more than this share of the pool is decoded in parts. Python returns
+# memory to the system in blocks of 1 MiB. So objects that are created while a long frame is decoded
+# keep the memory of the others: 20 MiB in a pool of 64 MiB.
+DECODED_SHARES: Final = 16
 # Copying 512 KiB takes about 60 µs.
 CHUNK_BYTES_PER_COST: Final = 8
 
 
-# A part of a frame: the memory that it takes when it is decoded, and what decodes and executes it.
-Part = tuple[int, Callable[[], None]]
+class Part(NamedTuple):
+    """A part of a frame: the memory that it takes when it is decoded, and what to do with it."""
+
+    held_bytes: int
+    decode: Callable[[], Any]
+    execute: Callable[[Any], None]
+
 
 # The counter of a session for each count of its interpreter.
 _FUSION_COUNTS: Final = (
@@ -106,6 +121,8 @@ class Session:
         inline_cost: int,
         stop_fetching: Callable[[], None],
         memory: Pool | None = None,
+        own_bytes: int = 0,
+        decoding_lock: threading.Lock | None = None,
         operation_lost_seconds: float = math.inf,
     ) -> None:
         self.identifier = identifier
@@ -138,6 +155,10 @@ class Session:
             memory,
         )
         self._memory = memory
+        self._own_bytes = own_bytes
+        if memory is not None:
+            memory.add(own_bytes)
+        self._decoding_lock = decoding_lock or threading.Lock()
         self._operation_lost_seconds = operation_lost_seconds
         # Whether the thread waits until a large task may exceed the memory pool.
         self._waits_for_memory = False
@@ -237,15 +258,20 @@ class Session:
     def lacks_room(self, frame: bytes | memoryview) -> bool:
         """Return whether the memory pool has no room for what a frame contains, decoded.
 
-        If so, pass the frame to ``submit_parts``.
+        Also if that is a large share of the pool. If so, pass the frame to ``submit_parts``.
         """
         memory, size = self._memory, len(frame)
         if size <= PART_BYTES or memory is None:
             return False
         # Longer frames contain elements, and at most this besides.
-        if memory.has_room(MAX_UNPACKED_BYTES_PER_BYTE * min(size, MAX_VALUE_BYTES)):
+        most = MAX_UNPACKED_BYTES_PER_BYTE * min(size, MAX_VALUE_BYTES)
+        share = memory.max_bytes // DECODED_SHARES
+        if most <= share and memory.has_room(most):
             return False
-        return size > MAX_VALUE_BYTES or not memory.has_room(unpacked_bytes(frame))
+        if size > MAX_VALUE_BYTES:
+            return not memory.has_room(most)
+        unpacked = unpacked_bytes(frame)
+        return unpacked > share or not memory.has_room(unpacked)
 
     @property
     def is_memory_full(self) -> bool:
@@ -274,11 +300,22 @@ class Session:
         self._enqueue(partial(self._run, partial(self._run_parts, parts)), size)
 
     def _run_parts(self, parts: Iterator[Part]) -> None:
-        for held_bytes, run in parts:
-            with self._room(held_bytes) as is_given:
+        while (part := self.decode_in_thread(partial(next, parts, None))) is not None:
+            with self._room(part.held_bytes) as is_given:
                 if not is_given or self.engine.is_stopped:
                     return
-                run()
+                part.execute(self.decode_in_thread(part.decode))
+                # Otherwise it would be kept, and not counted, while the next part waits for room.
+                self.engine.tasks = ()
+
+    def decode_in_thread(self, decode: Callable[[], T]) -> T:
+        """Return what ``decode`` returns; only one session's thread decodes at a time.
+
+        If 64 threads decoded at once, the event loop would wait up to 0.5 s for the interpreter
+        lock.
+        """
+        with self._decoding_lock:
+            return decode()
 
     @contextlib.contextmanager
     def _room(self, size: int) -> Iterator[bool]:
@@ -436,12 +473,19 @@ class Session:
         # Freeing many tensors takes long; in the worker it does not block the event loop.
         if self._worker.queued or self.engine.estimate_close() > self._inline_cost:
             try:
-                self._worker.submit(self.engine.close)
+                self._worker.submit(self._close)
             except SessionLost:  # no thread can be started
-                self.engine.close()
+                self._close()
         else:
-            self.engine.close()
+            self._close()
         self._worker.stop()
+
+    def _close(self) -> None:
+        try:
+            self.engine.close()
+        finally:
+            if self._memory is not None:
+                self._memory.give_back(self._own_bytes)
 
     def _run(self, call: Callable[..., None], *arguments: Batch) -> None:
         if self.error is not None:

@@ -34,7 +34,7 @@ from burn_remote_server.execution.decoding_turns import DecodingTurns
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.engine_interfaces import Outbox
 from burn_remote_server.execution.interpreter import Interpreter
-from burn_remote_server.execution.sessions import Session, Sessions
+from burn_remote_server.execution.sessions import SESSION_BYTES, Session, Sessions
 from burn_remote_server.fusion.counts import KernelCounts
 from burn_remote_server.fusion.fusing_backend import FusionBackend
 from burn_remote_server.hosting.waiting_peers import WaitingPeers
@@ -67,6 +67,10 @@ logger = get_logger(__name__)
 
 # The longest delay before an expired tensor is freed; also how often an idle server wakes up.
 EXPIRE_EVERY_SECONDS: Final = 1.0
+
+# Sessions beyond this number are refused while the memory pool is full. These few are not, so that
+# a client can still look at a server whose memory is full.
+NEVER_REFUSED_SESSIONS: Final = 8
 
 # An operation counts as lost only after this multiple of ``max_operation_seconds``. An operation
 # that returns earlier, but after ``max_operation_seconds``, fails without ending its session.
@@ -162,11 +166,15 @@ class Device:
     ) -> Session:
         """Open a session that replies through ``outbox``, within the limits of its token.
 
-        Raises ``HandshakeRefused`` if the device is lost.
+        Raises ``HandshakeRefused`` if the device is lost, or if the memory pool is full.
         """
         self.backend.examine()
         if self.backend.failure is not None:
             raise HandshakeRefused(self.backend.failure)
+        is_refusable = len(self.host.sessions) >= NEVER_REFUSED_SESSIONS
+        if is_refusable and not self.host_memory.can_have_room(SESSION_BYTES):
+            reason = self.host_memory.refusal(SESSION_BYTES).reason
+            raise HandshakeRefused(f"no memory for another session: {reason}")
         settings = self.host.settings.limited(grant.limits)
         interpreter = new_interpreter(
             self.backend, settings, outbox, self.pool, self.host.custom, self._reply_pool
@@ -205,6 +213,8 @@ class Device:
             inline_cost=settings.inline_cost_limit,
             stop_fetching=partial(self.host.end_fetches, outbox),
             memory=self.host_memory,
+            own_bytes=SESSION_BYTES,
+            decoding_lock=self.host.decoding.thread_lock,
             operation_lost_seconds=max(
                 settings.operation_lost_seconds,
                 LOST_OPERATION_FACTOR * settings.max_operation_seconds,

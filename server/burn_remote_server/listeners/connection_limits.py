@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from burn_remote_server.access.quota import Pool
 from burn_remote_server.telemetry.logs import get_logger
 
-__all__ = ["ConnectionLimits"]
+__all__ = ["CONNECTION_BYTES", "ConnectionLimits"]
+
+# Memory of a connection: 12 KiB of objects, and received bytes that do not count otherwise.
+CONNECTION_BYTES: Final = 20 * 1024
 
 # At most this many connections over a limit are kept open to receive a refusal. Further ones are
 # closed without a response, so that a flood of connections occupies few sockets.
@@ -21,11 +25,16 @@ logger = get_logger(__name__)
 
 
 class ConnectionLimits:
-    """The ``ConnectionGate`` of a server. Counts connections from the moment they are accepted."""
+    """The ``ConnectionGate`` of a server. Counts connections from the moment they are accepted.
 
-    def __init__(self, allowed: int, allowed_per_address: int) -> None:
+    ``memory`` counts the memory of the connections, also beyond its limit: clients must be able to
+    resume their sessions, peers to fetch tensors, and health checks to be answered.
+    """
+
+    def __init__(self, allowed: int, allowed_per_address: int, memory: Pool) -> None:
         self._allowed: Final = allowed
         self._allowed_per_address: Final = allowed_per_address
+        self._memory: Final = memory
         self._open: Counter[str] = Counter()
         self._total = 0
         self._closed = 0
@@ -43,6 +52,7 @@ class ConnectionLimits:
         """
         self._open[address] += 1
         self._total += 1
+        self._memory.add(CONNECTION_BYTES)
         seen = self._open[address]
         if self._total > self._allowed:
             over = self._total - self._allowed
@@ -57,6 +67,7 @@ class ConnectionLimits:
     def leave(self, address: str) -> None:
         """Count a connection as closed."""
         self._total -= 1
+        self._memory.give_back(CONNECTION_BYTES)
         self._open[address] -= 1
         if not self._open[address]:
             del self._open[address]

@@ -119,7 +119,9 @@ class _Service:
         self._running: dict[asyncio.Task[None], str] = {}
         settings = host.settings
         self._limits: Final = ConnectionLimits(
-            settings.max_connections, settings.max_connections_per_address
+            settings.max_connections,
+            settings.max_connections_per_address,
+            host.devices[0].host_memory,
         )
         self._metrics = Metrics(
             host.total,

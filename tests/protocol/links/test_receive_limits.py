@@ -13,6 +13,7 @@ import pytest
 
 from burn_remote_protocol.errors import ConnectionLost
 from burn_remote_protocol.links.receive_limits import (
+    ALWAYS_BYTES,
     COPIES,
     MIN_BYTES_PER_SECOND,
     UNCOUNTED_BYTES,
@@ -28,8 +29,9 @@ MIB = 2**20
 class Budget:
     """A pool of bytes."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, urgent_room: int = 0) -> None:
         self.max_bytes = max_bytes
+        self.urgent_room = urgent_room
         self.taken = 0
         self.has_refused = threading.Event()
 
@@ -40,30 +42,52 @@ class Budget:
         self.taken += size
         return True
 
+    def take_urgent(self, size: int) -> bool:
+        if self.taken + size > self.max_bytes + self.urgent_room:
+            return False
+        self.taken += size
+        return True
+
+    def add(self, size: int) -> None:
+        self.taken += size
+
     def give_back(self, size: int) -> None:
         self.taken -= size
 
 
-def test_only_large_messages_take_bytes_from_the_pool() -> None:
+def test_all_received_bytes_but_the_first_ones_count() -> None:
     budget = Budget(10 * MIB)
     held = ReceiveBudget(budget)
     assert held.hold(UNCOUNTED_BYTES)
     assert budget.taken == 0
+    assert held.hold(UNCOUNTED_BYTES + 1)
+    assert budget.taken == UNCOUNTED_BYTES + 1
     assert held.hold(2 * MIB)
-    assert budget.taken == COPIES * 2 * MIB
-    assert not held.hold(6 * MIB)
     assert budget.taken == COPIES * 2 * MIB
     assert held.hold(0)
     assert budget.taken == 0
 
 
-def test_the_bytes_that_do_not_count_may_be_fewer() -> None:
+def test_bytes_without_room_count_until_there_is_room_again() -> None:
     budget = Budget(10 * MIB)
-    held = ReceiveBudget(budget, 1000)
-    assert held.hold(1000)
-    assert budget.taken == 0
-    assert held.hold(1001)
-    assert budget.taken == COPIES * 1001
+    held = ReceiveBudget(budget)
+    assert not held.hold(6 * MIB)
+    assert budget.taken == COPIES * 6 * MIB
+    assert not held.hold(6 * MIB)
+    budget.max_bytes = 12 * MIB
+    assert held.hold(6 * MIB)
+    assert budget.taken == COPIES * 6 * MIB
+
+
+def test_short_messages_have_room_in_a_full_pool() -> None:
+    budget = Budget(0, urgent_room=MIB // 2)
+    first, second, third = ReceiveBudget(budget), ReceiveBudget(budget), ReceiveBudget(budget, 1000)
+    assert first.hold(MIB // 2)
+    assert not second.hold(MIB // 2)  # the room for urgent bytes is used
+    assert second.hold(ALWAYS_BYTES)
+    assert not third.hold(ALWAYS_BYTES + 1)
+    assert first.hold(0)
+    assert not third.hold(ALWAYS_BYTES + 1)  # never urgent in this connection
 
 
 def test_a_closed_connection_returns_its_bytes_to_the_pool() -> None:

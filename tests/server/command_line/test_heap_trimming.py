@@ -75,6 +75,40 @@ def test_memory_that_trimming_does_not_return_is_expected_from_then_on(heap: Hea
     assert heap.trimmed == 2
 
 
+def free(heap: Heap, size: int) -> None:
+    """Free tensors, and have the memory examined as the trimmer's thread does."""
+    assert heap.pool.take(size)
+    heap.pool.give_back(size)
+    heap.trimmer.examine()
+
+
+def test_memory_that_was_in_use_while_trimming_is_returned_after_it_was_freed(
+    heap: Heap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heap.trimmer, "_work", lambda: None)
+    heap.trimmer.start()
+    heap.kept = heap.pinned = 40 * MIB
+    heap.trimmer.examine()
+    assert heap.trimmed == 1
+    heap.pinned = 0  # free, but resident
+    free(heap, 8 * MIB)
+    assert heap.trimmed == 1
+    free(heap, 8 * MIB)
+    assert heap.trimmed == 2
+    assert heap.resident() == START
+
+
+def test_memory_that_is_never_returned_is_trimmed_less_and_less_often(
+    heap: Heap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heap.trimmer, "_work", lambda: None)
+    heap.trimmer.start()
+    heap.kept = heap.pinned = 40 * MIB
+    for _ in range(100):
+        free(heap, 8 * MIB)
+    assert heap.trimmed <= 7
+
+
 def test_memory_that_is_returned_later_is_not_expected_any_more(heap: Heap) -> None:
     heap.kept = heap.pinned = 40 * MIB
     heap.trimmer.examine()

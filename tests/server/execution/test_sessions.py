@@ -49,9 +49,11 @@ from burn_remote_server.dialects.native.session_handler import serve_session
 from burn_remote_server.execution import worker
 from burn_remote_server.execution.sessions import (
     DECODED_COST_PER_BYTE,
+    DECODED_SHARES,
     FRAME_COST,
     PART_BYTES,
     SMALL_PART_BYTES,
+    Part,
     Session,
     Sessions,
 )
@@ -383,7 +385,18 @@ LARGE = SMALL_PART_BYTES + 1
 @pytest.mark.parametrize("missing", [0, 1])
 async def test_only_a_frame_that_exceeds_memory_when_it_is_decoded_lacks_room(missing: int) -> None:
     frame = b"\x91" * 2000
-    running = Running(memory=Pool(unpacked_bytes(frame) - missing))
+    size = unpacked_bytes(frame)
+    pool = Pool(DECODED_SHARES * size)
+    pool.add(pool.max_bytes - size + missing)
+    running = Running(memory=pool)
+    assert running.session.lacks_room(frame) == bool(missing)
+    running.session.end()
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+async def test_a_frame_whose_contents_are_a_large_share_of_memory_lacks_room(missing: int) -> None:
+    frame = b"\x91" * 2000
+    running = Running(memory=Pool(DECODED_SHARES * (unpacked_bytes(frame) - missing)))
     assert running.session.lacks_room(frame) == bool(missing)
     running.session.end()
 
@@ -396,6 +409,13 @@ async def test_a_short_frame_never_lacks_room() -> None:
     running.session.end()
 
 
+def part(held_bytes: int, run: Callable[[], object]) -> Part:
+    def execute(_: None) -> None:
+        run()
+
+    return Part(held_bytes, lambda: None, execute)
+
+
 async def test_small_parts_run_in_order_although_the_pool_is_full() -> None:
     pool = Pool(100)
     pool.add(1000)
@@ -403,7 +423,10 @@ async def test_small_parts_run_in_order_although_the_pool_is_full() -> None:
     seen: list[tuple[int, int]] = []
     async with asyncio.timeout(5):
         running.session.submit_parts(
-            iter([(10 * n, partial(lambda n: seen.append((n, pool.taken)), n)) for n in (1, 2)]), 7
+            iter(
+                [part(10 * n, partial(lambda n: seen.append((n, pool.taken)), n)) for n in (1, 2)]
+            ),
+            7,
         )
         await running.idle()
     assert seen == [(1, 1017), (2, 1027)]
@@ -428,7 +451,7 @@ async def test_large_parts_of_sessions_exceed_a_full_pool_one_at_a_time_in_their
 
     async with asyncio.timeout(5):
         for number, each in enumerate(sessions):
-            each.session.submit_parts(iter([(LARGE, partial(run, number))]), 1)
+            each.session.submit_parts(iter([part(LARGE, partial(run, number))]), 1)
             await until(entered.is_set)  # the first one has the turn
             await until(partial(is_length, pool, number))
         assert order == [0]
@@ -448,11 +471,11 @@ async def test_a_session_that_ends_while_it_waits_for_memory_lets_others_pass() 
     ran: list[str] = []
     async with asyncio.timeout(5):
         inside, leave = threading.Event(), threading.Event()
-        first.session.submit_parts(iter([(LARGE, partial(stay, inside, leave))]), 1)
+        first.session.submit_parts(iter([part(LARGE, partial(stay, inside, leave))]), 1)
         await until(inside.is_set)
-        second.session.submit_parts(iter([(LARGE, lambda: ran.append("second"))]), 1)
+        second.session.submit_parts(iter([part(LARGE, lambda: ran.append("second"))]), 1)
         await until(lambda: pool.overdrafts.waiting == 1)
-        third.session.submit_parts(iter([(LARGE, lambda: ran.append("third"))]), 1)
+        third.session.submit_parts(iter([part(LARGE, lambda: ran.append("third"))]), 1)
         await until(lambda: pool.overdrafts.waiting == 2)
         second.session.end()
         await until(lambda: pool.overdrafts.waiting == 1)
@@ -463,16 +486,66 @@ async def test_a_session_that_ends_while_it_waits_for_memory_lets_others_pass() 
     third.session.end()
 
 
+async def test_what_a_part_contained_is_freed_before_the_next_one_waits_for_memory() -> None:
+    pool = Pool(100)
+    pool.add(1000)
+    first, second = (Running(memory=pool) for _ in range(2))
+    async with asyncio.timeout(5):
+        inside, leave = threading.Event(), threading.Event()
+        first.session.submit_parts(iter([part(LARGE, partial(stay, inside, leave))]), 1)
+        await until(inside.is_set)
+        batch = Batch(0, (undecoded(Upload(1, DATA)),))
+        small = Part(1, lambda: batch, second.below.engine.run)
+        second.session.submit_parts(iter([small, part(LARGE, lambda: None)]), 1)
+        await until(lambda: pool.overdrafts.waiting == 1)
+        assert second.below.interpreter.quota.tensors == 1
+        assert second.session.engine.tasks == ()
+        leave.set()
+        await second.idle()
+    first.session.end()
+    second.session.end()
+
+
+async def test_the_threads_of_sessions_with_one_lock_decode_one_at_a_time() -> None:
+    lock = threading.Lock()
+    sessions = [Running(decoding_lock=lock) for _ in range(3)]
+    decoded: list[bool] = []
+
+    def decode() -> None:
+        decoded.append(lock.locked())
+
+    async with asyncio.timeout(5):
+        for each in sessions:
+            each.session.submit_parts(iter([Part(0, decode, lambda _: None)]), 1)
+        for each in sessions:
+            await each.idle()
+    assert decoded == [True] * 3
+    for each in sessions:
+        each.session.end()
+
+
+async def test_the_memory_of_a_session_counts_until_its_thread_has_ended_its_work() -> None:
+    pool = Pool(10**6)
+    running = Running(memory=pool, own_bytes=1000)
+    assert pool.taken == 1000
+    async with asyncio.timeout(5):
+        gate = Gate(running.session)
+        running.session.end()
+        assert pool.taken == 1000
+        gate.opened.set()
+        await until(lambda: pool.taken == 0)
+
+
 async def test_a_session_that_waits_for_memory_does_not_report_progress() -> None:
     pool = Pool(100)
     pool.add(1000)
     first, second = (Running(memory=pool) for _ in range(2))
     async with asyncio.timeout(5):
         inside, leave = threading.Event(), threading.Event()
-        first.session.submit_parts(iter([(LARGE, partial(stay, inside, leave))]), 1)
+        first.session.submit_parts(iter([part(LARGE, partial(stay, inside, leave))]), 1)
         await until(inside.is_set)
         assert first.session.hops_since(math.inf, 0, 1) == 0
-        second.session.submit_parts(iter([(LARGE, lambda: None)]), 1)
+        second.session.submit_parts(iter([part(LARGE, lambda: None)]), 1)
         await until(lambda: pool.overdrafts.waiting == 1)
         assert second.session.hops_since(math.inf, 0, 1) is None
         leave.set()
@@ -486,7 +559,7 @@ async def test_a_part_that_takes_more_than_the_pool_allows_ends_its_session() ->
     pool.add(1000)
     running = Running(memory=pool)
     async with asyncio.timeout(5):
-        running.session.submit_parts(iter([(2**24 + 1, lambda: None)]), 1)
+        running.session.submit_parts(iter([part(2**24 + 1, lambda: None)]), 1)
         await running.idle()
     assert isinstance(running.session.error, SessionLost)
     assert "max_total_bytes" in str(running.session.error)

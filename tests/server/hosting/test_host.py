@@ -25,11 +25,16 @@ from burn_remote_server.access import name_lookups
 from burn_remote_server.access.admission import NOBODY, Grant
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.backends.numpy.backend import NumpyBackend
+from burn_remote_server.execution.sessions import SESSION_BYTES, Session
 from burn_remote_server.fusion.counts import KernelCounts
 from burn_remote_server.fusion.cpu.runtime import NumpyFusionRuntime
 from burn_remote_server.fusion.fusing_backend import Fusion
 from burn_remote_server.hosting import host as module
-from burn_remote_server.hosting.host import NATIVE_TRANSFERS, hand_over
+from burn_remote_server.hosting.host import (
+    NATIVE_TRANSFERS,
+    NEVER_REFUSED_SESSIONS,
+    hand_over,
+)
 from burn_remote_server.tensors.exposed_tensors import Exposed
 from burn_remote_server.tensors.slots import InFlight
 from support.engines import RecordingOutbox, floats, undecoded
@@ -156,6 +161,29 @@ async def test_all_tokens_together_may_open_only_so_many_sessions() -> None:
             )
         with pytest.raises(HandshakeRefused, match="2 open sessions"):
             host.draw_session_id(NOBODY)
+
+
+async def test_sessions_beyond_the_first_ones_are_refused_while_memory_is_full() -> None:
+    async with hosting(max_total_bytes=2**20) as host:
+        device = host.devices[0]
+
+        def open_session() -> Session:
+            identifier = host.draw_session_id(NOBODY)
+            return device.open_session(identifier, RecordingOutbox(), NATIVE_TRANSFERS)
+
+        sessions = [open_session() for _ in range(NEVER_REFUSED_SESSIONS)]
+        assert device.pool.taken == NEVER_REFUSED_SESSIONS * SESSION_BYTES
+        device.pool.add(device.pool.max_bytes - device.pool.taken - SESSION_BYTES)
+        sessions.append(open_session())
+        refusal = "no memory for another session: .* raise max_total_bytes on the server"
+        with pytest.raises(HandshakeRefused, match=refusal):
+            open_session()
+        host.end_session(sessions.pop())
+        sessions.append(open_session())
+        host.end_session(sessions.pop(0))
+        host.end_session(sessions.pop(0))
+        device.pool.add(2**20)
+        open_session()  # one of the first ones again
 
 
 async def test_a_session_has_the_limits_of_its_token() -> None:

@@ -321,9 +321,9 @@ class StreamLink:
         """Ignore the place, which is a hint: the library returns bytes in memory of its own."""
 
     def count_received(
-        self, memory: Memory, stall_seconds: float, uncounted_bytes: int | None = None
+        self, memory: Memory, stall_seconds: float, urgent_bytes: int | None = None
     ) -> None:
-        self._budget = ReceiveBudget(memory, uncounted_bytes)
+        self._budget = ReceiveBudget(memory, urgent_bytes)
         self._watchdog = ThroughputWatchdog(stall_seconds)
         self._start_timer(self._watch_throughput(self._watchdog))
 

@@ -54,7 +54,11 @@ from burn_remote_protocol.links.interface import (
     close_code,
     short_reason,
 )
-from burn_remote_protocol.links.receive_limits import ReceiveBudget, ThroughputWatchdog
+from burn_remote_protocol.links.receive_limits import (
+    UNCOUNTED_BYTES,
+    ReceiveBudget,
+    ThroughputWatchdog,
+)
 from burn_remote_protocol.links.websocket.async_sending import SendingConnection
 from burn_remote_protocol.links.websocket.frame_parser import FrameParser
 from burn_remote_protocol.links.websocket.frames import OPCODE_BITS, PING
@@ -204,14 +208,14 @@ class DirectConnection(SendingConnection):
             self._parser.place_frames(min(head_bytes, MAX_HEAD_BYTES), place_next)
 
     def count_received(
-        self, memory: Memory, stall_seconds: float, uncounted_bytes: int | None = None
+        self, memory: Memory, stall_seconds: float, urgent_bytes: int | None = None
     ) -> None:
-        """Count large messages against ``memory`` from now on; see ``AsyncLink.count_received``.
+        """Count messages against ``memory`` from now on; see ``AsyncLink.count_received``.
 
         Also from now on, close the connection if an incomplete message arrives with less than
         ``MIN_BYTES_PER_SECOND``, averaged over a stall time.
         """
-        self._budget = ReceiveBudget(memory, uncounted_bytes)
+        self._budget = ReceiveBudget(memory, urgent_bytes)
         self._watchdog = ThroughputWatchdog(stall_seconds)
         self._count_received()
 
@@ -249,7 +253,8 @@ class DirectConnection(SendingConnection):
             # Almost all data are whole small messages, which do not count.
             if self._budget is not None and (
                 self._budget.held_bytes
-                or self._message_bytes > self._budget.uncounted_bytes
+                or self._message_bytes > UNCOUNTED_BYTES
+                or self._has_unparsed
                 or self._parser.is_within_message
             ):
                 self._count_received()
@@ -290,9 +295,7 @@ class DirectConnection(SendingConnection):
         if self.received_bytes >= self._pause_at:
             self._pause_in_turns(0)
         budget = self._budget
-        if budget is not None and (
-            budget.held_bytes or self._message_bytes > budget.uncounted_bytes
-        ):
+        if budget is not None and (budget.held_bytes or self._message_bytes > UNCOUNTED_BYTES):
             self._count_received()
         return True
 
@@ -514,14 +517,18 @@ class DirectConnection(SendingConnection):
 
     def _count_received(self) -> None:
         assert self._budget is not None  # the callers check it
-        unfinished = self._parser.unfinished_bytes
-        if self._budget.hold(unfinished + self._message_bytes):
+        arriving = self._parser.held_bytes
+        if self._budget.hold(arriving + self._message_bytes):
             self._end_starving()
         elif not self._is_starved:
             self._is_starved = True
             self.transport.pause_reading()
             self.loop.call_later(STARVED_SECONDS, self._look_for_room)
-        if unfinished and self._watchdog_timer is None and self._watchdog is not None:
+        if (
+            self._watchdog_timer is None
+            and self._watchdog is not None
+            and self._parser.is_within_message
+        ):
             self._watchdog.is_fast_enough(self._message_count, self.received_bytes)
             self._watchdog_timer = self.loop.call_later(
                 self._watchdog.stall_seconds, self._check_throughput

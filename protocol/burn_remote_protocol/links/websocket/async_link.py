@@ -186,9 +186,9 @@ class WebSocketLink:
         self._connection.place_messages(head_bytes, place)
 
     def count_received(
-        self, memory: Memory, stall_seconds: float, uncounted_bytes: int | None = None
+        self, memory: Memory, stall_seconds: float, urgent_bytes: int | None = None
     ) -> None:
-        self._connection.count_received(memory, stall_seconds, uncounted_bytes)
+        self._connection.count_received(memory, stall_seconds, urgent_bytes)
 
     def keep_alive(self, interval_seconds: float) -> None:
         def note_silence() -> None:

@@ -167,10 +167,16 @@ class FrameParser:
         return state.parts is not None or (len(rest) == 2 and rest[1] & ~MASK_BIT > LENGTH_16)
 
     @property
-    def unfinished_bytes(self) -> int:
-        """The number of bytes of an incomplete message that have arrived."""
+    def held_bytes(self) -> int:
+        """The memory of what has arrived: of an incomplete message, and of unparsed bytes.
+
+        Without what is stored in memory of the receiver.
+        """
         state = self._state
-        return state.size - state.missing if state.parts is not None else 0
+        unparsed = len(state.buffer) + sum(map(len, state.received))
+        if state.parts is None or (state.parts and isinstance(state.parts[1], PlacedBuffer)):
+            return unparsed
+        return unparsed + state.size - state.missing
 
     def bytes_to_read(self) -> int:
         """Return how many bytes to read next.
@@ -335,8 +341,11 @@ class FrameParser:
             messages.append(message)
             position = end
         if messages:
+            is_done = position == len(buffer)  # an idle connection keeps no empty 256 KiB
             # As in ``take``, no interrupt can occur before the caller has stored the messages.
-            self._state = _State(state.received, buffer, position)
+            self._state = (
+                _State(state.received) if is_done else _State(state.received, buffer, position)
+            )
         return messages
 
     def _take_next(self, most_fragments: int) -> bytes | None:
@@ -364,8 +373,11 @@ class FrameParser:
                     message = apply_mask(masked, state.buffer[start - 4 : start])
                 else:
                     message = state.buffer[start:end]
+                is_last = end == len(state.buffer)
                 # As in ``take``, no interrupt can occur before the caller has stored the message.
-                self._state = _State(state.received, state.buffer, end)
+                self._state = (
+                    _State(state.received) if is_last else _State(state.received, state.buffer, end)
+                )
                 return message
             if length > READ_BYTES and len(state.buffer) < start + self._head_bytes:
                 return None  # ``_place`` needs more of it

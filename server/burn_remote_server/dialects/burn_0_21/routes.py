@@ -15,7 +15,7 @@ from burn_remote_server.dialects.burn_0_21.socket_handlers import (
 )
 from burn_remote_server.dialects.burn_0_21.two_socket_sessions import (
     BurnSessions,
-    uncounted_bytes,
+    urgent_bytes,
 )
 from burn_remote_server.dialects.websocket_route import Route
 from burn_remote_server.hosting.host import Device
@@ -39,7 +39,7 @@ def burn_0_21_routes() -> Mapping[str, Route]:
             link.count_received(
                 device.host_memory,
                 device.host.settings.fetch_timeout_seconds,
-                uncounted_bytes(device.host_memory),
+                urgent_bytes(device.host_memory),
             )
         return serve_request(link, device, sessions, token, address)
 

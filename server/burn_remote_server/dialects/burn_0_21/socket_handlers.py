@@ -45,7 +45,7 @@ from burn_remote_server.execution.decoding_turns import (
     decoding_weight,
     is_long,
 )
-from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST, Session
+from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST, Part, Session
 from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
 from burn_remote_server.tensors.exposed_tensors import Key, burn_domain, transfer_key
@@ -322,14 +322,11 @@ def _submit_in_parts(frame: bytes, session: BurnSession) -> None:
     session.session.counters.client_received_bytes += len(frame)
     session.session.counters.batches += 1
 
-    def run() -> None:
-        try:
-            tasks: Sequence[Any] = completed(decode_tasks_in_steps(frame))
-        except ProtocolViolation as error:
-            tasks = _unreadable(error)
-        session.execute(tasks)
+    def decode() -> Sequence[Any]:
+        return completed(_decoded_in_steps(frame))
 
-    session.submit_parts(iter([(task_bytes(frame), run)]), len(frame))
+    part = Part(task_bytes(frame), decode, session.execute)
+    session.submit_parts(iter([part]), len(frame))
 
 
 def _submit(batch: _Batch, session: BurnSession) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from burn_remote_protocol.dialects.bounded_unpacking import unpacked_bytes
 from burn_remote_protocol.dialects.burn_0_22 import RunGraph
 from burn_remote_protocol.errors import HandshakeRefused, ProtocolViolation
-from burn_remote_protocol.links.receive_limits import UNCOUNTED_BYTES
+from burn_remote_protocol.links.receive_limits import URGENT_BYTES
 from burn_remote_protocol.messages import Upload
 from burn_remote_server.access.admission import Grant
 from burn_remote_server.access.quota import OverheadAccount, Pool
@@ -33,7 +33,7 @@ __all__ = [
     "BurnSession",
     "BurnSessions",
     "decoded_bytes",
-    "uncounted_bytes",
+    "urgent_bytes",
 ]
 
 DIALECT: Final = "burn-0.21"
@@ -46,9 +46,9 @@ DECODED_SIZE: Final = 24
 FEW_BYTES: Final = 4096
 
 # A pool of 512 MiB or more has 1 MiB for each connection.
-UNCOUNTED_SHARES: Final = 512
+URGENT_SHARES: Final = 512
 # A message that drops tensors is shorter.
-LEAST_UNCOUNTED_BYTES: Final = 2**17
+LEAST_URGENT_BYTES: Final = 2**17
 
 
 class BurnSession:
@@ -137,13 +137,12 @@ class BurnSession:
             self.complete.set()
 
 
-def uncounted_bytes(memory: Pool) -> int:
-    """Return how many received bytes of a connection do not count in the memory pool.
+def urgent_bytes(memory: Pool) -> int:
+    """Return how many received bytes of a connection are urgent, so that they find room.
 
-    Frames are longer than in the native dialect, where tensors arrive in chunks that a client may
-    always send. With 1 MiB each, 64 connections took as much as a pool of 64 MiB.
+    Fewer than in the native dialect, where tensors arrive in chunks that a client may always send.
     """
-    return min(max(memory.max_bytes // UNCOUNTED_SHARES, LEAST_UNCOUNTED_BYTES), UNCOUNTED_BYTES)
+    return min(max(memory.max_bytes // URGENT_SHARES, LEAST_URGENT_BYTES), URGENT_BYTES)
 
 
 def decoded_bytes(tasks: Sequence[Any], size: int) -> int:

@@ -7,7 +7,7 @@ failures are sent as responses and the socket stays open. No pings are sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -50,7 +50,7 @@ from burn_remote_server.dialects.burn_0_21.socket_handlers import (
 from burn_remote_server.dialects.burn_0_21.task_runner import Unreadable
 from burn_remote_server.dialects.burn_0_21.two_socket_sessions import (
     BurnSession,
-    uncounted_bytes,
+    urgent_bytes,
 )
 from burn_remote_server.dialects.burn_0_22.client_process_search import process_at
 from burn_remote_server.dialects.burn_0_22.frame_batch import (
@@ -138,7 +138,7 @@ async def serve_burn_session(
     link.count_received(
         device.host_memory,
         host.settings.fetch_timeout_seconds,
-        uncounted_bytes(device.host_memory),
+        urgent_bytes(device.host_memory),
     )
     try:
         await link.send(encode_info(SessionInfo(len(host.devices))))
@@ -401,16 +401,15 @@ def _parts(frame: bytes | memoryview, session: BurnSession) -> Iterator[Part]:
     """Yield the messages of a frame, which the session's thread decodes and executes."""
     try:
         for message in packed_messages(frame):
-            yield message.unpacked_bytes, partial(_run_message, message, session)
+            yield Part(message.unpacked_bytes, partial(_tasks, message), session.execute)
     except ProtocolViolation as error:
-        yield 0, partial(session.execute, [Unreadable(detached(error))])
+        unreadable = [Unreadable(detached(error))]
+        yield Part(0, lambda: unreadable, session.execute)
 
 
-def _run_message(message: PackedMessage, session: BurnSession) -> None:
+def _tasks(message: PackedMessage) -> Sequence[Any]:
     tasks = [task for task in message.decode() if type(task) is not Close]
-    session.execute(
-        [Unreadable(task) if isinstance(task, ProtocolViolation) else task for task in tasks]
-    )
+    return [Unreadable(task) if isinstance(task, ProtocolViolation) else task for task in tasks]
 
 
 def _not_lent() -> None:

@@ -84,7 +84,7 @@ def _decoded(frames: Sequence[bytes], recognizer: MessageRecognizer, work: Sessi
             batch.add_now(frame)
         else:
             with work.decoding(frame):
-                batch.add_now(frame)
+                work.decode_in_thread(partial(batch.add_now, frame))
         if any(type(task) is Close for task in batch.tasks[before:]):
             # The event loop decodes this frame again, and ends the session.
             return _Decoded(batch.tasks[:before], batch.size - len(frame), frames[place:])

@@ -498,11 +498,11 @@ def _failure(session: Session, error: Exception) -> BurnRemoteError:
 def _parts(frame: bytes | memoryview, engine: Engine) -> Iterator[Part]:
     """Yield the parts of a batch, which an engine decodes and executes."""
     for part in batch_in_parts(frame, PART_BYTES):
-        yield unpacked_bytes(part.packed), partial(_run_part, engine, part)
+        yield Part(unpacked_bytes(part.packed), partial(_decoded, part), engine.run)
 
 
-def _run_part(engine: Engine, part: BatchPart) -> None:
-    engine.run(Batch(0, part.decode()))
+def _decoded(part: BatchPart) -> Batch:
+    return Batch(0, part.decode())
 
 
 def _about(device: Device) -> dict[str, object]:

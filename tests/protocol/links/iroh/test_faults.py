@@ -22,7 +22,7 @@ from burn_remote_protocol.links.iroh.framing import Kind, close_payload, frame_h
 from burn_remote_protocol.links.iroh.library import iroh
 from burn_remote_protocol.links.iroh.opening import burn_header, request
 from burn_remote_protocol.links.iroh.stream_link import FRAMES_AT_ONCE, StreamLink
-from burn_remote_protocol.links.receive_limits import UNCOUNTED_BYTES
+from burn_remote_protocol.links.receive_limits import URGENT_BYTES
 from burn_remote_protocol.links.transport_registry import connect
 from support.iroh_links import iroh_server, listening
 from support.link_ends import in_thread, take
@@ -219,6 +219,11 @@ class Budget:
         self.free -= size
         return True
 
+    take_urgent = take
+
+    def add(self, size: int) -> None:
+        self.free -= size
+
     def give_back(self, size: int) -> None:
         self.free += size
 
@@ -233,7 +238,7 @@ async def test_a_large_message_counts_against_the_pool_while_it_arrives() -> Non
             await stream.send().write_all(bytes(2**20))
         while link.received_bytes < 7 * 2**20:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0)
-        assert 32 * 2**20 - budget.free > UNCOUNTED_BYTES
+        assert 32 * 2**20 - budget.free > URGENT_BYTES
         await stream.send().write_all(bytes(2**20))
         assert len(await link.receive()) == size
     assert budget.free == 32 * 2**20
@@ -248,7 +253,7 @@ async def test_a_message_without_room_in_the_pool_ends_the_link_and_not_the_memo
         )
         with pytest.raises(ConnectionLost, match="no memory for a message"):
             await link.receive()
-        assert link.received_bytes < 2 * UNCOUNTED_BYTES
+        assert link.received_bytes < 2 * URGENT_BYTES
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
     assert budget.free == 2**20

@@ -182,7 +182,7 @@ async def test_fragments_of_one_message_are_parsed_in_several_iterations() -> No
     async with connected() as (connection, _):
         part = masked(Opcode.CONT, b"x", fin=False)
         connection.data_received(masked(Opcode.BINARY, fin=False) + part * (5 * FRAMES_AT_ONCE))
-        assert connection._parser.unfinished_bytes <= FRAMES_AT_ONCE
+        assert connection._parser._state.size <= FRAMES_AT_ONCE
         connection.data_received(masked(Opcode.CONT))
         assert await connection.receive_message() == b"x" * (5 * FRAMES_AT_ONCE)
 

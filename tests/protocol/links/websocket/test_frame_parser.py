@@ -351,3 +351,14 @@ def test_fragments_are_refused_as_soon_as_they_exceed_the_limit_together() -> No
     with pytest.raises(LimitExceeded) as caught:
         parse(parser, [frame_bytes(Opcode.CONT, bytes(600))[:4]])
     assert (caught.value.seen, caught.value.allowed) == (1200, 1000)
+
+
+@pytest.mark.parametrize("count", [1, 2, 300])
+def test_nothing_is_kept_of_whole_messages_that_were_taken(count: int) -> None:
+    parser = FrameParser(2**20, masked=True)
+    parser.received.append(Frame(Opcode.BINARY, b"x" * 500).serialize(mask=True) * count)
+    taken = 0
+    while taken < count:
+        taken += len(parser.take_whole(7))
+        taken += parser.take() is not None
+    assert parser.held_bytes == 0

@@ -80,6 +80,9 @@ class Working:
     def decoding(self, frame: bytes) -> Iterator[None]:
         yield
 
+    def decode_in_thread(self, decode: Callable[[], Any]) -> Any:
+        return decode()
+
     def execute(self, tasks: Sequence[Any]) -> None:
         for task in tasks:
             messages = task.messages() if type(task) is KnownFrame else [task]

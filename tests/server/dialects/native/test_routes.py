@@ -35,7 +35,7 @@ class Configured(ScriptedLink):
         self.configured["limit"] = max_message_bytes
 
     def count_received(
-        self, memory: object, stall_seconds: float, uncounted_bytes: int | None = None
+        self, memory: object, stall_seconds: float, urgent_bytes: int | None = None
     ) -> None:
         self.configured["count"] = (memory, stall_seconds)
 
