@@ -22,11 +22,15 @@ __all__ = ["Limit", "is_small", "limits", "on_one_thread"]
 
 # The BLAS computes smaller products on one thread anyway; setting its threads takes 2 µs.
 SMALL_MULTIPLICATIONS: Final = 2**17
+# The same for the product of two vectors: from 10,001 elements on, OpenBLAS divides the sum.
+SMALL_SUM: Final = 10_000
 
 
-def is_small(multiplications: int) -> bool:
-    """Whether the BLAS computes a product on one thread anyway."""
-    return multiplications < SMALL_MULTIPLICATIONS
+def is_small(rows: int, inner: int, columns: int) -> bool:
+    """Whether the BLAS computes a product of two matrices on one thread anyway."""
+    if rows * inner * columns >= SMALL_MULTIPLICATIONS:
+        return False
+    return inner <= SMALL_SUM or rows * columns > 1
 
 
 def on_one_thread(run: Run) -> Run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -49,7 +48,7 @@ class FloatLinearAlgebra(KernelFamily):
         # ``matmul`` multiplies transposed views without copying them.
         function: Run = self.xp.matmul
         inner = first.shape[-1]
-        if is_small(inner * math.prod(out.shape[-2:])):
+        if is_small(out.shape[-2], inner, out.shape[-1]):
             return function
         return on_one_thread(divided(function, parts_of(out.shape, inner, cores())))
 

@@ -17,12 +17,9 @@ from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.array.core.kernel_forms import Array, Kernel, KernelFamily
-from burn_remote_server.backends.array.kernels.blas_threads import is_small, on_one_thread
+from burn_remote_server.backends.array.kernels.blas_threads import on_one_thread
 
 __all__ = ["NO_CONVERGENCE", "MatrixKernels"]
-
-# Number of multiplications from which an operation may use all cores: half a millisecond on one.
-SHARED_MULTIPLICATIONS: Final = 2**24
 
 _SINGULAR: Final = "a matrix is singular, so it has no inverse; burn_remote.linalg.pinv has one"
 _NOT_DEFINITE: Final = "a matrix is not positive definite, so it has no Cholesky factor"
@@ -167,12 +164,9 @@ class MatrixKernels(KernelFamily):
 
         A function without a reason never fails.
         """
-        function = functools.partial(function, **options)
-        longest, shortest = max(tensors[0].shape[-2:]), min(tensors[0].shape[-2:])
-        multiplications = longest * shortest * shortest
-        # Larger ones use all cores. Their last bits may depend on what runs at the same time.
-        if not is_small(multiplications) and multiplications < SHARED_MULTIPLICATIONS:
-            function = on_one_thread(function)
+        # On one thread, also for small matrices: with a number of threads that depends on what
+        # other sessions compute, the last bits would too, already for 50x50 matrices.
+        function = on_one_thread(functools.partial(function, **options))
         try:
             with self.raising() if reason else contextlib.nullcontext():
                 return function(*tensors)

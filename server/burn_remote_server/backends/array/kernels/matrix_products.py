@@ -35,7 +35,7 @@ def matmul(xp: Any, lhs: Array, rhs: Array, out: Array | None = None) -> Array:
     if xp is not np or min(lhs.ndim, rhs.ndim) < 2:
         return xp.matmul(lhs, rhs) if out is None else xp.matmul(lhs, rhs, out=out)
     inner = lhs.shape[-1]
-    if is_small(inner * lhs.shape[-2] * rhs.shape[-1]):
+    if is_small(lhs.shape[-2], inner, rhs.shape[-1]):
         return np.matmul(lhs, rhs, out=out)
     shape = _result_shape(lhs, rhs)
     return on_one_thread(divided(np.matmul, parts_of(shape, inner, cores()), out))(lhs, rhs)
