@@ -55,6 +55,11 @@ class ReceiveBudget:
     def __del__(self) -> None:
         self._memory.give_back(self.held_bytes)
 
+    @property
+    def is_beyond_urgent(self) -> bool:
+        """Whether it holds memory for more than urgent messages."""
+        return self.held_bytes > self._urgent_bytes
+
     def hold(self, size: int) -> bool:
         """Count ``size`` received bytes, in place of those before; return whether to read on.
 

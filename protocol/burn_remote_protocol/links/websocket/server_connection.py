@@ -47,7 +47,7 @@ class DirectServerConnection(DirectConnection, ServerConnection):
             or self._is_starved
             or self.reading_paused
             or not self._parser.is_empty
-            or (self._budget is not None and self._budget.held_bytes)
+            or (self._budget is not None and self._budget.is_beyond_urgent)
             or self.protocol.state is not State.OPEN
             or transport.is_closing()
             or transport.get_extra_info("sslcontext") is not None
