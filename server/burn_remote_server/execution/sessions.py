@@ -19,7 +19,7 @@ from burn_remote_protocol.dialects.bounded_unpacking import (
     unpacked_bytes,
 )
 from burn_remote_protocol.dialects.native import Batch
-from burn_remote_protocol.errors import BurnRemoteError, HandshakeRefused, SessionLost
+from burn_remote_protocol.errors import BurnRemoteError, HandshakeRefused, SessionLost, detached
 from burn_remote_protocol.messages import Chunk
 from burn_remote_server.access.quota import Pool, ended_for_memory
 from burn_remote_server.backends.interface import Deliver
@@ -497,7 +497,8 @@ class Session:
                 self.interpreter.lose(failure)
             call(*arguments)
         except BurnRemoteError as error:
-            self.error = self.error or error
+            # Its frames would keep decoded messages alive until the client has left.
+            self.error = self.error or detached(error)
         except Exception as error:  # a defect ends this session, and no other
             self.fail(error)
         finally:

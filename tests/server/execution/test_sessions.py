@@ -536,6 +536,20 @@ async def test_the_memory_of_a_session_counts_until_its_thread_has_ended_its_wor
         await until(lambda: pool.taken == 0)
 
 
+async def test_an_ended_session_keeps_nothing_of_its_malformed_message() -> None:
+    def decode() -> None:
+        decoded = bytes(1000)
+        raise ProtocolViolation(f"malformed: {decoded[:1]!r}")
+
+    running = Running()
+    async with asyncio.timeout(5):
+        running.session.submit_parts(iter([Part(0, decode, lambda _: None)]), 1)
+        await running.idle()
+    assert isinstance(running.session.error, ProtocolViolation)
+    assert running.session.error.__traceback__ is None
+    running.session.end()
+
+
 async def test_a_session_that_waits_for_memory_does_not_report_progress() -> None:
     pool = Pool(100)
     pool.add(1000)

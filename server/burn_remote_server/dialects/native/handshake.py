@@ -11,6 +11,7 @@ from burn_remote_protocol.errors import (
     GarbledBytes,
     ProtocolViolation,
     SessionLost,
+    detached,
 )
 from burn_remote_protocol.handshake import agreed_version
 from burn_remote_protocol.links.checksummed_links import AnyAsyncLink, CheckedAsyncLink, is_checked
@@ -71,6 +72,7 @@ async def refuse(link: AnyAsyncLink, error: BurnRemoteError) -> None:
     """
     if isinstance(error, ConnectionLost) and not isinstance(error, SessionLost):
         return
+    detached(error)  # the client decides how long closing takes
     logger.warning("connection refused", peer=link.peer, code=error.code, reason=str(error))
     try:
         if not isinstance(error, GarbledBytes):
@@ -82,6 +84,7 @@ async def refuse(link: AnyAsyncLink, error: BurnRemoteError) -> None:
 
 async def send_closing(link: AnyAsyncLink, error: BurnRemoteError) -> None:
     """Send the reason and close the connection. Never raises."""
+    detached(error)  # the client decides how long closing takes
     try:
         await link.send(encode_frame(Closing(error)))
         await link.close(1001 if isinstance(error, SessionLost) else 1008, error.code)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -121,3 +123,33 @@ async def test_a_goodbye_to_a_client_that_has_left_raises_nothing() -> None:
     await near.close()
     await refuse(far, HandshakeRefused("no room"))
     await send_closing(far, SessionLost("shutting down"))
+
+
+class Decoded:
+    """What was decoded of a message before it turned out to be malformed."""
+
+
+@pytest.mark.parametrize("end", [refuse, send_closing])
+async def test_a_client_that_delays_closing_keeps_nothing_of_its_malformed_message(
+    end: Callable[[Any, BurnRemoteError], Awaitable[None]],
+) -> None:
+    seen: list[weakref.ref[Decoded]] = []
+
+    def decode() -> None:
+        decoded = Decoded()
+        seen.append(weakref.ref(decoded))
+        raise ProtocolViolation("malformed")
+
+    async def serve() -> None:
+        try:
+            decode()
+        except BurnRemoteError as error:
+            await end(link, error)
+
+    link: Any = ScriptedLink([])
+    link.hold()
+    serving = asyncio.create_task(serve())
+    await link.wait_held()
+    assert seen[0]() is None
+    link.let_go()
+    await serving
