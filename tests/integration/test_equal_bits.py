@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -44,3 +45,30 @@ def test_a_large_product_has_the_same_bits_while_another_session_multiplies(kern
         finally:
             done.set()
         multiplying.result(PATIENCE_SECONDS)
+
+
+FUNCTIONS: Mapping[str, Callable[[br.Tensor], br.Tensor]] = {
+    "Cholesky": lambda x: br.linalg.cholesky(x @ x.T + 400 * br.eye(400, device=x.device)),
+    "Eigh": lambda x: br.linalg.eigh(x + x.T).eigenvectors,
+    "Inv": br.linalg.inv,
+    "Qr": lambda x: br.linalg.qr(x).R,
+    "Solve": lambda x: br.linalg.solve(x, x.T),
+    "Svdvals": br.linalg.svdvals,
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("kernels", ["", "Haswell"])
+def test_linear_algebra_has_the_same_bits_on_any_number_of_blas_threads(
+    name: str, kernels: str
+) -> None:
+    matrix = np.random.default_rng(3).standard_normal((400, 400))
+    found = set()
+    for count in ("1", "2"):
+        variables = {"OPENBLAS_NUM_THREADS": count}
+        if kernels:
+            variables["OPENBLAS_CORETYPE"] = kernels
+        with server(**variables) as running, br.RemoteDevice(running.address) as device:
+            result = FUNCTIONS[name](br.tensor(matrix, device=device))
+            found.add(result.numpy().tobytes())
+    assert len(found) == 1

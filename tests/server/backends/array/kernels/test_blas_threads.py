@@ -46,7 +46,14 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
 
 @pytest.mark.parametrize(
     ("rows", "inner", "columns", "threads"),
-    [(16, 16, 16, 8), (64, 784, 128, 1), (784, 64, 128, 1), (255, 255, 255, 1)],
+    [
+        (16, 16, 16, 8),
+        (64, 784, 128, 1),
+        (784, 64, 128, 1),
+        (255, 255, 255, 1),
+        (1, 10_000, 1, 8),
+        (1, 20_000, 1, 1),  # a sum that OpenBLAS would divide
+    ],
 )
 def test_the_size_of_a_product_decides_its_number_of_threads(
     rows: int, inner: int, columns: int, threads: int, library: Library
