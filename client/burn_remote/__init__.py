@@ -175,9 +175,7 @@ from burn_remote.functions.linear_algebra import (
 from burn_remote.functions.logic import (
     bitwise_and,
     bitwise_invert,
-    bitwise_left_shift,
     bitwise_or,
-    bitwise_right_shift,
     bitwise_xor,
     equal,
     greater,
@@ -262,6 +260,7 @@ from burn_remote.functions.selection import (
     minimum,
 )
 from burn_remote.functions.selection import clip as clamp
+from burn_remote.functions.shifts import bitwise_left_shift, bitwise_right_shift
 from burn_remote.functions.similarity import allclose, array_equal, isclose
 from burn_remote.functions.statistics import (
     all,

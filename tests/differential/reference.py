@@ -118,8 +118,12 @@ def truncated_quotient(x: Array, y: Array) -> Array:
 
 
 def shifted(x: Array, by: Array | int, left: bool) -> Array:
-    """Return shifted bits; a shift by at least the width gives 0, or -1 for negative numbers."""
+    """Return shifted bits; a shift by at least the width gives 0, or -1 for negative numbers.
+
+    A shift by a negative number is one by more than the width.
+    """
     limits = np.iinfo(x.dtype)
+    by = np.where((np.asarray(by) < 0) | (np.asarray(by) > 64), np.asarray(64, x.dtype), by)
     span = int(limits.max) - int(limits.min) + 1
     pairs = np.broadcast(x, by)
     bits = [int(a) << int(b) if left else int(a) >> int(b) for a, b in pairs]

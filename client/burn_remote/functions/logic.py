@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "bitwise_and",
     "bitwise_invert",
-    "bitwise_left_shift",
     "bitwise_or",
-    "bitwise_right_shift",
     "bitwise_xor",
     "equal",
     "greater",
@@ -42,8 +40,6 @@ __all__ = [
     "logical_or",
     "logical_xor",
     "not_equal",
-    "reflected_left_shift",
-    "reflected_right_shift",
 ]
 
 EQUAL: Final = Pair(base.EQUAL, base.EQUAL_ELEM, reflected=base.EQUAL_ELEM, compares=True)
@@ -78,8 +74,6 @@ BITWISE_OR: Final = Pair(ints.BITWISE_OR, ints.BITWISE_OR_SCALAR, reflected=ints
 BITWISE_XOR: Final = Pair(
     ints.BITWISE_XOR, ints.BITWISE_XOR_SCALAR, reflected=ints.BITWISE_XOR_SCALAR
 )
-LEFT_SHIFT: Final = Pair(ints.BITWISE_LEFT_SHIFT, ints.BITWISE_LEFT_SHIFT_SCALAR)
-RIGHT_SHIFT: Final = Pair(ints.BITWISE_RIGHT_SHIFT, ints.BITWISE_RIGHT_SHIFT_SCALAR)
 BITWISE_NOT: Final = Operator(ints.BITWISE_NOT)
 
 
@@ -165,35 +159,6 @@ def bitwise_xor(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
 def bitwise_invert(x: Tensor, /) -> Tensor:
     """Return the bitwise complement of integers, or the logical NOT of bools."""
     return (NOT if x.dtype.is_bool else BITWISE_NOT).unary(x)
-
-
-def bitwise_left_shift(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
-    """Shift the bits of ``x1`` left by ``x2`` positions.
-
-    As in Burn, only the six lowest bits of ``x2`` count: 64 shifts by 0, and -1 shifts by 63. A
-    shift by at least the width of a narrower dtype gives 0. NumPy gives 0 in all these cases.
-    """
-    return LEFT_SHIFT.apply(x1, x2)
-
-
-def bitwise_right_shift(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
-    """Shift the bits of ``x1`` right by ``x2`` positions, preserving the sign.
-
-    As in Burn, only the six lowest bits of ``x2`` count: 64 shifts by 0, and -1 shifts by 63. A
-    shift by at least the width of a narrower dtype gives 0, or -1 for negative numbers. NumPy gives
-    0 or -1 in all these cases.
-    """
-    return RIGHT_SHIFT.apply(x1, x2)
-
-
-def reflected_left_shift(x2: Tensor, x1: Operand, /) -> Tensor:
-    """Return ``x1 << x2``."""
-    return LEFT_SHIFT.apply(x1, x2)
-
-
-def reflected_right_shift(x2: Tensor, x1: Operand, /) -> Tensor:
-    """Return ``x1 >> x2``."""
-    return RIGHT_SHIFT.apply(x1, x2)
 
 
 @explained

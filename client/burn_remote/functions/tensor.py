@@ -29,6 +29,7 @@ from burn_remote.functions import (
     repetition,
     searching,
     selection,
+    shifts,
     statistics,
     tracked_tensors,
 )
@@ -131,10 +132,10 @@ class Tensor(TensorValue):
     __ror__ = shortened(logic.bitwise_or)
     __xor__ = shortened(logic.bitwise_xor)
     __rxor__ = shortened(logic.bitwise_xor)
-    __lshift__ = shortened(logic.bitwise_left_shift)
-    __rlshift__ = shortened(logic.reflected_left_shift)
-    __rshift__ = shortened(logic.bitwise_right_shift)
-    __rrshift__ = shortened(logic.reflected_right_shift)
+    __lshift__ = shortened(shifts.bitwise_left_shift)
+    __rlshift__ = shortened(shifts.reflected_left_shift)
+    __rshift__ = shortened(shifts.bitwise_right_shift)
+    __rrshift__ = shortened(shifts.reflected_right_shift)
     __invert__ = logic.bitwise_invert
 
     __getitem__ = indexing.get_item
