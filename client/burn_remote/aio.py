@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from burn_remote.devices.named_devices import device as named_device
 from burn_remote.devices.remote import RemoteDevice
 from burn_remote.diagnostics.advice import missing_from
+from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.creation import tensor as make_tensor
 from burn_remote.functions.default_device import default_device
 from burn_remote.functions.tensor_value import read_arrays
@@ -103,6 +104,7 @@ async def _opened(name: str | None, options: dict[str, Any]) -> Device:
     return await asyncio.to_thread(named_device, name)
 
 
+@explained
 async def tensor(
     data: Any,
     *,
@@ -130,6 +132,7 @@ async def tensor(
     return made
 
 
+@explained
 async def read(tensors: Iterable[Tensor]) -> list[Array]:
     """Wait for the elements of several tensors, on any devices, in one round trip.
 

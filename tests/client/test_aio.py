@@ -146,6 +146,26 @@ async def test_one_tensor_is_not_read_row_by_row() -> None:
             await aio.read(br.ones((2,), device=device))
 
 
+async def test_calls_with_separate_arguments_say_what_to_write() -> None:
+    # Typed as Any, because a type checker rejects these calls.
+    misused: Any = aio
+    with br.LocalDevice() as device:
+        x: Any = br.ones((2,), device=device)
+        with pytest.raises(br.ArgumentMismatch, match=r"read: .* write read\(\[x, y\]\)"):
+            await misused.read(x, x)
+        with pytest.raises(br.ArgumentMismatch, match=r"tensor: .* by keyword: .*device="):
+            await misused.tensor([1.0], device)
+
+
+async def test_awaiting_a_tensor_says_what_to_write() -> None:
+    with br.LocalDevice() as device:
+        x: Any = br.ones((2,), device=device)
+        with pytest.raises(TypeError, match=r"write array = await x\.read\(\)"):
+            await x
+        with pytest.raises(TypeError, match=r"aio\.read\(\[x, y\]\)"):
+            await asyncio.wait_for(x, None)
+
+
 async def test_sync_waits_for_several_devices_and_raises_a_failure(running: RunningServer) -> None:
     async with br.LocalDevice() as local, await aio.open_device(running.address) as remote:
         good = br.ones((2,), device=local)

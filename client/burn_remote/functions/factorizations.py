@@ -109,7 +109,7 @@ def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:
 def det(x: Tensor, /) -> Tensor:
     """Return the determinants of square matrices: ``[…, n, n]`` to ``[…]``.
 
-    A singular matrix has no gradient here: the operation of the gradient fails.
+    The gradient is exact for singular matrices too. Their second derivative fails when it is read.
     """
     return DET.unary(x)
 

@@ -194,6 +194,14 @@ class TensorValue:
             "tensor of the array over there: burn_remote.tensor(array, device=…)"
         )
 
+    if not TYPE_CHECKING:  # hidden from type checkers, which must report ``await x``
+
+        def __await__(self) -> NoReturn:
+            raise TypeError(
+                "a tensor cannot be awaited; write array = await x.read(), or "
+                "await burn_remote.aio.read([x, y]) for several"
+            )
+
     def read(self) -> Pending[Array]:
         """Request the elements without waiting: ``await`` the result, or call its ``result()``.
 

@@ -12,16 +12,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from burn_remote.autodiff.custom_vjp import custom_vjp
 from burn_remote.autodiff.rule_table import PastCall, joint, rule
 from burn_remote.dispatch.operators import Operator, counted, reshaped
 from burn_remote.functions.arithmetic import add, divide, multiply, negative, subtract
 from burn_remote.functions.casting import converted_to
 from burn_remote.functions.complex_numbers import adjoint, complex, imag, real
-from burn_remote.functions.factorizations import eig, eigh, inv, solve, svd
-from burn_remote.functions.logic import logical_not, not_equal
+from burn_remote.functions.factorizations import det, eig, eigh, inv, solve, svd
+from burn_remote.functions.logic import equal, logical_and, logical_not, not_equal
 from burn_remote.functions.manipulation import broadcast_to, concat, matrix_transpose, part
 from burn_remote.functions.matrix_parts import tril, triu
-from burn_remote.functions.selection import mask_fill
+from burn_remote.functions.selection import mask_fill, where
+from burn_remote.functions.statistics import prod, sum
 from burn_remote.gradient_rules.spreading import zeros
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.operations.families import floats, matrix_rows
@@ -97,11 +99,56 @@ def _antihermitian(x: Tensor) -> Tensor:
 rule(
     matrix_rows.INV, input=lambda grad, out: negative(_product(_adjoint(out), grad, _adjoint(out)))
 )
+
+
+def _filled(x: Tensor, are_identities: Tensor) -> Tensor:
+    """Return matrices, with identities in place of some."""
+    diagonal = logical_and(are_identities, logical_not(_off_diagonal(x)))
+    return mask_fill(mask_fill(x, are_identities, 0.0), diagonal, 1.0)
+
+
+def _of_singular_matrices(x: Tensor) -> Tensor:
+    """Return the conjugates of the cofactors, from the singular value decomposition.
+
+    The cofactors of a product are the product of the cofactors, those of a unitary matrix are its
+    conjugate times its determinant, and those of a diagonal one are products of the others'
+    elements: no division, so the rank does not matter.
+    """
+    u, values, vh = svd(x, full_matrices=False)
+    rows = broadcast_to(_row(values), (*values.shape, values.shape[-1]))
+    others = prod(mask_fill(rows, logical_not(_off_diagonal(rows)), 1.0), axis=-1)
+    scaled = multiply(u, converted_to(_row(others), u.dtype))
+    return multiply(_numbers(adjoint(det(_product(u, vh)))), _product(scaled, vh))
+
+
+def _cofactors_forward(x: Tensor, determinant: Tensor) -> tuple[Tensor, Tensor]:
+    # Of matrices that are not singular, the inverse is more accurate: it keeps small elements
+    # beside large ones, and the decomposition does not.
+    are_singular = _numbers(equal(determinant, 0))
+    inverse = inv(_filled(x, are_singular))
+    regular = multiply(_numbers(adjoint(determinant)), _adjoint(inverse))
+    singular = _of_singular_matrices(mask_fill(x, logical_not(are_singular), 0.0))
+    return where(are_singular, singular, regular), x
+
+
+def _cofactors_backward(x: Tensor, grad: Tensor) -> tuple[Tensor, None]:
+    """Differentiate ``det(x) * inv(x)``, which needs matrices that are not singular."""
+    inverse = inv(x)
+    turned = matrix_transpose(inverse)
+    share = sum(multiply(grad, turned), axis=(-2, -1), keepdims=True)
+    change = subtract(multiply(share, turned), matrix_transpose(_product(inverse, grad, inverse)))
+    return adjoint(multiply(_numbers(det(x)), change)), None
+
+
+@custom_vjp(_cofactors_forward, _cofactors_backward)
+def _cofactors(x: Tensor, determinant: Tensor) -> Tensor:
+    """Return the conjugates of the cofactors of square matrices, also of singular ones."""
+    return _cofactors_forward(x, determinant)[0]
+
+
 rule(
     matrix_rows.DET,
-    input=lambda grad, input, out: multiply(
-        _numbers(multiply(grad, adjoint(out))), _adjoint(inv(input))
-    ),
+    input=lambda grad, input, out: multiply(_numbers(grad), _cofactors(input, out.detach())),
 )
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "checked_rate",
     "entry_of",
     "named_parameters",
+    "number_of",
     "parameter_groups",
     "step_count",
 ]
@@ -174,3 +175,15 @@ def entry_of(state: Mapping[str, Any], name: str, way: str = FROM_INIT) -> Any:
             seen = f"it has {', '.join(map(repr, state))}" if state else "it is empty"
         raise ArgumentMismatch(f"the state has no entry {name!r} ({seen}); {way}")
     return state[name]
+
+
+def number_of(state: Mapping[str, Any], name: str) -> Any:
+    """Return a number of a state. Raises ``ArgumentMismatch`` for a tensor, as a file has it."""
+    number = entry_of(state, name)
+    if is_tensor(number):
+        raise ArgumentMismatch(
+            f"the entry {name!r} of the state is a tensor, and must be a number; load the state "
+            "with like=, such as burn_remote.load_safetensors(path, like={'params': params, "
+            f"'state': optimizer.init(params)}}), or write state[{name!r}] = state[{name!r}].item()"
+        )
+    return number

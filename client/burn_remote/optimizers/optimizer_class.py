@@ -30,6 +30,7 @@ from burn_remote.optimizers.optimizer_arguments import (
     checked_rate,
     entry_of,
     named_parameters,
+    number_of,
     parameter_groups,
     step_count,
 )
@@ -150,7 +151,7 @@ class Optimizer:
         """
         options = self.defaults if lr is None else {**self.defaults, RATE: lr}
         slots = self._formula.slots(options)
-        counters = {name: entry_of(state, name) for name in self._formula.counters(options)}
+        counters = {name: number_of(state, name) for name in self._formula.counters(options)}
         rows: list[list[Any]] = []
         contents = [entry_of(state, slot) for slot in slots]
         mapped(lambda *leaves: rows.append([*leaves]), params, grads, *contents)

@@ -368,3 +368,53 @@ def test_dropout_passes_gradients_where_it_keeps_elements(device: br.Device) -> 
     assert found is not None
     np.testing.assert_array_equal(found.numpy(), out.detach().numpy())
     assert 0 < np.count_nonzero(found.numpy()) < 1000
+
+
+def cofactors(a: Any) -> Any:
+    """Return the signed determinants of the matrices without one row and one column."""
+    size = len(a)
+    return np.array(
+        [
+            [
+                (-1) ** (i + j) * np.linalg.det(np.delete(np.delete(a, i, 0), j, 1))
+                for j in range(size)
+            ]
+            for i in range(size)
+        ]
+    )
+
+
+DRAWN: Final = np.random.default_rng(0).normal(size=(4, 3, 3))
+MATRICES: Final[dict[str, Any]] = {
+    "regular": DRAWN[0],
+    "of rank 2": np.array([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0], [1.0, 0.0, 1.0]]),
+    "of rank 1": np.outer([1.0, 2.0, 3.0], [1.0, 1.0, 2.0]),
+    "of zeros": np.zeros((3, 3)),
+    "the number zero": np.zeros((1, 1)),
+    "almost singular": np.arange(1.0, 10.0).reshape(3, 3),
+    "of large and small numbers": np.array([[1e10, 1.0], [1.0, 1e-5]]),
+    "complex": DRAWN[1] + 1j * DRAWN[2],
+    "complex and of rank 2": np.stack([[1, 2j, 3], [1j, -2, 3j], [1, 0, 1 + 1j]]),
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_the_gradient_of_a_determinant_is_its_cofactors(device: br.Device, name: str) -> None:
+    a = MATRICES[name]
+    x = br.tensor(a, device=device)
+    for matrices, expected in ((x, cofactors(a)), (br.stack([x, x + 1]), [cofactors(a)])):
+        found = br.grad(lambda x: br.real(br.linalg.det(x)).sum())(matrices)
+        first = found.numpy()[: len(expected)] if found.ndim == 3 else found.numpy()
+        np.testing.assert_allclose(first, np.conj(expected), rtol=1e-8, atol=1e-12)
+
+
+def test_second_derivatives_of_determinants_need_regular_matrices(device: br.Device) -> None:
+    def of(x: br.Tensor) -> Any:
+        return br.grad(br.linalg.det)(x)[0, 0]
+
+    equal_values = br.eye(3, dtype=br.float64, device=device)
+    found = br.grad(of)(equal_values).numpy()
+    np.testing.assert_allclose(found, np.diag([0.0, 1.0, 1.0]), atol=1e-12)
+    singular = br.grad(of)(br.zeros((3, 3), dtype=br.float64, device=device))
+    with pytest.raises(br.OperationFailed, match="singular"):
+        singular.numpy()

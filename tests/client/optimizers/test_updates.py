@@ -309,6 +309,10 @@ REFUSED: dict[str, tuple[type[Exception], Callable[[], object]]] = {
         br.ArgumentMismatch, lambda: optim.SGD().init({"w": np.ones(2)})),
     "the state has no entry 'exp_avg_scale'.*optimizer.init": (
         br.ArgumentMismatch, lambda: optim.Adam().update([f(2)], [f(2)], {"step": 0})),
+    r"entry 'step' of the state is a tensor.*like=.*state\['step'\] = state\['step'\]\.item\(\)": (
+        br.ArgumentMismatch,
+        lambda: optim.Adam().update(
+            [f(2)], [f(2)], {**optim.Adam().init([f(2)]), "step": f()})),
     "lr must be at least 0 and below inf, not nan": (
         br.UsageError, lambda: optim.Adam(lr=float("nan"))),
     "lr must be at least 0 and below inf, not inf": (
