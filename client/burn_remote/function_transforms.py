@@ -23,7 +23,7 @@ from burn_remote.functions.tensor_value import is_tensor
 from burn_remote.functions.tracked_tensors import checked_seed
 from burn_remote.runner.interface import RunnerClient
 from burn_remote_protocol.dtypes import F32
-from burn_remote_protocol.errors import ArgumentMismatch, UsageError
+from burn_remote_protocol.errors import ArgumentMismatch, UsageError, shown
 from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = ["grad", "jvp", "value_and_grad", "vjp"]
@@ -69,7 +69,7 @@ def value_and_grad(
     """
     if not callable(function):
         raise ArgumentMismatch(
-            f"grad and value_and_grad take a function, not {function!r:.100}; "
+            f"grad and value_and_grad take a function, not {shown(function)}; "
             "burn_remote.autograd.grad(loss, x) takes a result"
         )
     places = _places(argnums)
@@ -239,7 +239,7 @@ def _places(argnums: object) -> tuple[int, ...]:
     places = (argnums,) if isinstance(argnums, int) else argnums
     if not isinstance(places, Sequence) or not all(isinstance(one, int) for one in places):
         raise ArgumentMismatch(
-            f"argnums is the position of an argument or a tuple of positions, not {argnums!r:.100}"
+            f"argnums is the position of an argument or a tuple of positions, not {shown(argnums)}"
         )
     return tuple(places)
 
@@ -248,7 +248,7 @@ def _check_tuples(primals: object, tangents: object) -> None:
     """Raise ``ArgumentMismatch`` unless ``jvp`` got its arguments as sequences."""
     for name, given in (("primals", primals), ("tangents", tangents)):
         if not isinstance(given, Sequence):
-            seen = given.handle.spec if is_tensor(given) else f"{given!r:.100}"
+            seen = given.handle.spec if is_tensor(given) else shown(given)
             raise ArgumentMismatch(
                 f"{name} must be a tuple with one value for each argument of the function, not "
                 f"{seen}; write jvp(f, (x,), (v,))"
@@ -302,7 +302,7 @@ def _tracked(tree: Any, tracked: list[Tensor], name: str) -> Any:
 
     made = rebuilt(tree, replaced)
     if len(tracked) == count:
-        seen = ", ".join(str(one.handle.spec) for one in tensors_in(tree)) or f"{tree!r:.100}"
+        seen = ", ".join(str(one.handle.spec) for one in tensors_in(tree)) or shown(tree)
         raise ArgumentMismatch(
             f"{name} has no gradient, because it has no floating-point tensor or number: it is "
             f"{seen}; {_conversion(tree)}"
@@ -333,7 +333,7 @@ def _split(result: Any, has_aux: bool) -> tuple[Any, Any]:
     if not isinstance(result, tuple) or len(result) != 2:
         raise ArgumentMismatch(
             f"with has_aux=True, a function must return a pair of its result and anything else, "
-            f"not {result!r:.100}"
+            f"not {shown(result)}"
         )
     return result
 
@@ -346,7 +346,7 @@ def _outputs(value: Any) -> list[Tensor]:
     found = leaves(value)
     for one in found:
         if not is_tensor(one) or not _has_gradient(one):
-            seen = one.handle.spec if is_tensor(one) else f"{one!r:.100}"
+            seen = one.handle.spec if is_tensor(one) else shown(one)
             raise ArgumentMismatch(
                 f"a function that is differentiated must return floating-point tensors, not {seen}"
             )
@@ -376,7 +376,7 @@ def _check_scalar(value: Any) -> None:
     if not is_tensor(value):
         advice = "; with has_aux=True, it may return (result, anything)"
         raise ArgumentMismatch(
-            f"a function that is differentiated must return a tensor, not {value!r:.100}"
+            f"a function that is differentiated must return a tensor, not {shown(value)}"
             f"{advice if isinstance(value, tuple) else ''}"
         )
     if value.size != 1 or not value.dtype.is_floating:

@@ -34,7 +34,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from burn_remote.devices.remote import RemoteDevice
-from burn_remote_protocol.errors import ConnectionFailed, UsageError
+from burn_remote_protocol.errors import ConnectionFailed, UsageError, shown
 from burn_remote_protocol.timed_queue import TimedQueue
 
 __all__ = ["Servers"]
@@ -82,17 +82,17 @@ class Servers:
         timeout_seconds: float = 60.0,
     ) -> None:
         if not isinstance(count, int):
-            raise UsageError(f"Servers takes the number of servers, not {count!r:.100}")
+            raise UsageError(f"Servers takes the number of servers, not {shown(count)}")
         if isinstance(flags, str):
             raise UsageError(
-                f"flags= is a tuple with one text for each word, not {flags!r:.100}; write "
-                f"flags={tuple(flags.split())!r:.100}"
+                f"flags= is a tuple with one text for each word, not {shown(flags)}; write "
+                f"flags={shown(tuple(flags.split()))}"
             )
         if count < 1:
             raise UsageError(f"Servers needs at least one server, not {count}")
         if strategy not in STRATEGIES:
             names = ", ".join(map(repr, STRATEGIES))
-            raise UsageError(f"strategy must be one of {names}, not {strategy!r:.100}")
+            raise UsageError(f"strategy must be one of {names}, not {shown(strategy)}")
         if not ray.is_initialized():
             raise UsageError(
                 "there is no Ray cluster: call ray.init() or ray.init(address=…) first"

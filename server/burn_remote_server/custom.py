@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from burn_remote_protocol.dtypes import ALL_DTYPES, Category, DType
-from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.errors import UsageError, shown
 from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = [
@@ -123,7 +123,7 @@ def custom_operation(
     if not isinstance(inputs, Mapping):
         raise UsageError(
             f"inputs of the custom operation {name!r} maps names to dtypes, such as "
-            f'{{"x": "float32"}}, but is {inputs!r:.100}'
+            f'{{"x": "float32"}}, but is {shown(inputs)}'
         )
 
     def register(function: Callable[..., Any]) -> CustomOperation:

@@ -234,3 +234,24 @@ def test_arguments_of_quantized_tensor_are_checked() -> None:
 
 def test_the_shape_of_a_norm_may_be_an_integer() -> None:
     assert F.layer_norm(f(2, 3), 3).shape == (2, 3)
+
+
+LONG: Final[Any] = "x" * 500
+LONG_VALUES: dict[str, Callable[[], object]] = {
+    "grad": lambda: br.grad(LONG),
+    "argnums": lambda: br.grad(lambda x: x, argnums=LONG)(f(2)),
+    "result": lambda: br.grad(lambda x: LONG)(f(2)),
+    "pad": lambda: br.pad(f(2, 2), LONG),
+    "step": lambda: br.optim.SGD([f(2).requires_grad_()]).step(LONG),
+    "lr": lambda: br.optim.SGD(lr=LONG),
+    "scheduler": lambda: br.optim.lr_scheduler.StepLR(LONG, 3),
+    "local device": lambda: br.LocalDevice(custom_operations=LONG),
+    "group": lambda: br.distributed.Group(LONG),
+}
+
+
+@pytest.mark.parametrize("name", LONG_VALUES)
+def test_a_message_shows_where_it_leaves_out_a_part_of_a_value(name: str) -> None:
+    with pytest.raises(br.BurnRemoteError, match=r"x\.\.\.x") as caught:
+        LONG_VALUES[name]()
+    assert len(str(caught.value)) < 500

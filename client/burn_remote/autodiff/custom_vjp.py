@@ -14,7 +14,7 @@ from burn_remote.autodiff.saved_containers import Saved, restored, saved_tree, t
 from burn_remote.autodiff.tracking import record
 from burn_remote.dispatch.operators import filled
 from burn_remote.runner.interface import TensorHandle
-from burn_remote_protocol.errors import ArgumentMismatch, UsageError
+from burn_remote_protocol.errors import ArgumentMismatch, UsageError, shown
 from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = ["custom_vjp", "is_recorded"]
@@ -124,7 +124,7 @@ class _Call:
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise ArgumentMismatch(
                 f"the forward function of {self._name} must return its result and the residuals, "
-                f"not {answer!r:.100}"
+                f"not {shown(answer)}"
             )
         result, residuals = answer
         results = result if isinstance(result, tuple) else (result,)
@@ -170,7 +170,7 @@ class _Call:
         if not isinstance(answer, tuple | list) or len(answer) != count:
             raise ArgumentMismatch(
                 f"the backward function of {self._name} must return a gradient or None for each of "
-                f"{count} arguments, not {answer!r:.100}"
+                f"{count} arguments, not {shown(answer)}"
             )
         found: list[Any] = []
 
@@ -180,7 +180,7 @@ class _Call:
             if gradient is not None and _handle(gradient) is None:
                 raise ArgumentMismatch(
                     f"a gradient that the backward function of {self._name} returns must be a "
-                    f"tensor or None, not {gradient!r:.100}"
+                    f"tensor or None, not {shown(gradient)}"
                 )
             found.append(gradient)
 
@@ -216,7 +216,7 @@ class _Call:
         if handle is None:
             raise ArgumentMismatch(
                 f"the result of {self._name} must be a tensor or a tuple of tensors, not "
-                f"{tensor!r:.100}"
+                f"{shown(tensor)}"
             )
         if type(handle) is TrackedHandle:
             raise UsageError(

@@ -11,7 +11,7 @@ from burn_remote.functions.device_class import Device
 from burn_remote.runner.stack import RunnerStack
 from burn_remote.sessions.native.automatic_graph_session import AutomaticGraphSession
 from burn_remote.sessions.native.native_session import NativeSession
-from burn_remote_protocol.errors import ArgumentMismatch, UsageError
+from burn_remote_protocol.errors import ArgumentMismatch, UsageError, shown
 
 __all__ = ["LocalDevice"]
 
@@ -62,7 +62,7 @@ class LocalDevice(Device):
         if isinstance(custom_operations, str) or not isinstance(custom_operations, Iterable):
             raise ArgumentMismatch(
                 "custom_operations is a list of custom operations, such as [swish], not "
-                f"{custom_operations!r:.100}"
+                f"{shown(custom_operations)}"
             )
         wanted = {"custom_operations": tuple(custom_operations)} if custom_operations else {}
         session_class = (

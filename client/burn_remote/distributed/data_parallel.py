@@ -38,7 +38,7 @@ from burn_remote.functions.tensor_value import is_tensor
 from burn_remote.graphs.compiled import compile as compiled
 from burn_remote.optimizers.optimizer_class import Optimizer
 from burn_remote.runner.interface import distinction
-from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, UsageError
+from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, UsageError, shown
 
 __all__ = ["DataParallel", "Snapshot"]
 
@@ -103,14 +103,14 @@ class DataParallel:
         if not callable(loss_of):
             raise ArgumentMismatch(
                 f"DataParallel takes a loss function of the parameters and a batch, not "
-                f"{loss_of!r:.100}"
+                f"{shown(loss_of)}"
             )
         if reduction not in ("mean", "sum"):
-            raise ArgumentMismatch(f"reduction must be 'mean' or 'sum', not {reduction!r:.100}")
+            raise ArgumentMismatch(f"reduction must be 'mean' or 'sum', not {shown(reduction)}")
         if optimizer is not None and not isinstance(optimizer, Optimizer):
             raise ArgumentMismatch(
                 f"optimizer must be one of burn_remote.optim without parameters, such as "
-                f"Adam(lr=1e-3), not {optimizer!r:.100}"
+                f"Adam(lr=1e-3), not {shown(optimizer)}"
             )
         if optimizer is not None and optimizer.param_groups:
             raise UsageError(
@@ -447,7 +447,7 @@ class DataParallel:
         if not isinstance(values, list | tuple) or len(values) != len(self.group):
             raise ArgumentMismatch(
                 f"{what} takes a list with one value for each of the {len(self.group)} members, "
-                f"not {values!r:.100}"
+                f"not {shown(values)}"
             )
         for device, mine, new in zip(self.group.devices, self._replicas, values, strict=True):
             mapped(lambda old, one, device=device: _check_replacement(old, one, device), mine, new)
@@ -499,7 +499,7 @@ def _copied(leaf: Any, device: Device) -> Tensor:
 
 def _check_replacement(old: Tensor, new: Any, device: Device) -> None:
     if not is_tensor(new):
-        raise ArgumentMismatch(f"each value must be a tensor, not {new!r:.100}")
+        raise ArgumentMismatch(f"each value must be a tensor, not {shown(new)}")
     if new.handle.spec != old.handle.spec or new.handle.client.session is not device.session:
         raise ArgumentMismatch(
             f"each value must be like the one that it replaces, {old.handle.spec} on {device}, not "
@@ -509,7 +509,7 @@ def _check_replacement(old: Tensor, new: Any, device: Device) -> None:
 
 def _check_loss(loss: Any) -> None:
     if not is_tensor(loss):
-        raise ArgumentMismatch(f"the loss function must return a tensor, not {loss!r:.100}")
+        raise ArgumentMismatch(f"the loss function must return a tensor, not {shown(loss)}")
     if loss.size != 1 or not loss.dtype.is_floating:
         raise UsageError(
             f"the loss function must return one floating-point number, not {loss.handle.spec}; "

@@ -38,6 +38,7 @@ from burn_remote_protocol.errors import (
     DeviceMismatch,
     Unsupported,
     UsageError,
+    shown,
 )
 
 if TYPE_CHECKING:
@@ -309,7 +310,7 @@ class Group:
             raise UsageError(f"{member} is no member of {self!r}")
         if isinstance(member, bool) or not isinstance(member, int):
             raise ArgumentMismatch(
-                f"a member is one of group.devices or its position, not {member!r:.100}"
+                f"a member is one of group.devices or its position, not {shown(member)}"
             )
         if not 0 <= member < self.size:
             raise UsageError(f"{self!r} has the members 0 to {self.size - 1}, not {member}")
@@ -421,7 +422,7 @@ def _opened(
     """Return the wanted engine; the fastest one that the devices have if none is wanted."""
     if wanted not in (None, MovesEngine.name, *_SERVERS_ENGINES):
         names = ", ".join(map(repr, [*_SERVERS_ENGINES]))
-        raise ArgumentMismatch(f"engine must be {names} or 'moves', not {wanted!r:.100}")
+        raise ArgumentMismatch(f"engine must be {names} or 'moves', not {shown(wanted)}")
     if wanted != MovesEngine.name and (wanted or len(devices) > 1):
         kind = None if wanted is None else _SERVERS_ENGINES[wanted]
         try:
@@ -446,7 +447,7 @@ def _checked_members(devices: Any) -> tuple[Device, ...]:
     if isinstance(devices, Device):
         raise ArgumentMismatch(f"a group takes a list of devices, not one device, {devices!r}")
     if not isinstance(devices, Iterable) or isinstance(devices, str):
-        raise ArgumentMismatch(f"a group takes a list of devices, not {devices!r:.100}")
+        raise ArgumentMismatch(f"a group takes a list of devices, not {shown(devices)}")
     members = tuple([checked_device(device) for device in devices])
     if not members:
         raise UsageError("a group needs at least one device")

@@ -21,6 +21,7 @@ from burn_remote_protocol.errors import (
     DTypeMismatch,
     ShapeMismatch,
     UsageError,
+    shown,
 )
 
 __all__ = [
@@ -100,7 +101,7 @@ def member_values(
     if is_tensor(values):
         raise ArgumentMismatch(f"{wanted}, not one tensor, {values!r}")
     if not isinstance(values, list | tuple):
-        raise ArgumentMismatch(f"{wanted}, not {values!r:.100}")
+        raise ArgumentMismatch(f"{wanted}, not {shown(values)}")
     if len(values) != len(devices):
         raise ArgumentMismatch(
             f"{wanted}, not {len(values)}; they are in the order of group.devices: "

@@ -13,7 +13,7 @@ from burn_remote.functions.casting import at_least_float32
 from burn_remote.functions.selection import maximum, minimum
 from burn_remote.functions.tensor import Tensor
 from burn_remote_protocol.dtypes import DType
-from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch
+from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, shown
 
 __all__ = ["ReduceOperation", "checked_operation", "mean_of_sum", "reduced"]
 
@@ -111,6 +111,6 @@ def _named_operation(given: Any) -> ReduceOperation:
         similar = similar_name(name, known)
         advice = f"; did you mean {similar!r}?" if similar else ""
         raise ArgumentMismatch(
-            f"a reduction must be one of {', '.join(map(repr, known))}, not {given!r:.100}{advice}"
+            f"a reduction must be one of {', '.join(map(repr, known))}, not {shown(given)}{advice}"
         )
     return found

@@ -28,6 +28,7 @@ from burn_remote_protocol.errors import (
     DTypeMismatch,
     ShapeMismatch,
     UsageError,
+    shown,
 )
 from burn_remote_protocol.tensors import TensorSpec
 
@@ -77,7 +78,7 @@ class TensorRef:
 
     def __init__(self, tensor: Tensor) -> None:
         if not is_tensor(tensor):
-            raise ArgumentMismatch(f"TensorRef takes a tensor, not {tensor!r:.100}")
+            raise ArgumentMismatch(f"TensorRef takes a tensor, not {shown(tensor)}")
         self.tensor = tensor
 
     def __repr__(self) -> str:
@@ -144,7 +145,7 @@ class DistributedSyncClient:
 
     def __init__(self, devices: Iterable[Device], config: DistributedConfig, name: str) -> None:
         if not isinstance(config, DistributedConfig):
-            raise ArgumentMismatch(f"config must be a DistributedConfig, not {config!r:.100}")
+            raise ArgumentMismatch(f"config must be a DistributedConfig, not {shown(config)}")
         self.config: Final = config
         self.group: Final = Group(devices, name=name)
         # Collectives are issued under the lock, because all members must issue them in one order.
@@ -183,7 +184,7 @@ class DistributedSyncClient:
         """
         if not isinstance(tensor, TensorRef):
             raise ArgumentMismatch(
-                f"submit_gradient_sync takes a TensorRef(gradient), not {tensor!r:.100}"
+                f"submit_gradient_sync takes a TensorRef(gradient), not {shown(tensor)}"
             )
         member = self._member_of(tensor.tensor)
         place = _param_id(params)
@@ -321,7 +322,7 @@ class DistributedSyncClient:
 
     def _member_of(self, tensor: Any) -> int:
         if not is_tensor(tensor):
-            raise ArgumentMismatch(f"expected a tensor, not {tensor!r:.100}")
+            raise ArgumentMismatch(f"expected a tensor, not {shown(tensor)}")
         return self.group.rank(tensor.device)
 
     def _reduce_complete(self, number: int) -> None:
@@ -463,7 +464,7 @@ def all_reduce(
     """
     if not is_tensor(tensor):
         raise ArgumentMismatch(
-            f"all_reduce takes one device's tensor, not {tensor!r:.100}; group.all_reduce of a "
+            f"all_reduce takes one device's tensor, not {shown(tensor)}; group.all_reduce of a "
             "Group takes a list with the tensors of all members"
         )
     client = _started(tensor.device, name)
@@ -483,7 +484,7 @@ def comm_device(tensor: TensorRef) -> Device:
 def float_from_ref(tensor: TensorRef) -> Tensor:
     """Return the tensor in a reference: the reduced one, as soon as the reduction is issued."""
     if not isinstance(tensor, TensorRef):
-        raise ArgumentMismatch(f"expected a TensorRef, not {tensor!r:.100}")
+        raise ArgumentMismatch(f"expected a TensorRef, not {shown(tensor)}")
     return tensor.tensor
 
 
@@ -528,7 +529,7 @@ def _client_of(device: Device, name: str | None) -> DistributedSyncClient:
 def _param_id(params: Any) -> str | int:
     if not isinstance(params, DistributedParams):
         raise ArgumentMismatch(
-            f"a parameter is named by DistributedParams(param_id), not {params!r:.100}"
+            f"a parameter is named by DistributedParams(param_id), not {shown(params)}"
         )
     return params.param_id
 

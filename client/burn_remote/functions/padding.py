@@ -16,7 +16,7 @@ from burn_remote.functions.arithmetic import remainder, subtract
 from burn_remote.functions.casting import distinct
 from burn_remote.functions.indexing import get_item, set_item
 from burn_remote.functions.selection import clip
-from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch, UsageError
+from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch, UsageError, shown
 from burn_remote_protocol.operations.families import base, numeric
 from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import MAX_ELEMENTS, TensorSpec
@@ -80,7 +80,7 @@ def _whole_numbers(pad: Sequence[int]) -> list[int]:
     if not isinstance(pad, list | tuple) or any(isinstance(one, list | tuple) for one in pad):
         raise ArgumentMismatch(
             "pad must be one list of integers, two for each axis from the last one on, such as "
-            f"(left, right, top, bottom), not {pad!r:.100}"
+            f"(left, right, top, bottom), not {shown(pad)}"
         )
     return [whole_number("each number in pad", size, -MAX_ELEMENTS, MAX_ELEMENTS) for size in pad]
 

@@ -33,6 +33,7 @@ from burn_remote_protocol.errors import (
     DTypeMismatch,
     ShapeMismatch,
     UsageError,
+    shown,
 )
 
 if TYPE_CHECKING:
@@ -440,7 +441,7 @@ def checked_seed(x: Tensor, value: Tensor, name: str) -> Tensor:
     not a tensor like ``x``.
     """
     if not is_tensor(value):
-        raise ArgumentMismatch(f"{name} must be a tensor like {x.handle.spec}, not {value!r:.100}")
+        raise ArgumentMismatch(f"{name} must be a tensor like {x.handle.spec}, not {shown(value)}")
     wanted, spec = x.handle.spec, value.handle.spec
     if spec.shape != wanted.shape:
         raise ShapeMismatch(f"{name} is {spec}, but the tensor is {wanted}")

@@ -27,7 +27,7 @@ from burn_remote.functions.tensor_value import is_tensor
 from burn_remote.functions.tracked_tensors import assign_gradients
 from burn_remote.graphs.compiled import compile
 from burn_remote_protocol.dtypes import F32, F64
-from burn_remote_protocol.errors import ArgumentMismatch, UsageError
+from burn_remote_protocol.errors import ArgumentMismatch, UsageError, shown
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
@@ -202,7 +202,7 @@ def _tensors(grads: Any) -> list[Tensor]:
         raise UsageError("there are no gradients; all are None, or the containers are empty")
     for one in found:
         if not is_tensor(one) or not one.dtype.is_floating:
-            raise ArgumentMismatch(f"a gradient is a floating-point tensor, not {one!r:.100}")
+            raise ArgumentMismatch(f"a gradient is a floating-point tensor, not {shown(one)}")
     return found
 
 

@@ -20,7 +20,7 @@ from burn_remote.diagnostics.advice import missing_from
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.optimizers import schedules
 from burn_remote.optimizers.optimizer_class import Optimizer
-from burn_remote_protocol.errors import ArgumentMismatch, UsageError
+from burn_remote_protocol.errors import ArgumentMismatch, UsageError, shown
 
 __all__ = [
     "ChainedScheduler",
@@ -53,7 +53,7 @@ class LRScheduler(ABC):
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         if not isinstance(optimizer, Optimizer) or not optimizer.param_groups:
             raise ArgumentMismatch(
-                f"a scheduler takes an optimizer with parameters, not {optimizer!r:.100}; with "
+                f"a scheduler takes an optimizer with parameters, not {shown(optimizer)}; with "
                 "optimizer.update, pass a function of burn_remote.optim.schedules as lr="
             )
         self.optimizer = optimizer

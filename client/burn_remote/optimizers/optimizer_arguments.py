@@ -20,6 +20,7 @@ from burn_remote_protocol.errors import (
     DTypeMismatch,
     ShapeMismatch,
     UsageError,
+    shown,
 )
 
 __all__ = [
@@ -140,7 +141,7 @@ def check_options(options: Options) -> None:
             continue
         for value in given if isinstance(given, tuple | list) else (given,):
             if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-                raise ArgumentMismatch(f"{name} must be a number, not {value!r:.100}")
+                raise ArgumentMismatch(f"{name} must be a number, not {shown(value)}")
             if not (least <= value < most):
                 raise UsageError(f"{name} must be at least {least} and below {most}, not {value}")
     if options.get("nesterov") and not (options["momentum"] and not options["dampening"]):
@@ -154,7 +155,7 @@ def step_count(name: str, given: Any) -> int:
     # Beyond 2**53, float64 has no odd numbers. A comparison with NaN is false.
     if not (0 <= count < 2**53 and count == int(count)):
         raise ArgumentMismatch(
-            f"the state of the parameter {name} has {given!r:.100} steps; a count of steps is a "
+            f"the state of the parameter {name} has {shown(given)} steps; a count of steps is a "
             "whole number of at least 0"
         )
     return int(count)

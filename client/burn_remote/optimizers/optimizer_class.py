@@ -37,11 +37,7 @@ from burn_remote.optimizers.optimizer_arguments import (
 from burn_remote.optimizers.saved_states import from_file
 from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.issuing import recording
-from burn_remote_protocol.errors import (
-    ArgumentMismatch,
-    ShapeMismatch,
-    UsageError,
-)
+from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch, UsageError, shown
 
 __all__ = ["Optimizer"]
 
@@ -217,7 +213,7 @@ class Optimizer:
         if closure is not None:
             if not callable(closure):
                 raise ArgumentMismatch(
-                    f"step takes a function that computes the gradients, not {closure!r:.100}; "
+                    f"step takes a function that computes the gradients, not {shown(closure)}; "
                     "call loss.backward() first, and then step() without an argument"
                 )
             with enable_grad():
@@ -297,7 +293,7 @@ class Optimizer:
         unknown = [place for place in states if str(place) not in listed]
         if unknown:
             raise ArgumentMismatch(
-                f"the state of the parameter {unknown[0]!r:.100} belongs to no group; the groups "
+                f"the state of the parameter {shown(unknown[0])} belongs to no group; the groups "
                 f"have the parameters {', '.join(sorted(listed)[:8])}"
             )
         new_groups = []

@@ -167,7 +167,7 @@ def _status_failure(address: Address, status: int, phrase: str) -> ConnectionFai
 def _status_explanation(address: Address, status: int, phrase: str) -> str:
     seen = f"{address} answered HTTP {status}"
     if status == 421:
-        return f"{seen}: {phrase:.200}"
+        return f"{seen}: {phrase[:200]}{'…' if len(phrase) > 200 else ''}"
     if status in (401, 403):
         return f"{seen}; check the token"
     if status == 429:
