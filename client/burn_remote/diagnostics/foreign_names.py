@@ -767,6 +767,7 @@ _TLS: Final = "tls=, an ssl.SSLContext or the path of the authority's certificat
 
 # Keyword arguments without an equivalent parameter: foreign name -> what to do.
 KEYWORDS: Final = {
+    "antialias": "functional.avg_pool2d(x, size) before the call, to make an image smaller",
     "auth": "token=, or $BURN_REMOTE_TOKEN",
     "backend": _ONE_WAY,
     "capturable": _ONE_TASK,
@@ -792,11 +793,15 @@ KEYWORDS: Final = {
     "only_inputs": "not needed; only inputs get gradients",
     "order": "no equivalent; elements are always in C order",
     "out": _RESULT,
+    "padding_idx": (
+        "not needed for the result; set this row of w.grad to 0 before each step of the optimizer"
+    ),
     "password": "token=, or $BURN_REMOTE_TOKEN",
     "pin_memory": "not needed; the server pins memory itself",
     "port": "address='ws://host:3000'",
     "precision": _ELEMENTS,
     "reduce": _REDUCTION,
+    "return_indices": "functional.max_pool2d_with_indices(x, size) and similar functions",
     "requires_grad": "x.requires_grad_()",
     "size_average": _REDUCTION,
     "ssl": _TLS,

@@ -13,6 +13,7 @@ from burn_remote.functions.casting import NOT, distinct
 from burn_remote.functions.gathering import scatter
 from burn_remote.functions.logic import less, logical_or
 from burn_remote.functions.manipulation import expand_dims, matrix_transpose, squeeze
+from burn_remote.functions.repetition import repeat
 from burn_remote.functions.selection import mask_fill
 from burn_remote.functions.tensor import Tensor
 from burn_remote_protocol.dtypes import I64
@@ -101,6 +102,7 @@ def scaled_dot_product_attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
+    enable_gqa: bool = False,
     *,
     softcap: float | None = None,
 ) -> Tensor:
@@ -110,12 +112,16 @@ def scaled_dot_product_attention(
     ``[batch, heads, keys, width]`` to ``[batch, heads, queries, width]``; the heads axis is
     optional. ``attn_mask`` broadcasts to ``[batch, heads, queries, keys]``: a bool mask is true for
     keys to attend to, and a float mask is added to the scores. ``is_causal`` restricts each query
-    to keys at its own and earlier positions. ``scale`` defaults to ``1 / sqrt(size)``. ``softcap``
-    (from Burn) limits the scores: ``softcap * tanh(scores / softcap)``. Raises ``UsageError`` for
-    ``dropout_p > 0``, which the operation does not support.
+    to keys at its own and earlier positions. ``scale`` defaults to ``1 / sqrt(size)``. With
+    ``enable_gqa``, keys and values may have fewer heads, each of which serves equally many heads of
+    the query in a row (grouped-query attention). ``softcap`` (from Burn) limits the scores:
+    ``softcap * tanh(scores / softcap)``. Raises ``UsageError`` for ``dropout_p > 0``, which the
+    operation does not support.
     """
     if dropout_p:
         raise UsageError("dropout in attention is not supported: dropout_p must be 0")
+    if enable_gqa:
+        key, value = (_for_heads(query, x) for x in (key, value))
     if query.ndim == 3:
         return _attend_without_heads(
             query, key, value, attn_mask, is_causal=is_causal, scale=scale, softcap=softcap
@@ -135,6 +141,22 @@ def scaled_dot_product_attention(
         is_causal = False
     options = (_optional(scale), _optional(softcap), is_causal)
     return ATTENTION.apply((query, key, value, mask, bias), (options,))
+
+
+def _for_heads(query: Tensor, x: Tensor) -> Tensor:
+    """Repeat each head of keys or values for the heads of the query that it serves."""
+    if query.ndim != 4 or x.ndim != 4:
+        raise ShapeMismatch(
+            "enable_gqa needs query, key and value [batch, heads, length, size], not "
+            f"{query.handle.spec} and {x.handle.spec}"
+        )
+    heads, given = query.shape[1], x.shape[1]
+    if not given or heads % given:
+        raise ShapeMismatch(
+            f"the {given} heads of {x.handle.spec} cannot serve equally many of the {heads} heads "
+            f"of the query {query.handle.spec}"
+        )
+    return x if given == heads else repeat(x, heads // given, axis=1)
 
 
 def _later_keys(query: Tensor, key: Tensor) -> Tensor:

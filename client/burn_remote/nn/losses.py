@@ -145,15 +145,18 @@ def smooth_l1_loss(
 
 
 @explained
-def binary_cross_entropy(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+def binary_cross_entropy(
+    input: Tensor, target: Tensor, reduction: str = "mean", *, weight: Tensor | None = None
+) -> Tensor:
     """Return ``-(target * log(input) + (1 - target) * log(1 - input))``.
 
     Inputs and targets are probabilities. Logarithms are limited to at least -100, as in PyTorch.
-    ``reduction``: ``"mean"`` and ``"sum"`` give a tensor ``[]``, ``"none"`` the loss of each
-    element.
+    ``weight`` multiplies each loss, and broadcasts to the shape of ``input``. ``reduction``:
+    ``"mean"`` and ``"sum"`` give a tensor ``[]``, ``"none"`` the loss of each element.
     """
     _check_shapes(input, target)
-    return reduced(_binary_cross_entropies(input, target), reduction)
+    losses = _binary_cross_entropies(input, target)
+    return reduced(losses if weight is None else multiply(losses, weight), reduction)
 
 
 def _logarithm(x: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from burn_remote.dispatch.rows_with_fallbacks import preferring
 from burn_remote.functions.arithmetic import add, multiply
 from burn_remote.functions.casting import at_least_float32, converted_to
 from burn_remote.nn.convolution import per_axis
+from burn_remote.nn.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import base, floats, layers, sampling
 
@@ -58,7 +59,8 @@ def interpolate(
     """Resize images ``[batch, channels, height, width]`` or signals ``[batch, channels, length]``.
 
     Either ``size`` or ``scale_factor`` is required. ``mode`` is ``"nearest"``,
-    ``"nearest-exact"``, ``"bilinear"`` (``"linear"`` for signals), ``"bicubic"`` or ``"lanczos3"``.
+    ``"nearest-exact"``, ``"bilinear"`` (``"linear"`` for signals), ``"bicubic"``, ``"lanczos3"`` or
+    ``"area"``, which is an adaptive average pooling.
     ``align_corners`` aligns the centers of the corner elements. With ``scale_factor``, sizes are
     rounded down. Neighbouring elements of the result are ``1 / scale_factor`` elements of the input
     apart, as in PyTorch. With ``recompute_scale_factor=True``, and always with ``"lanczos3"``, the
@@ -69,9 +71,11 @@ def interpolate(
         raise ShapeMismatch(
             f"input must be images (4 axes) or signals (3 axes), not {input.handle.spec}"
         )
-    if mode not in MODES:
-        raise UsageError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
+    if mode not in MODES and mode != "area":
+        raise UsageError(f"mode must be one of {', '.join(MODES)}, area, not {mode!r}")
     target = _target_size(input.shape[2:], size, scale_factor)
+    if mode == "area":
+        return (adaptive_avg_pool1d if spatial == 1 else adaptive_avg_pool2d)(input, target)
     options = (MODES[mode], align_corners)
     if scale_factor is not None and not recompute_scale_factor:
         factors = _factors(scale_factor, spatial)

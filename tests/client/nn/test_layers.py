@@ -63,6 +63,19 @@ def test_attention_matches_its_definition(device: br.Device) -> None:
         attend(query, key, value, dropout_p=0.1)
 
 
+def test_heads_of_keys_and_values_may_serve_several_heads_of_the_query(device: br.Device) -> None:
+    q, k, v = RNG.random((2, 6, 4, 8)), RNG.random((2, 2, 5, 8)), RNG.random((2, 3, 5, 7))
+    query, key, value = (br.tensor(one, device=device) for one in (q, k, v))
+    scores = q @ k.repeat(3, axis=1).swapaxes(-1, -2) / math.sqrt(8)
+    found = F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+    same(found, softmax(scores) @ v.repeat(2, axis=1), 1e-12)
+    with pytest.raises(br.ShapeMismatch, match=r"4 heads .* cannot serve equally many of the 6"):
+        four = br.ones((2, 4, 5, 8), dtype=br.float64, device=device)
+        F.scaled_dot_product_attention(query, four, four, enable_gqa=True)
+    with pytest.raises(br.ShapeMismatch, match="enable_gqa needs query"):
+        F.scaled_dot_product_attention(query[0], key[0], value[0], enable_gqa=True)
+
+
 @pytest.mark.parametrize(("queries", "keys"), [(4, 7), (7, 4), (1, 5), (5, 1)])
 def test_a_causal_query_attends_to_keys_at_its_position_and_before(
     device: br.Device, queries: int, keys: int

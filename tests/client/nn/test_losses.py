@@ -124,6 +124,14 @@ def test_a_loss_that_broadcasts_its_target_warns_at_the_line_of_the_program(
     assert loss_of(x, y.reshape((3, 1)), reduction="none").shape == (3, 1)
 
 
+def test_a_weight_multiplies_each_binary_cross_entropy(device: br.Device) -> None:
+    a, b, w = (RNG.uniform(0.1, 0.9, size) for size in ((3, 4), (3, 4), (4,)))
+    x, y, weight = (br.tensor(one, device=device) for one in (a, b, w))
+    losses = -(b * np.log(a) + (1 - b) * np.log(1 - a)) * w
+    same(F.binary_cross_entropy(x, y, weight=weight), losses.mean(), 1e-12)
+    same(F.binary_cross_entropy(x, y, "none", weight=weight), losses, 1e-12)
+
+
 @pytest.mark.parametrize("loss_of", [F.binary_cross_entropy, F.binary_cross_entropy_with_logits])
 def test_binary_cross_entropy_refuses_a_target_of_another_shape(
     loss_of: Any, device: br.Device

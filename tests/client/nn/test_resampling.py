@@ -75,3 +75,14 @@ def test_a_float16_resize_by_a_factor_is_rounded_once(device: br.Device) -> None
     )
     narrow = F.interpolate(br.tensor(a, device=device), scale_factor=FACTOR, mode="linear")
     same(narrow, wide.numpy().astype(np.float16))
+
+
+def test_the_mode_area_averages(device: br.Device) -> None:
+    a = RNG.random((1, 2, 4, 6))
+    x = br.tensor(a, device=device)
+    same(
+        F.interpolate(x, size=(2, 3), mode="area"), a.reshape(1, 2, 2, 2, 3, 2).mean((3, 5)), 1e-12
+    )
+    same(
+        F.interpolate(x[0], scale_factor=0.5, mode="area"), a[0].reshape(2, 4, 3, 2).mean(3), 1e-12
+    )
