@@ -59,6 +59,11 @@ _UPDATE: Final = (
     "optimizer.update(params, grads, state), which returns the new parameters and state"
 )
 _NO_OPTIMIZER: Final = "burn_remote.optim.Adam, AdamW, RMSprop, Adagrad or SGD"
+_FACTOR: Final = (
+    "burn_remote.optim.lr_scheduler.LambdaLR(optimizer, factor), where factor(count) multiplies "
+    "the rate after count steps"
+)
+_MOMENTS: Final = "burn_remote.mean(x), and var(x, correction=1) or std(x, correction=1)"
 _RECURRENT: Final = "a loop over the steps, for example inside burn_remote.compile(f)"
 
 # Namespaces of torch.nn -> our namespace.
@@ -202,9 +207,11 @@ PYTORCH_FUNCTIONS: Final = {
     "clip_grad_value_": "burn_remote.optim.clip_grad_value_(params, clip_value)",
     "Conv1d": "burn_remote.functional.conv1d(x, weight)",
     "Conv2d": "burn_remote.functional.conv2d(x, weight)",
+    "CosineAnnealingWarmRestarts": _FACTOR,
     "cross_entropy": "burn_remote.functional.cross_entropy(x, labels)",
     "CrossEntropyLoss": "burn_remote.functional.cross_entropy(x, labels)",
     "cuda": "burn_remote.RemoteDevice(address)",
+    "CyclicLR": _FACTOR,
     "DataLoader": (
         "a loop over slices of arrays, or PyTorch's DataLoader and burn_remote.tensor(batch)"
     ),
@@ -256,6 +263,7 @@ PYTORCH_FUNCTIONS: Final = {
     "NAdam": _NO_OPTIMIZER,
     "nn": "burn_remote.functional, with the names of torch.nn.functional",
     "Parameter": "x.requires_grad_()",
+    "PolynomialLR": _FACTOR,
     "RAdam": _NO_OPTIMIZER,
     "rand_like": "burn_remote.random.uniform(x.shape, device=x.device)",
     "randint_like": "burn_remote.random.integers(low, high, x.shape, device=x.device)",
@@ -279,11 +287,13 @@ PYTORCH_FUNCTIONS: Final = {
     "softmax": "burn_remote.functional.softmax(x)",
     "solve_triangular": "burn_remote.linalg.solve(x, y)",
     "SparseAdam": _NO_OPTIMIZER,
+    "std_mean": _MOMENTS,
     "synchronize": "device.sync()",
     "take_along_dim": "x.take_along_axis(indices, axis=…)",
     "tensor_split": "burn_remote.array_split(x, count)",
     "torch": "import burn_remote.torch",
     "utils": "burn_remote.optim.clip_grad_norm_(params, max_norm), burn_remote.checkpoint(f)",
+    "var_mean": _MOMENTS,
     "Variable": "x.requires_grad_()",
     "wait": "device.sync(), or x.numpy()",
     "xlogy": "burn_remote.where(x == 0, 0, x * burn_remote.log(y))",
