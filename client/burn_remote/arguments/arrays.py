@@ -55,6 +55,8 @@ _NUMPY: Final[dict[DType, np.dtype[Any]]] = {
 }
 # If several dtypes have the same NumPy dtype (bools that are stored as integers, flex32), arrays
 # get the plain dtype.
+# These dtypes are never freed. A dtype's own hash is a function in Python, whose call takes longer.
+_NUMPY_BY_ID: Final = {id(dtype): stored for dtype, stored in _NUMPY.items()}
 _BY_NUMPY: Final[dict[np.dtype[Any], DType]] = {
     stored: dtype
     for dtype, stored in _NUMPY.items()
@@ -295,7 +297,7 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
 
     Raises ``DTypeMismatch`` for quantized dtypes.
     """
-    stored = _NUMPY.get(dtype)
+    stored = _NUMPY_BY_ID.get(id(dtype))
     if stored is None:
         raise DTypeMismatch(
             f"NumPy has no dtype for {dtype}; use x.dequantize().numpy() for floats, or "

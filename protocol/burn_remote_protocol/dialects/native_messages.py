@@ -65,6 +65,10 @@ __all__ = [
     "elements_to_wire",
 ]
 
+# Makes a named tuple without its constructor, which is a function in Python. Only for messages of
+# every round trip.
+_new: Final = tuple.__new__
+
 # The types of frames, given by the first byte.
 (
     _HELLO, BATCH, CHUNK, _WELCOME, _REFUSED, REPLY, _ACKNOWLEDGED, _FAILED, _CLOSING, _FETCH,
@@ -182,7 +186,7 @@ _REPLY_VALUE: Final[dict[int, Callable[[Any], Any]]] = {
 
 def _reply_from_wire(request: Any, mark: Any, value: Any) -> Reply:
     if mark == _DATA and type(value) is bytes and type(request) is int and request >= 0:
-        return Reply(request, value)  # as below, without further calls
+        return _new(Reply, (request, value))  # as below, without further calls
     return Reply(count(request), _REPLY_VALUE[mark](value))
 
 

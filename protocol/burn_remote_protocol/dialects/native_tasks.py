@@ -150,7 +150,8 @@ def _read_from_wire(request: Any, tensor: Any, spec: Any) -> Read:
     # MessagePack has no integer above ``MAX_ID``.
     if type(request) is not int or request < 0 or type(tensor) is not int or tensor < 0:
         count(request), count(tensor)  # one of them raises
-    return Read(request, tensor, spec_from_wire(spec))
+    # Without a call of a function in Python, as the constructor is one.
+    return tuple.__new__(Read, (request, tensor, spec_from_wire(spec)))
 
 
 def _define_from_wire(number: Any, operation: Any) -> Define:

@@ -450,8 +450,8 @@ class Engine:
     def _reply(self, task: Read | Sync, value: memoryview | Exception | None) -> None:
         """Respond with the elements that were read, or with the error."""
         if type(value) is memoryview and type(task) is Read and value.nbytes <= COUNTED_REPLY_BYTES:
-            shape, dtype = task.spec
-            self._outbox.reply(task.request, TensorData(value, shape, dtype))
+            # Without a call of the constructor, which is a function in Python.
+            self._outbox.reply(task.request, tuple.__new__(TensorData, (value, *task.spec)))
             return
         if isinstance(value, Exception) and not isinstance(value, OperationFailed):
             reason = str(value) or "the server does not have enough memory for the elements"

@@ -389,7 +389,8 @@ class NativeSession(StorageRequests, CollectiveRequests):
     ) -> Pending[Any]:
         pending: Pending[Any] = Pending(self)
         connection = self._connection
-        self._check_not_nested()
+        if self._nested.check():
+            raise nested_use(connection.address)
         with self._lock:
             self._end_sequence()
             if connection.error is not None:

@@ -137,7 +137,12 @@ class TaskQueue:
 
     def _append(self, task: EncodedTask) -> None:
         self._tasks.append(task)
-        self._appended(task)
+        # ``_appended`` written out: a read calls this.
+        self._task_bytes += len(task) if type(task) is bytes else READ_BYTES
+        if len(self._tasks) >= BATCH_TASKS or self._task_bytes >= ENCODED_BYTES:
+            self._flush()
+        elif self._flusher.armed is None:
+            self._flusher.schedule(self)
 
     def _appended(self, task: EncodedTask) -> None:
         # Only reads are not encoded yet.
@@ -165,7 +170,7 @@ class TaskQueue:
             self._forget_sent()
         if not (self._tasks or self._dropped):
             return False
-        self._flusher.disarm()
+        self._flusher.armed = None  # ``disarm`` written out, before taking the queue
         self._flushed_at = self._clock()
         try:
             if self._dropped:
@@ -205,7 +210,8 @@ class TaskQueue:
 
         Up to ``most_kept_drops`` drops are left to a later batch, or to the flusher.
         """
-        self._check_not_nested()
+        if self._nested.check():
+            raise nested_use(self._connection.address)
         with self._lock:
             return self._connection.error is None and self._flush(most_kept_drops)
 
