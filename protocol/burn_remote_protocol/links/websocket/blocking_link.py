@@ -116,6 +116,7 @@ class BlockingWebSocket:
     ) -> None:
         self._address = str(address)
         self._stream = stream
+        self._is_encrypted = isinstance(stream, TlsStream)
         self._parser = parser
         self._writer = FrameWriter(stream.write, fragment_bytes)
         self._background = BackgroundSender(self._send_queued) if has_spare_core() else None
@@ -146,7 +147,7 @@ class BlockingWebSocket:
 
     @property
     def detects_corruption(self) -> bool:
-        return isinstance(self._stream, TlsStream)
+        return self._is_encrypted
 
     def send(self, frame: bytes) -> None:
         self._send(self._writer.send, frame, _NO_PAYLOAD)
@@ -228,7 +229,10 @@ class BlockingWebSocket:
         return True
 
     def has_buffered(self) -> bool:
-        return self._stopped or self._parser.ready() or self._stream.has_buffered()
+        if self._stopped or self._parser.ready():
+            return True
+        # Only OpenSSL takes bytes from the socket that nobody has read.
+        return self._is_encrypted and self._stream.has_buffered()
 
     def has_ended(self) -> bool:
         return self.closed or self._stream.has_ended()

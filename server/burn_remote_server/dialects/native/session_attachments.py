@@ -41,6 +41,8 @@ class Attachment:
         self._free: Final = free
         self._end: Final[SessionEnd[Frame]] = SessionEnd(Role.SERVER, outbox.window)
         self._end.fire(Event.OPENED)
+        # Counts a session frame from the client, with the number of its link.
+        self.note_frame: Final = self._end.receive
         self._connection: asyncio.Task[Any] | None = None
         self._writer: FrameWriter | None = None
         self._lease: asyncio.TimerHandle | None = None
@@ -131,10 +133,6 @@ class Attachment:
         if self._connection is not None and self._connection is not asyncio.current_task():
             self._connection.cancel()
         self._connection = None
-
-    def note_frame(self, link: int) -> None:
-        """Count a session frame from the client."""
-        self._end.receive(link)
 
     def note_acknowledged(self, received: int) -> None:
         """Remove acknowledged frames from the replay window.

@@ -341,7 +341,8 @@ class _Connection:
                 return self._take_in_parts(frame)
             with session.decoding(frame):
                 message = await self._host.decoding.run(decode_batch_in_steps(frame))
-            return self._accept(message, frame)
+            # A later link may have taken the session over while the frame was decoded.
+            return self._accept(message, frame) if self._serves() else None
         async with self._host.decoding.turn():
             return self._take(frame)
 
@@ -419,7 +420,12 @@ class _Connection:
             return None
         if frame and not is_chunk(frame):
             self._host.decoding.spend(decoding_weight(frame))
-            if is_batch(frame) and self._attachment.session.lacks_room(frame):
+            # Shorter frames always have room.
+            if (
+                len(frame) > PART_BYTES
+                and is_batch(frame)
+                and self._attachment.session.lacks_room(frame)
+            ):
                 return self._take_in_parts(frame)
         return self._accept(decode_frame(frame), frame)
 
@@ -441,11 +447,11 @@ class _Connection:
         return True
 
     def _accept(self, message: Any, frame: bytes | memoryview) -> _Taken:
-        """Execute or queue the work of a frame; return what ``_take`` does."""
+        """Execute or queue the work of a frame; return what ``_take`` does.
+
+        Call it only while the link serves the session.
+        """
         attachment, number = self._attachment, self._number
-        # A later link may also have taken the session over while the frame was decoded.
-        if not attachment.serves(number):
-            return None
         session = attachment.session
         session.counters.client_received_bytes += len(frame)
         if type(message) is Batch:
