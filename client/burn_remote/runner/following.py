@@ -9,13 +9,36 @@ the comparison.
 So several threads may follow without a lock. CPython runs neither another thread nor a signal
 handler between statements that call nothing. A thread therefore reads ``Follower.step`` again
 after its last call, and then compares and moves on without a call.
+
+A tracer, such as a debugger's, is called between two lines, and other threads may run meanwhile. So
+a session follows no sequence that begins while ``is_traced`` is true, and issues its operations
+under the lock. An operation cannot ask this, because the call would add 2 % to its instructions. So
+two cases remain: a tracer that is set in the middle of a sequence, of at most 64 operations, and
+``sys.settrace`` in a thread that only follows sequences which threads without a tracer begin.
 """
 
 from __future__ import annotations
 
-from typing import Any, final
+import sys
+import threading
+from typing import Any, Final, final
 
-__all__ = ["Follower"]
+__all__ = ["Follower", "is_traced"]
+
+# ``sys.monitoring``, which Python has since 3.12, and the number of its tools.
+_monitoring: Final[Any] = getattr(sys, "monitoring", None)
+TOOLS: Final = 6
+
+
+def is_traced() -> bool:
+    """Return whether other code may run between two lines: in this thread, new ones, or all."""
+    if sys.gettrace() is not None or threading.gettrace() is not None:
+        return True
+    if _monitoring is None:
+        return False
+    # Profilers ask for calls and returns only, and a thread that follows calls nothing.
+    profiler, name_of = _monitoring.PROFILER_ID, _monitoring.get_tool
+    return any(tool != profiler and name_of(tool) is not None for tool in range(TOOLS))
 
 
 @final

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from burn_remote.runner.following import Follower
+from burn_remote.runner.following import Follower, is_traced
 from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.lifetime import (
@@ -444,7 +444,7 @@ class AutomaticGraphSession(NativeSession):
 
     def _begin(self, pattern: Pattern, inputs: list[int]) -> bool:
         """Prepare to follow a pattern, whose first operation has these inputs."""
-        if not self._is_defined(pattern):
+        if is_traced() or not self._is_defined(pattern):
             return False
         # Drops wait while operations are followed. Send them first if the pattern could bring the
         # session to the limits at which drops are sent.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import inspect
+import linecache
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from random import Random
@@ -35,6 +38,13 @@ from support.servers import server
 from support.waiting import PATIENCE_SECONDS
 
 ROUNDS = 7
+
+
+@pytest.fixture(autouse=True)
+def untraced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have sessions follow although a tracer measures the coverage or interrupts them."""
+    if "how" not in request.fixturenames:  # tests of tracers
+        monkeypatch.setattr(automatic_graph_session, "is_traced", lambda: False)
 
 
 @pytest.fixture
@@ -741,6 +751,87 @@ def test_a_pattern_whose_results_are_kept_gets_more_outputs(device: br.Device) -
     device.sync()
     assert followed(device) == before + 24
     assert [tensor.tolist() for tensor in results] == expected
+
+
+# -- tracers: debuggers, coverage and profilers ---------------------------------------------------
+
+
+class Meanwhile:
+    """A tracer that has another thread do something when a thread is about to follow."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+        self._is_acting = False
+
+    def __call__(self, frame: Any, event: str, argument: Any) -> Any:
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        if event == "line" and "follower.step, out" in line and not self._is_acting:
+            self._is_acting = True
+            thread = threading.Thread(target=self._act)
+            thread.start()
+            thread.join(PATIENCE_SECONDS)
+            self._is_acting = False
+        return self
+
+
+@contextlib.contextmanager
+def tracing(tracer: Meanwhile, how: str) -> Iterator[None]:
+    if how == "settrace":
+        before = sys.gettrace()
+        sys.settrace(tracer)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+        return
+    monitoring = sys.monitoring  # type: ignore[attr-defined]
+    tool = monitoring.DEBUGGER_ID
+    monitoring.use_tool_id(tool, "test")
+    monitoring.register_callback(
+        tool, monitoring.events.LINE, lambda *_: tracer(sys._getframe(1), "line", None)
+    )
+    monitoring.set_events(tool, monitoring.events.LINE)
+    try:
+        yield
+    finally:
+        monitoring.set_events(tool, 0)
+        monitoring.free_tool_id(tool)
+
+
+needs_monitoring = pytest.mark.skipif(
+    not hasattr(sys, "monitoring"), reason="Python 3.12 introduced sys.monitoring"
+)
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="the tests run under a tracer")
+@pytest.mark.parametrize("how", ["settrace", pytest.param("monitoring", marks=needs_monitoring)])
+@pytest.mark.parametrize("by", ["flush", "follow"])
+def test_operations_of_another_thread_between_two_traced_lines_change_nothing(
+    device: br.Device, how: str, by: str
+) -> None:
+    x, weight = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
+    expected = step(x, weight).tolist()
+    for _ in range(5):
+        assert step(x, weight).tolist() == expected
+    before = followed(device)
+    assert step(x, weight).tolist() == expected
+    assert followed(device) > before  # without a tracer
+    others: list[br.Tensor] = []
+
+    def act() -> None:
+        if by == "flush":
+            device.session.flush()
+        else:  # the same operation of the same line
+            others.append(step(x, weight, 1))
+
+    before = followed(device)
+    with tracing(Meanwhile(act), how):
+        results = [step(x, weight) for _ in range(3)]
+        device.session.flush()
+    assert followed(device) == before
+    assert [result.tolist() for result in results] == [expected] * 3
+    first = (x + weight).tolist()
+    assert all(other.tolist() == first for other in others)
 
 
 # -- Ctrl-C and broken connections ----------------------------------------------------------------
