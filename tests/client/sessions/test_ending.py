@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -38,6 +39,38 @@ def test_another_thread_repeats_steps_that_were_interrupted() -> None:
     in_a_thread(lambda: ending.complete(lambda: seen.append("link"), lambda: seen.append("reads")))
     assert seen == ["link", "link", "reads"]
     assert ending.is_complete
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_step_that_fails_in_any_thread_leaves_the_others_and_is_repeated(
+    error: type[BaseException],
+) -> None:
+    ending, seen = Ending(), list[str]()
+
+    def fail() -> None:
+        raise error
+
+    def complete_in_vain() -> None:
+        with contextlib.suppress(error):
+            ending.complete(fail, lambda: seen.append("reads"))
+
+    in_a_thread(complete_in_vain)
+    assert seen == ["reads"]
+    assert not ending.is_complete
+    ending.complete(lambda: seen.append("link"), lambda: seen.append("reads"))
+    assert seen == ["reads", "link", "reads"]
+    assert ending.is_complete
+
+
+def test_a_step_without_memory_is_repeated_at_once() -> None:
+    ending, lacks = Ending(), [MemoryError(), MemoryError()]
+
+    def fail_reads() -> None:
+        if lacks:
+            raise lacks.pop()
+
+    in_a_thread(lambda: ending.complete(fail_reads))
+    assert ending.is_complete and not lacks
 
 
 def test_a_step_that_ends_the_connection_again_does_not_repeat_itself() -> None:
