@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import secrets
@@ -225,15 +226,25 @@ def nested_by_dots(found: Mapping[str, Any]) -> dict[str, Any]:
     return root
 
 
+# Errors of a full or failing disk, of a quota, and of a limit on files. A write does not name its
+# file.
+_OF_DISKS: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE}
+)
+
+
 @contextlib.contextmanager
 def replaced_file(target: Path) -> Iterator[Any]:
-    """Yield a new file, which takes the place of ``target`` at the end."""
+    """Yield a new file, which takes the place of ``target`` at the end.
+
+    Errors of the disk name ``target``; the caller does not know the temporary file.
+    """
     # Not opened by ``tempfile``, so that the file has the permissions of an ordinary new file. They
     # follow from the umask, which cannot be read without changing it for all threads.
     name = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
         opened = name.open("xb")
-    except OSError as error:  # the caller knows the target, not the temporary file
+    except OSError as error:
         raise OSError(error.errno, error.strerror, str(target)) from None
     try:
         with opened as file:
@@ -241,7 +252,11 @@ def replaced_file(target: Path) -> Iterator[Any]:
             file.flush()
             os.fsync(file.fileno())
         name.replace(target)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # it may not exist, or the disk may have failed
             name.unlink()
+        if isinstance(error, OSError) and (
+            error.filename == str(name) or (error.filename is None and error.errno in _OF_DISKS)
+        ):
+            raise OSError(error.errno, error.strerror, str(target)) from None
         raise

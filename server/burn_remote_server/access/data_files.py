@@ -71,7 +71,7 @@ class OpenFile:
 
     def check_unchanged(self) -> None:
         """Raise ``FileUnavailable`` if the file was written while it was read."""
-        if _facts(os.fstat(self._descriptor)) != self._facts:
+        if _facts_of(self._descriptor) != self._facts:
             raise FileUnavailable("the file changed while it was read; load it again")
 
 
@@ -92,7 +92,7 @@ class DataFiles:
     def find(self, name: str) -> FileFacts:
         """Return the facts of a file. Raises ``FileUnavailable``."""
         with self._descriptor(name) as descriptor:
-            return _facts(os.fstat(descriptor))
+            return _facts_of(descriptor)
 
     @contextlib.contextmanager
     def opened(self, name: str, version: int, offset: int, size: int) -> Iterator[OpenFile]:
@@ -101,7 +101,7 @@ class DataFiles:
         Raises ``FileUnavailable``, also if the file has another version or fewer bytes.
         """
         with self._descriptor(name) as descriptor:
-            facts = _facts(os.fstat(descriptor))
+            facts = _facts_of(descriptor)
             if facts.version != version:
                 raise FileUnavailable("the file has changed since it was found; load it again")
             if offset + size > facts.size:
@@ -174,7 +174,12 @@ def _check_regular(found: os.stat_result) -> None:
         raise FileUnavailable("it is not a regular file")
 
 
-def _facts(found: os.stat_result) -> FileFacts:
+def _facts_of(descriptor: int) -> FileFacts:
+    """Return the facts of an open file. Raises ``FileUnavailable``, as for a lost network disk."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError as error:
+        raise _unavailable(error) from None
     identity = _IDENTITY.pack(
         found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
     )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
+import re
+import signal
 import subprocess
 import sys
 import zipfile
@@ -353,3 +357,56 @@ def test_a_client_holds_a_part_of_a_file_of_256_mib(suffix: str, tmp_path: Path)
     # what the allocator keeps: well below the file.
     assert grown["save"] < 160 * 2**20
     assert grown["load"] < 160 * 2**20
+
+
+DISK_ERRORS = [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS]
+
+
+@pytest.mark.parametrize("number", DISK_ERRORS)
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors"])
+@pytest.mark.parametrize("is_removable", [True, False])
+def test_an_error_of_the_disk_names_the_file_which_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, number: int, is_removable: bool
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    path = tmp_path / f"x{suffix}"
+    value = np.ones(4, np.float32)
+    br.save(path, value if suffix == ".npy" else {"x": value})
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "fsync", fail)
+    if not is_removable:
+        monkeypatch.setattr(Path, "unlink", fail)
+    with pytest.raises(OSError, match=re.escape(f"{os.strerror(number)}: '{path}'")) as caught:
+        br.save(path, 2 * value if suffix == ".npy" else {"x": 2 * value})
+    assert caught.value.errno == number
+    assert path.read_bytes() == before
+    assert (len([*tmp_path.iterdir()]) == 1) == is_removable
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="the system limits no file sizes")
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors"])
+def test_a_write_beyond_the_limit_of_the_process_leaves_no_part(
+    tmp_path: Path, suffix: str
+) -> None:
+    path = tmp_path / f"x{suffix}"
+    program = f"""
+import resource, signal
+import numpy as np
+import burn_remote as br
+path, value = {str(path)!r}, np.ones(100_000, np.float32)
+br.save(path, value[:10] if path.endswith("npy") else {{"x": value[:10]}})
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+try:
+    br.save(path, value if path.endswith("npy") else {{"x": value}})
+except OSError as error:
+    assert error.filename == path, error
+else:
+    raise AssertionError
+assert br.load(path, device="local") is not None
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [*tmp_path.iterdir()] == [path]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import threading
@@ -242,3 +243,25 @@ def test_no_descriptor_stays_open(root: Path, descriptors: None) -> None:
     for name in ("deep/none", "deep/er", "../x"):
         with pytest.raises(FileUnavailable):
             files.find(name)
+
+
+def test_a_disk_that_fails_after_a_file_was_opened_gives_an_error_without_its_path(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), "/secret")
+
+    files = DataFiles([root])
+    facts = files.find("x.bin")
+    with files.opened("x.bin", facts.version, 0, 1) as file:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fstat", lambda _: os.stat(root))  # a directory
+            with pytest.raises(FileUnavailable, match="not a regular file"):
+                files.find("x.bin")
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fstat", fail)
+            with pytest.raises(FileUnavailable, match="cannot be read") as caught:
+                file.check_unchanged()
+            with pytest.raises(FileUnavailable, match="cannot be read"):
+                files.find("x.bin")
+        assert "secret" not in str(caught.value)
