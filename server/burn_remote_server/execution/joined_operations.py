@@ -7,7 +7,7 @@ messages run one by one, so each failure has the reason and the place that it ha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from burn_remote_protocol.errors import (
     LimitExceeded,
@@ -91,7 +91,35 @@ class JoinedOperations:
         reservation could take memory from other sessions.
         """
         interpreter, plan = self._interpreter, part.plan
-        tensors, quota = interpreter.tensors, interpreter.quota
+        quota = interpreter.quota
+        try:
+            values = self._inputs(part, numbers)
+        except MemoryError:
+            values = None
+        if values is None or not quota.take_reserved(part.made_bytes, part.made_count):
+            return False
+        try:
+            results = plan.run(values, ())
+        except (StepFailed, MemoryError) as failed:
+            if isinstance(failed, StepFailed):
+                failed.registers.clear()  # they refer to dead values
+                part.failures += 1
+            quota.give_back(part.made_bytes, part.made_count)
+            return False
+        except BaseException:  # the end of the session
+            quota.give_back(part.made_bytes, part.made_count)
+            raise
+        quota.give_back(part.made_bytes - plan.output_bytes, part.made_count - plan.output_count)
+        interpreter.store_joined(plan, part.outputs(numbers), results, values)
+        values.clear()
+        results.clear()
+        interpreter.tensors.drop(part.consumed(numbers))
+        return True
+
+    def _inputs(self, part: JoinedPart, numbers: tuple[int, ...]) -> list[Any] | None:
+        """Return the inputs of a part; ``None`` if its tensors are not as its messages expect."""
+        interpreter = self._interpreter
+        tensors = interpreter.tensors
         arrays = tensors.arrays
         if (
             tensors.slots
@@ -102,31 +130,13 @@ class JoinedOperations:
             or len({*part.distinct(numbers)}) != part.distinct_count
             or not arrays.keys().isdisjoint(part.made(numbers))
         ):
-            return False
+            return None
         try:
             values = [arrays[tensor] for tensor in part.inputs(numbers)]
         except KeyError as error:
             pass_on_of_signal_handler(error)
-            return False
-        for array, (shape, dtype) in zip(values, plan.expected):  # noqa: B905 - equal lengths
+            return None
+        for array, (shape, dtype) in zip(values, part.plan.expected):  # noqa: B905 - equal lengths
             if array.shape != shape or array.dtype != dtype:
-                return False
-        array = None
-        if not quota.take_reserved(part.made_bytes, part.made_count):
-            return False
-        try:
-            results = plan.run(values, ())
-        except StepFailed as failed:
-            failed.registers.clear()  # they refer to dead values
-            quota.give_back(part.made_bytes, part.made_count)
-            part.failures += 1
-            return False
-        except BaseException:  # the end of the session
-            quota.give_back(part.made_bytes, part.made_count)
-            raise
-        quota.give_back(part.made_bytes - plan.output_bytes, part.made_count - plan.output_count)
-        interpreter.store_joined(plan, part.outputs(numbers), results, values)
-        values.clear()
-        results.clear()
-        tensors.drop(part.consumed(numbers))
-        return True
+                return None
+        return values

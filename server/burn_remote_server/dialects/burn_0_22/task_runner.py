@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from burn_remote_protocol.dialects.burn_0_21 import EXPIRES_SECONDS
@@ -28,7 +28,7 @@ from burn_remote_server.dialects.burn_0_22.repeated_frames import (
     Make,
     Step,
 )
-from burn_remote_server.dialects.burn_0_22.repeated_parts import RepeatedParts
+from burn_remote_server.dialects.burn_0_22.repeated_parts import FoundPart, RepeatedParts
 from burn_remote_server.execution.costs import TASK_COST
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.interpreter import Interpreter
@@ -99,22 +99,31 @@ class Burn22Runner(TaskRunner):
             self._run_program(frames[0], programs[0])
             return 1
         at = (0, 0)
-        if self._parts is not None:
-            for part, begin, end, numbers in self._parts.found(frames, programs):
-                at = self._run_until(begin, at, frames, programs)
-                if at != begin:
-                    return at[0]
-                try:
-                    if self._joined.run(part, numbers):
-                        at = end
-                except Stopped:
-                    return at[0]
-                except Exception as error:  # its results could not be stored
-                    place, step = begin
-                    steps = programs[place].steps  # none if the frame only ends uploads
-                    self._give_up(frames[place][steps[step][0] if steps else 0], error)
+        for part, begin, end, numbers in self._found_parts(frames, programs):
+            at = self._run_until(begin, at, frames, programs)
+            if at != begin:
+                return at[0]
+            try:
+                if self._joined.run(part, numbers):
                     at = end
+            except Stopped:
+                return at[0]
+            except Exception as error:  # its results could not be stored
+                place, step = begin
+                steps = programs[place].steps  # none if the frame only ends uploads
+                self._give_up(frames[place][steps[step][0] if steps else 0], error)
+                at = end
         return self._run_until((len(frames), 0), at, frames, programs)[0]
+
+    def _found_parts(
+        self, frames: Sequence[KnownFrame], programs: Sequence[FrameProgram]
+    ) -> Iterator[FoundPart]:
+        """Yield the compiled parts in frames, as far as memory suffices to find them."""
+        try:
+            if self._parts is not None:
+                yield from self._parts.found(frames, programs)
+        except MemoryError:
+            return  # the rest runs as messages, each of which fails for itself
 
     def _run_until(
         self,

@@ -228,6 +228,30 @@ def test_an_end_of_the_session_within_a_part_leaves_no_bytes_counted(
     assert 40 not in running.answers.values
 
 
+@pytest.mark.parametrize("place", ["found", "checked", "run"])
+def test_without_memory_for_a_part_its_messages_run(
+    place: str, calls: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*_: Any) -> Any:
+        raise MemoryError
+
+    running, one_by_one = started(), started()
+    repeated(running, 40)
+    repeated(one_by_one, 41)
+    if place == "found":
+        monkeypatch.setattr(repeated_parts, "FoundPart", exhausted)
+    for part in compiled(running):
+        if place == "checked":
+            monkeypatch.setattr(part, "equal", exhausted)
+        if place == "run":
+            monkeypatch.setattr(part.plan, "run", exhausted)
+    calls.clear()
+    repeated(running, 1, 40)
+
+    assert True not in calls
+    assert state(running) == state(one_by_one)
+
+
 def test_a_part_whose_results_cannot_be_stored_ends_the_session_with_a_reply(
     calls: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
