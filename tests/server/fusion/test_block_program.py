@@ -10,7 +10,7 @@ import pytest
 
 import burn_remote_server.fusion.cpu.block_program as block_program
 from burn_remote_server.fusion.cpu.block_program import BlockProgram, Operand
-from burn_remote_server.fusion.cpu.block_schedules import Instruction, Width, scheduled
+from burn_remote_server.fusion.cpu.block_schedules import Instruction, Width, most_held, scheduled
 from burn_remote_server.fusion.cpu.block_trials import ROUNDS, BlockTrial
 
 F32 = np.dtype(np.float32)
@@ -117,3 +117,18 @@ def test_scratch_memory_begins_at_a_cache_line(shape: tuple[int, ...]) -> None:
     array = block_program._aligned(shape, F32)
     assert (array.shape, array.dtype, array.flags.c_contiguous) == (shape, F32, True)
     assert array.ctypes.data % block_program.CACHE_LINE_BYTES == 0
+
+
+def test_whole_arrays_are_not_tried_if_they_need_more_than_single_operations_hold() -> None:
+    # Both results are outputs and no memory is reused, so nothing is saved or added.
+    assert most_held(1, CHAIN[:2], [1, 2]) == 8
+    # A chain holds an operand and its result at a time; its program holds one array.
+    assert most_held(1, CHAIN, [len(CHAIN)]) == 8
+    array = np.ones(SIZE, np.float32)
+    for held, largest in ((4, 1000), (3, 125)):
+        with (
+            patch.object(block_program, "BLOCK_ELEMENTS", 64),
+            patch.object(block_program, "most_held", lambda *_, held=held: held),
+        ):
+            tested = program()
+            assert max(block_sizes(tested, array) for _ in range(3 * ROUNDS)) == largest

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -36,6 +36,7 @@ from burn_remote_server.fusion.cpu.block_schedules import (
     Step,
     Width,
     inputs_taken,
+    most_held,
     scheduled,
 )
 from burn_remote_server.fusion.cpu.block_trials import BlockTrial
@@ -264,13 +265,15 @@ class BlockProgram:
         """Return the ways that the first runs try."""
         sizes = [BLOCK_ELEMENTS * multiple for multiple in BLOCK_MULTIPLES]
         whole = math.prod(self._shape)
+        counted = whole * most_held(self._first, self._instructions, self._outputs)
         found: dict[Shape, _Way] = {}
         for size in [*sizes, whole]:
             layout = Layout(self._shape, masks, size, keeps_rows=self._reduces)
             way = self._way(layout, overwritable)
-            widths = [*self._whole_inputs.values(), *self._output_widths, *way.schedule.scratch]
-            needed = whole * sum(each.dtype.itemsize for each in widths)
-            if size in sizes or needed <= MAX_WHOLE_BYTES:
+            made = _bytes([*self._output_widths, *way.schedule.scratch]) * whole
+            needed = made + _bytes(self._whole_inputs.values()) * whole
+            # The quota counts what single operations hold.
+            if size in sizes or (needed <= MAX_WHOLE_BYTES and made <= counted):
                 found.setdefault(layout.size, way)
             if self._reduces:  # only for this size has it been measured that rows pay
                 break
@@ -408,6 +411,10 @@ def _run_step(step: Step, r: list[Any]) -> None:
         function(r[sources[0]], r[sources[1]], out=r[target])
     else:
         function(*[r[source] for source in sources], out=r[target])
+
+
+def _bytes(widths: Iterable[Width]) -> int:
+    return sum(width.dtype.itemsize for width in widths)
 
 
 def _aligned(shape: Shape, dtype: np.dtype[Any]) -> Any:

@@ -10,7 +10,16 @@ import numpy as np
 from burn_remote_server.backends.interface import Run
 from burn_remote_server.fusion.cpu.exact_operations import ExactStep
 
-__all__ = ["Instruction", "KernelCall", "Schedule", "Step", "Width", "inputs_taken", "scheduled"]
+__all__ = [
+    "Instruction",
+    "KernelCall",
+    "Schedule",
+    "Step",
+    "Width",
+    "inputs_taken",
+    "most_held",
+    "scheduled",
+]
 
 
 class Width(NamedTuple):
@@ -148,6 +157,27 @@ def inputs_taken(
                 taken[value] = candidate
                 break
     return taken
+
+
+def most_held(first: int, instructions: Sequence[Instruction], outputs: Sequence[int]) -> int:
+    """Return the most bytes for each element that single operations hold in results at once.
+
+    This counts results as wide as the program's shape only.
+    """
+    last_use = _last_uses(instructions, ())
+    held = most = 0
+    for place, each in enumerate(instructions):
+        held += _width_bytes(each)
+        most = max(most, held)
+        for value in {*each.operands, first + place}:
+            is_last = last_use.get(value, place) == place and value not in outputs
+            if value >= first and is_last:
+                held -= _width_bytes(instructions[value - first])
+    return most
+
+
+def _width_bytes(instruction: Instruction) -> int:
+    return 0 if instruction.width.is_row else instruction.width.dtype.itemsize
 
 
 def _last_uses(
