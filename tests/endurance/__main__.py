@@ -1,5 +1,5 @@
 """Start an endurance run: ``python -m endurance kills``, ``faults``, ``groups``, ``load``,
-``interrupts``, ``memory``, ``soak`` or ``attack``."""
+``interrupts``, ``memory``, ``shortages``, ``soak`` or ``attack``."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from endurance.kills import Kills, kill_rounds
 from endurance.load import Load, many_at_once, one_after_another
 from endurance.memory import ATTACKS, attack
 from endurance.processes import Snapshot
+from endurance.shortages import signalled, without_descriptors
 from endurance.soak import Soak, soak
 
 MIB = 2**20
@@ -175,6 +176,16 @@ def run_interrupts(given: argparse.Namespace) -> None:
         )
 
 
+def run_shortages(given: argparse.Namespace) -> None:
+    """Take a server's descriptors, and send it signals; print how its clients ended."""
+    for what, run in (("descriptors", without_descriptors), ("signals", signalled)):
+        seen = run(given.rounds, given.seed)
+        ends = [f"{one.steps} steps {one.ended or 'without an error'}" for one in seen.reports]
+        say(f"{what}, {given.rounds} rounds: {', '.join(ends)}; exit code {seen.exit_code}")
+        say(f"  before: {shown(seen.before)}")
+        say(f"  after: {shown(seen.after)}")
+
+
 def run_memory(given: argparse.Namespace) -> None:
     """Run each attack on memory; print the growth of the server."""
     for name in given.attacks or ATTACKS:
@@ -229,6 +240,10 @@ def main() -> None:
     memory.add_argument("attacks", nargs="*", choices=[[], *ATTACKS], help="default: all")
     memory.add_argument("--limit-mib", type=int, default=160, help="the servers' memory limit")
     memory.set_defaults(run=run_memory)
+    shortages = commands.add_parser("shortages", help="take descriptors, and send signals")
+    shortages.add_argument("--rounds", type=int, default=20, help="floods, and bursts of signals")
+    shortages.add_argument("--seed", type=int, default=0)
+    shortages.set_defaults(run=run_shortages)
     attack = commands.add_parser("attack", help="occupy the event loop of a server")
     attack.add_argument("--only", default="", help="a part of the descriptions of the attacks")
     attack.set_defaults(run=run_attack)
