@@ -18,6 +18,7 @@ table references it.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,7 +27,7 @@ from typing import Any, Final
 from burn_remote_protocol.errors import QuotaExceeded
 from burn_remote_protocol.interrupted_finalizers import call_once_when_freed
 from burn_remote_protocol.tensors import TensorSpec
-from burn_remote_server.access.quota import Quota
+from burn_remote_server.access.quota import PAUSE_SECONDS, TRIES, Quota
 
 __all__ = ["Allocations", "hold_while_alive", "memory_bytes"]
 
@@ -54,9 +55,9 @@ class _Lent:
         self.tensors = tensors
         self.outside = 0  # the number of references from outside
 
-    def held(self) -> int:
-        """Bytes that count in addition to those of the tensors."""
-        is_alive = self.tensors or self.outside
+    def held(self, *, ended: int = 0) -> int:
+        """Bytes that count beside those of the tensors, once some outside references have ended."""
+        is_alive = self.tensors or self.outside > ended
         return max(0, self.size - self.shown) if is_alive else 0
 
 
@@ -193,7 +194,16 @@ class Allocations:
     def _end(self, key: int) -> None:
         """Count an outside reference as ended. Thread-safe; called by finalizers."""
         self._ended.append(key)
-        self._end_all()
+        tries = 0
+        while True:
+            try:
+                self._end_all()
+                return
+            except MemoryError:  # nobody may call this again, and the bytes would stay counted
+                tries += 1
+                if tries == TRIES:
+                    raise
+                time.sleep(PAUSE_SECONDS)
 
     def _end_all(self) -> None:
         lock: Any = self._lock
@@ -205,11 +215,11 @@ class Allocations:
                 while self._ended:
                     key = self._ended[0]
                     lent = self.lent[key]
-                    before = lent.held()
+                    # Now, because a lack of memory after the change would lose these bytes.
+                    freed, left = lent.held() - lent.held(ended=1), lent.outside - 1
                     # No signal handler runs between these statements, because they call nothing.
-                    lent.outside -= 1
+                    lent.outside = left
                     del self._ended[0]
-                    freed = before - lent.held()
                     if freed > 0:
                         self._quota.release(freed)
                     self._delete_if_unused(key, lent)

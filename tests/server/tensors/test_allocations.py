@@ -452,3 +452,22 @@ def test_ctrl_c_after_the_lock_was_taken_does_not_leave_it_taken(
     with pytest.raises(KeyboardInterrupt):
         accounts._end(key)
     assert in_thread(interrupted.lock.acquire, False).result(PATIENCE_SECONDS)
+
+
+# The finalizer may fail after it has counted; then its weak reference stays registered.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("failing", range(30))
+def test_the_end_of_a_loan_counts_although_an_allocation_fails(failing: int) -> None:
+    allocations = pytest.importorskip("_testcapi")
+    table, quota = table_of(2**30)
+    put(table, quota, 1, bytes_of(SIZE))
+    holder = Holder(table.arrays[1])
+    table.allocations.lend(table.arrays[1], holder)
+    table.drop([1])
+    assert quota.held == SIZE
+    allocations.set_nomemory(failing, failing + 1)
+    try:
+        del holder
+    finally:
+        allocations.remove_mem_hooks()
+    assert (quota.held, len(table.allocations.lent)) == (0, 0)
