@@ -164,6 +164,10 @@ CASES |= {
     "det of a transposed leaf": lambda p: with_gradients(linalg.det, square(p).mT),
     "det of batches": lambda p: with_gradients(linalg.det, square(p, 2, 3)),
     "det complex": lambda p: with_gradients(linalg.det, square(p, dtype=COMPLEX)),
+    "det of small elements beside zeros": lambda p: with_gradients(
+        lambda x: linalg.det(x * 1e-6) * 1e18,
+        torch.tensor([[0.0, 1.0, 2.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]).to(p),
+    ),
     "slogdet": lambda p: with_gradients(lambda x: linalg.slogdet(x)[1], square(p)),
     "slogdet of a transposed leaf": lambda p: with_gradients(
         lambda x: linalg.slogdet(x)[1], square(p, 2).mT

@@ -8,6 +8,7 @@ are ``int32``, so ``linalg_lu_solve`` recognizes such a matrix and solves with i
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +23,9 @@ from burn_remote.torch.value_conversion import Handler
 __all__ = ["FACTORIZATIONS"]
 
 Tensor = br.Tensor
+
+# The dtype of pivots of a matrix whose diagonal has NaN in place of zeros.
+MARKED: Final = br.int16
 
 
 def _solved(matrix: Tensor, right: Tensor, left: bool) -> Tensor:
@@ -41,20 +45,40 @@ def _kept(value: Tensor) -> tuple[Tensor, Tensor]:
     return value, br.zeros(value.shape[:-1], dtype=br.int64, device=value.device)
 
 
-def _kept_of_determinant(x: BurnTensor) -> tuple[Tensor, Tensor]:
-    """Return ``_kept`` for a determinant.
+def _matrix_of_determinant(x: BurnTensor) -> Tensor:
+    """Return the matrix that PyTorch's gradient of a determinant solves with.
 
-    PyTorch's gradient expects the factors of the transpose if the tensor is contiguous and real.
+    It expects the factors of the transpose if the tensor is contiguous and real.
     """
     value = value_of(x)
     is_transposed = x.is_contiguous() and not x.is_complex()
-    return _kept(br.matrix_transpose(value) if is_transposed else value)
+    return br.matrix_transpose(value) if is_transposed else value
+
+
+def _zeros_on_diagonal(x: Tensor, are_zeros: Tensor) -> Tensor:
+    return are_zeros & br.eye(x.shape[-1], dtype=br.bool, device=x.device)
+
+
+def _marked(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ``_kept`` with NaN in place of zeros on the diagonal, and pivots that say so.
+
+    PyTorch's gradient of ``det`` adds the machine epsilon to zeros on the diagonal of the factors.
+    Those of a regular matrix have none, but the matrix itself may, and its elements may be small.
+    """
+    pivots = br.zeros(x.shape[:-1], dtype=MARKED, device=x.device)
+    return br.where(_zeros_on_diagonal(x, x == 0), math.nan, x), pivots
+
+
+def _unmarked(x: Tensor) -> Tensor:
+    return br.where(_zeros_on_diagonal(x, br.isnan(x)), 0, x)
 
 
 def _lu_solve(args: Any, kwargs: dict[str, Any]) -> Any:
     factors, pivots, right = map(value_of, args)
     strides = None
-    if pivots.dtype is not br.int64:
+    if pivots.dtype is MARKED:
+        factors = _unmarked(factors)
+    elif pivots.dtype is not br.int64:
         strides = strides_of_results(torch.ops.aten.linalg_lu_solve.default, args, kwargs)
         factors = matrix_of_factors(factors, pivots)
     if kwargs.get("adjoint", False):
@@ -91,13 +115,13 @@ def _solve(args: Any, kwargs: dict[str, Any]) -> Any:
 
 def _det(args: Any, kwargs: dict[str, Any]) -> Any:
     (x,) = args
-    results = br.linalg.det(value_of(x)), *_kept_of_determinant(x)
+    results = br.linalg.det(value_of(x)), *_marked(_matrix_of_determinant(x))
     return tuple([wrap(each, x._place) for each in results])
 
 
 def _slogdet(args: Any, kwargs: dict[str, Any]) -> Any:
     (x,) = args
-    results = *br.linalg.slogdet(value_of(x)), *_kept_of_determinant(x)
+    results = *br.linalg.slogdet(value_of(x)), *_kept(_matrix_of_determinant(x))
     return tuple([wrap(each, x._place) for each in results])
 
 
