@@ -589,6 +589,40 @@ def nested_messages_of_burn_0_21(address: str, limit: int) -> Iterator[Wire]:
         yield responses
 
 
+def malformed_frames(address: str, limit: int) -> Iterator[Wire]:
+    """Send a malformed frame, and do not answer the end of the session, in 64 sessions."""
+    nested = b"\x92\x20" + b"\x91" * 1000 + b"\xc0"
+    frame = encode_batch(0, [encode_task(Drop(())), *[nested] * 59])
+    for _ in range(64):
+        wire = _native(address)
+        wire.send(frame)
+        yield wire
+
+
+def graphs_of_many_sessions(address: str, limit: int) -> Iterator[Wire]:
+    """Register 200 graphs of 60 operations, and run each, in 64 sessions of Burn 0.22."""
+    for wire in _waiting_burn_sessions(address, 64):
+        for graph in range(200):
+            steps = []
+            for slot in range(60):
+                used = [[slot], [[1 + graph]], "ReadOnly", "F32"]
+                made = [[slot + 1], [[1 + graph]], "NotInit", "F32"]
+                steps.append({"NumericFloat": ["F32", {"Add": [used, used, made]}]})
+            tensors = [[[0], [1]], *([[slot], [slot + 1]] for slot in range(1, 61))]
+            task = {"RegisterAndExecuteGraph": [[0], graph, steps, [tensors, [], [], []]]}
+            wire.send(msgpack.packb([{"Task": task}]))
+        yield wire
+
+
+def slow_readers_and_nested_frames(address: str, limit: int) -> Iterator[Wire]:
+    """Ask for tensors and do not read them, while others send nested frames."""
+    readers = slow_readers(address, limit)
+    for number, wire in enumerate(nested_burn_frames(address, limit)):
+        yield wire
+        if number % 8 == 0 and (reader := next(readers, None)) is not None:
+            yield reader
+
+
 def published_views(address: str, limit: int) -> Iterator[Wire]:
     """Publish views from 14 sessions at once, whose memory is copied."""
     size = limit // 16
@@ -637,6 +671,9 @@ ATTACKS: Final[dict[str, Attack]] = {
         nested_burn_frames,
         slices_of_burn_calls,
         nested_messages_of_burn_0_21,
+        malformed_frames,
+        graphs_of_many_sessions,
+        slow_readers_and_nested_frames,
         queued_graphs,
         signatures,
         fetches_of_peers,
