@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -356,6 +357,13 @@ async def test_tokens_that_cannot_be_read_leave_the_old_ones_valid(
             host.access.admit("alice-has-this-token-1")
 
 
+def _opened_by_a_reader(pipe: Path, writers: list[int]) -> bool:
+    """Open a pipe for writing if a reader has opened it, and add the descriptor."""
+    with contextlib.suppress(OSError):
+        writers.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+    return bool(writers)
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 async def test_a_reload_whose_file_blocks_delays_nobody_and_gives_way_to_a_later_one(
     tmp_path: Path,
@@ -368,14 +376,17 @@ async def test_a_reload_whose_file_blocks_delays_nobody_and_gives_way_to_a_later
         os.mkfifo(pipe, 0o600)
         pipe.rename(tokens)
         host.reload()  # returns, although reading the pipe blocks
-        await until(lambda: any(one.name == "reload" for one in threading.enumerate()))
+        # Once a thread has opened the pipe, and not whatever has its name later.
+        writers: list[int] = []
+        await until(lambda: _opened_by_a_reader(tokens, writers))
         assert host.access.names == {"alice"}
         tokens.rename(pipe)
         tokens.write_text("bob bob-has-this-other-one\n")
         tokens.chmod(0o600)
         host.reload()
         await until(lambda: host.access.names == {"bob"})
-        pipe.write_text("carol carol-had-this-old-token\n")
+        os.write(writers[0], b"carol carol-had-this-old-token\n")
+        os.close(writers[0])
         await until(lambda: not any(one.name == "reload" for one in threading.enumerate()))
         await turns(2)
         assert host.access.names == {"bob"}
