@@ -266,6 +266,21 @@ def unfinished_messages(address: str, limit: int) -> Iterator[Wire]:
         yield wire
 
 
+def unfinished_frames_of_refused_sessions(address: str, limit: int) -> Iterator[Wire]:
+    """Send a frame of 1 MB except for its last byte over each of 200 connections.
+
+    When the memory is full, the server refuses the sessions of the others, which send nevertheless.
+    """
+    size = 10**6
+    for _ in range(200):
+        wire = Wire(address, "session")
+        wire.send(encode_frame(Hello(VERSIONS)))
+        with contextlib.suppress(OSError):
+            wire.hear()
+        wire.send(bytes([3]) * (size - 1), announced=size)
+        yield wire
+
+
 def unfinished_burn_messages(address: str, limit: int) -> Iterator[Wire]:
     """Send a message of three quarters of the limit except for its last byte."""
     size = int(0.75 * limit)
@@ -653,6 +668,7 @@ ATTACKS: Final[dict[str, Attack]] = {
         slow_burn_readers,
         slow_burn_readers_of_whole_messages,
         unfinished_uploads,
+        unfinished_frames_of_refused_sessions,
         dropped_uploads,
         queued_frames,
         failures,

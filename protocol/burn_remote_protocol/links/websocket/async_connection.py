@@ -227,6 +227,8 @@ class DirectConnection(SendingConnection):
         if self.state is State.OPEN:
             self._closing = True
             self._clear_messages()
+            if not self._receives_elsewhere:  # else the thread that receives uses the parser
+                self._parser.drop_messages()
         self._end_starving()
         self._resume_reading()
         await super().close(code, reason)
@@ -460,6 +462,8 @@ class DirectConnection(SendingConnection):
 
     def _open(self, message: bytes) -> None:
         """Queue a message. A checksum is compared here, while the message is in the cache."""
+        if self._closing:
+            return  # its bytes were dropped
         if self._open_message is not None:
             try:
                 message = self._open_message(message)

@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
 from burn_remote_protocol.links.interface import Allocate, PlaceFrame
+from burn_remote_protocol.links.websocket.dropped_buffer import DroppedBuffer
 from burn_remote_protocol.links.websocket.frames import (
     BINARY,
     CONTINUATION,
@@ -57,7 +58,7 @@ _HEADER_64_BYTES: Final = 10  # an unmasked header with a 64-bit length
 
 
 # The buffer of a long masked payload.
-_Buffer = GrowingBuffer | PlacedBuffer
+_Buffer = GrowingBuffer | PlacedBuffer | DroppedBuffer
 
 # A linked list of payload parts, last part first: ``(earlier parts, part)`` or ``()``.
 _Parts = tuple[Any, ...]
@@ -136,6 +137,18 @@ class FrameParser:
         # Whole control frames, headers included, for the caller to respond to.
         self.control: collections.deque[bytes] = collections.deque()
         self.fragments_taken = 0  # by the last ``take``
+        self._drops = False
+
+    def drop_messages(self) -> None:
+        """Keep nothing of messages from now on, nor of the one that is arriving.
+
+        ``take`` returns messages without bytes. Control frames are taken as before.
+        """
+        self._drops = True
+        state = self._state
+        if state.parts is not None:
+            dropped = DroppedBuffer(state.size - state.missing)
+            self._state = state._replace(parts=((), dropped))
 
     def place_frames(self, head_bytes: int, place: PlaceFrame) -> None:
         """Store the rest of long frames where ``place`` says; see ``AsyncLink.place_frames``."""
@@ -170,11 +183,13 @@ class FrameParser:
     def held_bytes(self) -> int:
         """The memory of what has arrived: of an incomplete message, and of unparsed bytes.
 
-        Without what is stored in memory of the receiver.
+        Without what is stored in memory of the receiver, and what was dropped.
         """
         state = self._state
         unparsed = len(state.buffer) + sum(map(len, state.received))
-        if state.parts is None or (state.parts and isinstance(state.parts[1], PlacedBuffer)):
+        if state.parts is None or (
+            state.parts and isinstance(state.parts[1], PlacedBuffer | DroppedBuffer)
+        ):
             return unparsed
         return unparsed + state.size - state.missing
 
@@ -406,6 +421,8 @@ class FrameParser:
 
     def _begin(self, state: _State, first: int, length: int, start: int) -> None:
         """Begin a data frame that is incomplete, or that is one fragment of a message."""
+        if self._drops and state.parts is None:
+            state = state._replace(parts=((), DroppedBuffer(0)))
         missing = max(0, start + length - len(state.buffer))
         is_whole = bool(first & FINAL_BIT) and state.parts is None
         self._state = state.with_part(

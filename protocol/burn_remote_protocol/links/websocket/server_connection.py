@@ -80,6 +80,8 @@ class DirectServerConnection(DirectConnection, ServerConnection):
         self._message_count += lent.messages - len(lent.unread)
         if self._failed:
             self._parser.discard()
+        elif self._closing:
+            self._parser.drop_messages()
         for message in lent.unread:
             self._open(message)
         if lent.violation is not None:

@@ -362,3 +362,30 @@ def test_nothing_is_kept_of_whole_messages_that_were_taken(count: int) -> None:
         taken += len(parser.take_whole(7))
         taken += parser.take() is not None
     assert parser.held_bytes == 0
+
+
+@pytest.mark.parametrize("sizes", [[], [10], [40_000] * 30, [READ_BYTES + 1], [GROWING_BYTES, 5]])
+def test_a_parser_that_drops_messages_keeps_nothing_of_them_but_takes_control_frames(
+    sizes: list[int],
+) -> None:
+    message = pattern(2 * GROWING_BYTES)
+    begun = Frame(Opcode.BINARY, message, fin=False).serialize(mask=True)
+    parser = FrameParser(LIMIT_BYTES, masked=True)
+    parser.received.append(begun[:READ_BYTES])
+    assert parser.take() is None
+    assert parser.held_bytes
+    parser.drop_messages()
+    stream = begun[READ_BYTES:] + Frame(Opcode.CONT, b"end").serialize(mask=True)
+    stream += b"".join(one.serialize(mask=True) for one in fragments(message, sizes))
+    stream += PING.serialize(mask=True)
+    controls = 0
+    while stream:
+        chunk, stream = stream[:READ_BYTES], stream[READ_BYTES:]
+        parser.received.append(chunk)
+        while (taken := parser.take()) is not None or parser.control:
+            if taken is None:
+                controls += parser.control.popleft()[0] == PING_BYTE
+            else:
+                assert not taken
+        assert parser.held_bytes <= 2 * READ_BYTES
+    assert controls == len(sizes) + 2
