@@ -54,13 +54,10 @@ def test_a_matrix_without_a_result_fails_when_it_is_read(
             result.numpy()
 
 
-@pytest.mark.parametrize("function", [br.linalg.det, lambda x: br.linalg.slogdet(x).logabsdet])
-def test_the_gradient_of_the_determinant_of_a_singular_matrix_fails(
-    function: Callable[[Any], Any],
-) -> None:
+def test_the_logarithm_of_the_determinant_of_a_singular_matrix_has_no_gradient() -> None:
     with br.LocalDevice() as device:
         x = br.tensor(SINGULAR, device=device).requires_grad_()
-        (found,) = br.autograd.grad(function(x).sum(), x)
+        (found,) = br.autograd.grad(br.linalg.slogdet(x).logabsdet.sum(), x)
         assert found is not None
         with pytest.raises(br.OperationFailed, match="singular"):
             found.numpy()
