@@ -326,6 +326,7 @@ class AutomaticGraphSession(NativeSession):
             or self._cut_at is not None
             or self._segment
             or self._is_paused
+            or is_traced()
             # Ids that are the same objects are compared in less time.
             or dropped[start:] != [*usual.taken_of([*range(before + usual.lowest, before), *ids])]
         ):

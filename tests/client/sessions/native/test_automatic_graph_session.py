@@ -834,6 +834,35 @@ def test_operations_of_another_thread_between_two_traced_lines_change_nothing(
     assert all(other.tolist() == first for other in others)
 
 
+@pytest.mark.skipif(sys.gettrace() is not None, reason="the tests run under a tracer")
+@pytest.mark.parametrize("how", ["settrace", pytest.param("monitoring", marks=needs_monitoring)])
+def test_a_loop_is_followed_no_further_than_its_sequence_when_a_tracer_begins(
+    device: br.Device, how: str
+) -> None:
+    def run(device: br.Device, tenth: Callable[[], None]) -> Any:
+        x, weight = device.tensor([1.0, 2.0]), device.tensor([0.25, 0.5])
+        for _ in range(8):
+            x = step(x, weight)
+        x = step(x, weight, tenth=tenth)
+        for _ in range(5):
+            x = step(x, weight)
+        return x.tolist()
+
+    with br.LocalDevice(automatic_graphs=False) as plain:
+        expected = run(plain, lambda: None)
+    before: list[int] = []
+    with contextlib.ExitStack() as traced:
+
+        def trace() -> None:
+            before.append(followed(device))
+            traced.enter_context(tracing(Meanwhile(lambda: None), how))
+
+        assert run(device, trace) == expected
+    assert before[0] > 24
+    # The sequence that began without a tracer, which counts when it ends.
+    assert followed(device) == before[0] + 24
+
+
 # -- Ctrl-C and broken connections ----------------------------------------------------------------
 
 FOLLOWING = codes_of(AutomaticGraphSession, NativeSession, patterns.PatternStore, Flusher)
