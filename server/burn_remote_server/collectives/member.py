@@ -221,6 +221,12 @@ class Member:
         """Report to all members that this one cannot carry out a collective."""
         self.report(GroupBroken(sequence, self.spec.rank, reason[:MAX_REASON]))
 
+    def reject_aborted(self, sequence: int) -> None:
+        """Report that a collective was aborted because the group failed at a later one."""
+        broken = self._broken
+        if broken is not None:  # else this member left, which it does only once all are done
+            self.report(GroupBroken(sequence, broken.member, broken.reason))
+
     def leave(self, *, has_session: bool = True) -> None:
         """Leave the group once the collectives submitted before are done.
 
@@ -359,6 +365,11 @@ class Member:
         """Whether the next member still needs the elements of a collective."""
         broken = self._broken
         return broken is None or sequence < broken.first
+
+    def cannot_carry_out(self, sequence: int) -> bool:
+        """Whether a collective has failed ``bound_seconds`` ago or earlier."""
+        is_failed = not self.may_send(sequence)  # ``_broken_at`` is set before ``_broken``
+        return is_failed and time.monotonic() - self._broken_at > self.spec.bound_seconds
 
     def sent(self, size: int) -> None:
         """Count bytes of elements that were sent."""

@@ -12,7 +12,8 @@ issued together. A member whose inputs never arrive reports itself, and then the
 the collectives that they have started. The outputs of a collective are delivered when the GPU has
 finished it, so the next collective can start before that. Collectives that can start at once one
 after the other are watched by one event, because each event takes the interpreter lock several
-times.
+times. But if another collective takes an output as an input, that output is delivered alone: the
+next collective may wait for it, by way of other members and groups.
 """
 
 from __future__ import annotations
@@ -59,13 +60,15 @@ EXAMINE_SECONDS: Final = 0.02
 class _Watched:
     """Collectives in flight that one event watches.
 
-    ``begin`` is when the first one started, ``hurry`` what to call if somebody waits for them.
+    ``begin`` is when the first one started, ``last`` the number of the last one, and ``hurry`` what
+    to call if somebody waits for them.
     """
 
-    __slots__ = ("begin", "hurry")
+    __slots__ = ("begin", "hurry", "last")
 
     def __init__(self, begin: float) -> None:
         self.begin = begin
+        self.last = 0
         self.hurry: Callable[[], None] | None = None
 
 
@@ -108,11 +111,20 @@ class NcclEngine:
             self._communicator.start(job.call, inputs, specs)
         except Exception as error:  # CuPy's errors have no common class
             raise _not_started(job, error) from error
-        if len(self._unwatched) >= MAX_TOGETHER or not self._member.can_begin_next():
+        if (
+            len(self._unwatched) >= MAX_TOGETHER
+            # A collective that this session issued before the next one.
+            or any(slot.is_lent for slot in job.outputs)
+            or not self._member.can_begin_next()
+        ):
             self._watch()
 
     def examine(self) -> None:
-        """Raise ``OperationFailed`` if NCCL failed, or has not finished for a long time."""
+        """Raise ``OperationFailed`` if NCCL failed, or has not finished for a long time.
+
+        Raises ``GroupIsBroken`` if the oldest collectives share an event with one that the group
+        cannot carry out, so that it never passes. The others have time to finish theirs before.
+        """
         now = time.monotonic()
         if now < self._examine_at:
             return
@@ -123,6 +135,8 @@ class NcclEngine:
             raise OperationFailed(f"NCCL failed: {error}") from error
         with self._lock:
             oldest = next(iter(self._in_flight.values()), None)
+        if oldest is not None and self._member.cannot_carry_out(oldest.last):
+            raise GroupIsBroken
         seconds = 2 * self._member.spec.issue_seconds  # a late member reports itself before this
         if oldest is not None and now - oldest.begin > seconds:
             raise OperationFailed(f"NCCL did not finish a collective within {seconds:g} seconds")
@@ -149,6 +163,7 @@ class NcclEngine:
         if not jobs:
             return
         self._unwatched = []
+        watched.last = jobs[-1].sequence
         try:
             watched.hurry = self._communicator.watch(partial(self._finished, jobs))
         except Exception as error:  # as above
@@ -163,7 +178,7 @@ class NcclEngine:
             first = jobs[0]
             self._member.reject(first.sequence, f"the GPU failed in {first.call.describe()}")
         elif self._is_aborted:  # the outputs have what the abort left in them
-            self._member.reject(jobs[0].sequence, f"{jobs[0].call.describe()} was aborted")
+            self._member.reject_aborted(jobs[0].sequence)
         else:
             for job, arrays in zip(jobs, outputs, strict=True):
                 self._member.complete(job, arrays)

@@ -109,6 +109,11 @@ class InFlight:
         with self._lock:
             self._is_lent = True
 
+    @property
+    def is_lent(self) -> bool:
+        """Whether a collective takes the tensor as an input."""
+        return self._is_lent
+
     def drop(self, on_end: Callable[[], None] | None = None) -> None:
         """Discard the array, now or when it arrives, unless the slot is lent.
 

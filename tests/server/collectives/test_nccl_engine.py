@@ -207,6 +207,39 @@ def test_a_failed_input_leaves_earlier_collectives_in_flight() -> None:
     members.leave()
 
 
+def test_a_collective_that_shares_an_event_with_a_failed_one_fails_with_the_same_reason() -> None:
+    fabric = Fabric(2)
+    members = members_of(fabric)
+    first, late = InFlight(VECTOR, PATIENCE_SECONDS), InFlight(VECTOR, PATIENCE_SECONDS)
+    slots = [members.issue(rank, SUM, [vector(0), first][rank])[0] for rank in range(2)]
+    later = [members.issue(rank, SUM, [late, vector(1)][rank])[0] for rank in range(2)]
+    wait_until(lambda: len(members.rings[1]._begun) == 2)
+    first.complete(vector(1))
+    wait_until(lambda: [len(given) for given in fabric.given] == [2, 1])
+    late.fail(OperationFailed("no such thing"))
+    np.testing.assert_array_equal(slots[0].array(), vector(0) + vector(1))
+    for slot in [slots[1], *later]:
+        error = failure_of(slot)
+        assert error.member == 0
+        assert "no such thing" in str(error)
+    members.leave()
+
+
+def test_an_output_that_another_collective_takes_is_delivered_before_the_next_one_ends() -> None:
+    fabric = Fabric(2)
+    members = members_of(fabric)
+    first, late = InFlight(VECTOR, PATIENCE_SECONDS), InFlight(VECTOR, PATIENCE_SECONDS)
+    slots = [members.issue(rank, SUM, [vector(0), first][rank])[0] for rank in range(2)]
+    slots[1].lend()  # to a collective of another group, on whose result ``late`` depends
+    later = [members.issue(rank, SUM, [late, vector(1)][rank])[0] for rank in range(2)]
+    wait_until(lambda: len(members.rings[1]._begun) == 2)
+    first.complete(vector(1))
+    late.complete(slots[1].array() + 1)
+    for slot in later:
+        np.testing.assert_array_equal(slot.array(), vector(0) + 2 * vector(1) + 1)
+    members.leave()
+
+
 def test_a_reader_hurries_the_collective_that_it_waits_for() -> None:
     fabric = Fabric(2)
     fabric.is_stuck = True
