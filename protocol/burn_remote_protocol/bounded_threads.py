@@ -15,6 +15,11 @@ __all__ = ["START_SECONDS", "BoundedThread"]
 # A thread starts within a millisecond, or within seconds if the machine is very busy.
 START_SECONDS: Final = 5.0
 
+# Not formatted when it is raised: memory may lack then.
+_NOT_STARTED: Final = (
+    f"a new thread did not start within {START_SECONDS:g} seconds; the system may lack memory"
+)
+
 
 class BoundedThread(threading.Thread):
     """A daemon thread whose ``start`` raises ``RuntimeError`` if it does not run in time.
@@ -34,5 +39,5 @@ class _BoundedEvent(threading.Event):
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the event. Raises ``RuntimeError`` if it does not happen in time."""
         if not super().wait(START_SECONDS if timeout is None else timeout):
-            raise RuntimeError("a new thread did not start; the system may lack memory")
+            raise RuntimeError(_NOT_STARTED)
         return True

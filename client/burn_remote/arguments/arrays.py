@@ -53,10 +53,11 @@ _NUMPY: Final[dict[DType, np.dtype[Any]]] = {
     dtypes.BOOL_U8: np.dtype(np.uint8),
     dtypes.BOOL_U32: np.dtype(np.uint32),
 }
+# By identity, because the hash of a dtype is computed by Python code, which takes longer. These
+# dtypes are never freed, so their ids stay valid.
+_NUMPY_BY_ID: Final = {id(dtype): stored for dtype, stored in _NUMPY.items()}
 # If several dtypes have the same NumPy dtype (bools that are stored as integers, flex32), arrays
 # get the plain dtype.
-# These dtypes are never freed. A dtype's own hash is a function in Python, whose call takes longer.
-_NUMPY_BY_ID: Final = {id(dtype): stored for dtype, stored in _NUMPY.items()}
 _BY_NUMPY: Final[dict[np.dtype[Any], DType]] = {
     stored: dtype
     for dtype, stored in _NUMPY.items()

@@ -11,7 +11,7 @@ from typing import Final
 __all__ = [
     "AMBIGUOUS",
     "AMBIGUOUS_KEYWORDS",
-    "CERTAIN",
+    "CLARIFYING_KEYWORDS",
     "DEVICES",
     "DEVICE_ATTRIBUTES",
     "DISTRIBUTED",
@@ -743,15 +743,17 @@ RENAMED_KEYWORDS: Final = (
     ("unbiased", "correction", "0 for False, correction=1 for True"),
 )
 
-# PyTorch's keywords. With one of them, a program expects what PyTorch's function of this name
-# returns, and that is not what ours returns. Such a call is refused, because the numbers would be
-# wrong without an error: ``x.max(dim=1)[0]`` would be the first row's maximum.
+# PyTorch's keywords for ``axis=`` and ``keepdims=``. A program that uses one of them probably
+# expects what PyTorch's function returns. Where ours returns something else, such a call is
+# refused, because it would give wrong numbers without an error: ``x.max(dim=1)[0]`` would be the
+# first row's maximum.
 AMBIGUOUS_KEYWORDS: Final = frozenset({"dim", "keepdim"})
 _PAIR: Final = "returns values and indices in PyTorch; write axis= for the values alone"
 _DIVISOR: Final = (
     "divides by n - 1 in PyTorch, and by n here; write axis= with correction=1 for PyTorch's "
     "numbers, with correction=0 for NumPy's"
 )
+# Function that returns something else in PyTorch -> the difference, and what to write.
 AMBIGUOUS: Final = {
     "cummax": _PAIR,
     "cummin": _PAIR,
@@ -769,8 +771,8 @@ AMBIGUOUS: Final = {
     "std": _DIVISOR,
     "var": _DIVISOR,
 }
-# With these keywords, a call of an ambiguous function is certain.
-CERTAIN: Final = frozenset({"correction", "ddof"})
+# With one of these keywords, the call of an ambiguous function has only one meaning.
+CLARIFYING_KEYWORDS: Final = frozenset({"correction", "ddof"})
 
 _ONE_WAY: Final = "not needed; there is only one way in which a function is computed and compiled"
 _TLS: Final = "tls=, an ssl.SSLContext or the path of the authority's certificate, and wss://"

@@ -17,7 +17,7 @@ from burn_remote.diagnostics.advice import similar_name
 from burn_remote.diagnostics.foreign_names import (
     AMBIGUOUS,
     AMBIGUOUS_KEYWORDS,
-    CERTAIN,
+    CLARIFYING_KEYWORDS,
     GATHERED,
     KEYWORDS,
     POSITIONAL,
@@ -134,11 +134,11 @@ def _accepted(call: _Call) -> _Call | None:
 
 
 def _is_ambiguous(keyword: str, call: _Call) -> bool:
-    """Return whether a keyword of PyTorch shows that the program expects another result."""
+    """Return whether a keyword suggests that the program expects what PyTorch would return."""
     return (
         keyword in AMBIGUOUS_KEYWORDS
         and call.function.__name__ in AMBIGUOUS
-        and CERTAIN.isdisjoint(call.options)
+        and CLARIFYING_KEYWORDS.isdisjoint(call.options)
     )
 
 

@@ -1,4 +1,8 @@
-"""Shifts of the bits of integers."""
+"""Shifts of the bits of integers.
+
+Burn's operations take the number of positions modulo 64. The functions here give the results of
+NumPy and PyTorch, where a shift by 64 or more, or by a negative number, moves all bits out.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ __all__ = [
 LEFT_SHIFT: Final = Pair(ints.BITWISE_LEFT_SHIFT, ints.BITWISE_LEFT_SHIFT_SCALAR)
 RIGHT_SHIFT: Final = Pair(ints.BITWISE_RIGHT_SHIFT, ints.BITWISE_RIGHT_SHIFT_SCALAR)
 
-# The rows are Burn's: of a number of positions, only the six lowest bits count, so 64 shifts by 0.
+# Burn's operations use the six lowest bits of a number of positions, so 64 shifts by 0.
 POSITIONS: Final = 64
 
 
@@ -39,8 +43,8 @@ def bitwise_left_shift(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     x1, x2 = operands(x1, x2)
     if is_tensor(x2):
         shifted = LEFT_SHIFT.apply(x1, x2)
-        return where(_are_near(x2), shifted, 0)
-    if _is_far(x2):
+        return where(_are_in_range(x2), shifted, 0)
+    if _is_out_of_range(x2):  # a shift by 64 in two steps
         return LEFT_SHIFT.apply(LEFT_SHIFT.apply(x1, POSITIONS - 1), 1)
     return LEFT_SHIFT.apply(x1, x2)
 
@@ -53,14 +57,14 @@ def bitwise_right_shift(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor
     """
     x1, x2 = operands(x1, x2)
     if not is_tensor(x2):
-        if not _is_far(x2):
+        if not _is_out_of_range(x2):
             return RIGHT_SHIFT.apply(x1, x2)
         return RIGHT_SHIFT.apply(RIGHT_SHIFT.apply(x1, POSITIONS - 1), 1)
     if not x2.dtype.is_integer or (_is_unsigned(x2) and (_is_unsigned(x1) or not is_tensor(x1))):
         shifted = RIGHT_SHIFT.apply(x1, x2)  # refuses other dtypes
-        return where(_are_near(x2), shifted, 0)
+        return where(_are_in_range(x2), shifted, 0)
     # A shift by 63 leaves nothing but the sign.
-    return RIGHT_SHIFT.apply(x1, where(_are_near(x2), x2, POSITIONS - 1))
+    return RIGHT_SHIFT.apply(x1, where(_are_in_range(x2), x2, POSITIONS - 1))
 
 
 def reflected_left_shift(x2: Tensor, x1: Operand, /) -> Tensor:
@@ -73,13 +77,14 @@ def reflected_right_shift(x2: Tensor, x1: Operand, /) -> Tensor:
     return bitwise_right_shift(x1, x2)
 
 
-def _is_far(number: Operand) -> bool:
-    """Return whether a number of positions is negative, or moves all bits out of any dtype."""
+def _is_out_of_range(number: Operand) -> bool:
+    """Return whether a number of positions is negative, or at least ``POSITIONS``."""
     return isinstance(number, Integral) and not 0 <= number < POSITIONS
 
 
-def _are_near(x: Tensor) -> Tensor:
-    """Return where numbers of positions are from 0 to 63: where no higher bit is set."""
+def _are_in_range(x: Tensor) -> Tensor:
+    """Return where numbers of positions are from 0 to 63."""
+    # All bits but the six lowest. One comparison with them also finds negative numbers.
     higher = bounds_of(x.dtype)[1] - (POSITIONS - 1) if _is_unsigned(x) else -POSITIONS
     return equal(bitwise_and(x, higher), 0)
 

@@ -102,17 +102,17 @@ rule(
 
 
 def _filled(x: Tensor, are_identities: Tensor) -> Tensor:
-    """Return matrices, with identities in place of some."""
+    """Return matrices, with the identity in place of those where ``are_identities`` is true."""
     diagonal = logical_and(are_identities, logical_not(_off_diagonal(x)))
     return mask_fill(mask_fill(x, are_identities, 0.0), diagonal, 1.0)
 
 
-def _of_singular_matrices(x: Tensor) -> Tensor:
-    """Return the conjugates of the cofactors, from the singular value decomposition.
+def _cofactors_by_svd(x: Tensor) -> Tensor:
+    """Return the conjugates of the cofactors, from the singular value decomposition ``u s vh``.
 
-    The cofactors of a product are the product of the cofactors, those of a unitary matrix are its
-    conjugate times its determinant, and those of a diagonal one are products of the others'
-    elements: no division, so the rank does not matter.
+    The cofactors of a product are the product of the cofactors. Those of a unitary matrix are its
+    conjugate times its determinant. Those of a diagonal matrix are diagonal, and each is the
+    product of all elements but its own. No step divides, so matrices may have any rank.
     """
     u, values, vh = svd(x, full_matrices=False)
     rows = broadcast_to(_row(values), (*values.shape, values.shape[-1]))
@@ -122,12 +122,12 @@ def _of_singular_matrices(x: Tensor) -> Tensor:
 
 
 def _cofactors_forward(x: Tensor, determinant: Tensor) -> tuple[Tensor, Tensor]:
-    # Of matrices that are not singular, the inverse is more accurate: it keeps small elements
-    # beside large ones, and the decomposition does not.
+    # For regular matrices, the inverse is more accurate: unlike the decomposition, it keeps small
+    # elements beside large ones. Each formula gets a harmless matrix in place of the other's.
     are_singular = _numbers(equal(determinant, 0))
     inverse = inv(_filled(x, are_singular))
     regular = multiply(_numbers(adjoint(determinant)), _adjoint(inverse))
-    singular = _of_singular_matrices(mask_fill(x, logical_not(are_singular), 0.0))
+    singular = _cofactors_by_svd(mask_fill(x, logical_not(are_singular), 0.0))
     return where(are_singular, singular, regular), x
 
 

@@ -40,7 +40,8 @@ MODES: Final = {
     "bicubic": "Bicubic",
     "lanczos3": "Lanczos3",
 }
-# The elements from which a mode takes weighted sums, relative to the one before a point.
+# Modes that take weighted sums of elements -> the first and the last of these, relative to the
+# element at or before a point of the result.
 TAPS: Final = {"Bilinear": (0, 1), "Bicubic": (-1, 2)}
 # The parameter of cubic convolution (Keys, 1981) of PyTorch and Burn.
 CUBIC: Final = -0.75
@@ -112,7 +113,10 @@ def _has_own_distances(
     factors: Sequence[float],
     options: tuple[str, bool],
 ) -> bool:
-    """Return whether the distances of factors differ from those of the sizes."""
+    """Return whether points ``1 / factor`` apart differ from those that the operation computes.
+
+    The operation computes the distance of neighbouring points as the quotient of the sizes.
+    """
     mode, align_corners = options
     if mode == "Lanczos3" or (align_corners and mode in TAPS):
         return False
@@ -145,11 +149,16 @@ def _sampled(x: Tensor, target: tuple[int, ...], factors: Sequence[float], mode:
     return converted_to(x, dtype)
 
 
+# Of each tap: the positions of its elements, and their weights, ``None`` for 1.
 Taps = list[tuple[Array, Array | None]]
 
 
 def _taps(mode: str, size: int, points: tuple[Array, float]) -> Taps:
-    """Return positions along an axis, and their weights, for each point of the result."""
+    """Return the taps of a resize along one axis of ``size`` elements.
+
+    ``points`` are the numbers of the points of the result, from 0 on, and their distance in
+    elements of the input.
+    """
     counts, distance = points
     if mode not in TAPS:
         # In float32, as PyTorch computes positions: others could be rounded to a neighbour.
@@ -170,7 +179,7 @@ def _taps(mode: str, size: int, points: tuple[Array, float]) -> Taps:
 
 
 def _weights(mode: str, away: Array) -> Array:
-    """Return the weights of elements at distances from a point."""
+    """Return the weights of elements whose distances from a point are ``away``."""
     if mode == "Bilinear":
         weights: Array = np.maximum(1 - away, 0)
         return weights

@@ -179,7 +179,10 @@ def entry_of(state: Mapping[str, Any], name: str, way: str = FROM_INIT) -> Any:
 
 
 def number_of(state: Mapping[str, Any], name: str) -> Any:
-    """Return a number of a state. Raises ``ArgumentMismatch`` for a tensor, as a file has it."""
+    """Return a number of a state.
+
+    Raises ``ArgumentMismatch`` for a tensor, which files have in place of numbers.
+    """
     number = entry_of(state, name)
     if is_tensor(number):
         raise ArgumentMismatch(

@@ -25,13 +25,13 @@ from typing import Any, Final, final
 
 __all__ = ["Follower", "is_traced"]
 
-# ``sys.monitoring``, which Python has since 3.12, and the number of its tools.
+# ``sys.monitoring`` exists since Python 3.12. It has this number of tools.
 _monitoring: Final[Any] = getattr(sys, "monitoring", None)
 TOOLS: Final = 6
 
 
 def is_traced() -> bool:
-    """Return whether other code may run between two lines: in this thread, new ones, or all."""
+    """Return whether a tracer may run between two lines of this thread, of new ones, or of all."""
     if sys.gettrace() is not None or threading.gettrace() is not None:
         return True
     if _monitoring is None:

@@ -9,8 +9,8 @@ from typing import Final
 
 __all__ = ["Ending"]
 
-# How often, and after which pauses, a step is tried again for lack of memory. If nobody told them
-# that the session has ended, threads would wait for their replies forever.
+# How often, and after which pauses, a step that lacks memory is tried again. A step that did not
+# run could leave threads waiting forever for replies of a session that has ended.
 TRIES: Final = 100
 PAUSE_SECONDS: Final = 0.001
 
@@ -32,8 +32,8 @@ class Ending:
         Raises the first exception of a step, after the other steps.
         """
         thread = threading.get_ident()
-        # The main thread may have been interrupted before it could say so; any other completes
-        # what it has begun.
+        # An interrupt of the main thread may come before ``_thread`` is reset. Any other thread
+        # completes what it has begun, or resets it.
         may_begin = self._thread in (None, threading.main_thread().ident)
         if self.is_complete or not may_begin or self._thread == thread:
             return
@@ -49,7 +49,7 @@ class Ending:
 
 
 def _failure_of(step: Callable[[], object]) -> BaseException | None:
-    """Run a step, again while memory lacks; return what it raises otherwise."""
+    """Run a step; return the exception that it raises. While it lacks memory, run it again."""
     tries = 0
     while True:
         try:

@@ -226,9 +226,9 @@ def nested_by_dots(found: Mapping[str, Any]) -> dict[str, Any]:
     return root
 
 
-# Errors of a full or failing disk, of a quota, and of a limit on files. A write does not name its
-# file.
-_OF_DISKS: Final = frozenset(
+# Errors of a full or failing disk, of a quota, and of a limit on the size of files. If a write
+# raises them, they have no name of a file.
+_DISK_ERRORS: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE}
 )
 
@@ -256,7 +256,7 @@ def replaced_file(target: Path) -> Iterator[Any]:
         with contextlib.suppress(OSError):  # it may not exist, or the disk may have failed
             name.unlink()
         if isinstance(error, OSError) and (
-            error.filename == str(name) or (error.filename is None and error.errno in _OF_DISKS)
+            error.filename == str(name) or (error.filename is None and error.errno in _DISK_ERRORS)
         ):
             raise OSError(error.errno, error.strerror, str(target)) from None
         raise

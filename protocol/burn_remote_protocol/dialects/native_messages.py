@@ -65,8 +65,8 @@ __all__ = [
     "elements_to_wire",
 ]
 
-# Makes a named tuple without its constructor, which is a function in Python. Only for messages of
-# every round trip.
+# Makes a named tuple without its constructor, which is Python code. Only for messages that each
+# round trip has.
 _new: Final = tuple.__new__
 
 # The types of frames, given by the first byte.

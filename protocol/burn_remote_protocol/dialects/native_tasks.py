@@ -150,7 +150,7 @@ def _read_from_wire(request: Any, tensor: Any, spec: Any) -> Read:
     # MessagePack has no integer above ``MAX_ID``.
     if type(request) is not int or request < 0 or type(tensor) is not int or tensor < 0:
         count(request), count(tensor)  # one of them raises
-    # Without a call of a function in Python, as the constructor is one.
+    # Without the constructor, which is Python code: each round trip has a read.
     return tuple.__new__(Read, (request, tensor, spec_from_wire(spec)))
 
 
@@ -456,10 +456,10 @@ def dropped_next(tasks: Sequence[Any], place: int) -> tuple[Any, ...]:
 
 
 def follows_collective(tasks: Sequence[Any], place: int) -> bool:
-    """Whether a batch has only drops between task ``place`` and a collective before it.
+    """Return whether a batch has only drops between task ``place`` and a collective before it.
 
-    The tasks before ``place`` were decoded without an error. Those of Burn's dialects are objects,
-    and count as no collective.
+    The tasks before ``place`` must have been decoded without an error. Tasks of Burn's dialects are
+    objects, not tuples, and never count as collectives.
     """
     for before in range(place - 1, -1, -1):
         task = tasks[before]

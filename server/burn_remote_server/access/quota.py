@@ -42,7 +42,7 @@ FREE_TENSORS: Final = 1024
 # Objects are counted in steps of this many tensors, so that most operations need only a comparison.
 TENSORS_COUNTED_AT_ONCE: Final = 1024
 
-# How often, and after which pauses, returning bytes is tried again for lack of memory.
+# How often, and after which pauses, a return of bytes that lacks memory is tried again.
 TRIES: Final = 100
 PAUSE_SECONDS: Final = 0.001
 
@@ -72,11 +72,11 @@ def _reclaim_nothing() -> bool:
 
 
 def _repeated(step: Callable[[Any, int], T], owner: object, size: int) -> T:
-    """Call a step that does nothing if it raises ``MemoryError`` until it succeeds.
+    """Call a step that returns bytes, and again while it raises ``MemoryError``.
 
-    Bytes that it cannot return would count until the server ends. It needs a few bytes itself, so
-    it mostly succeeds as soon as another thread has run. Raises ``MemoryError`` if there is none
-    for a while.
+    A step that raises must have done nothing. Bytes that are not returned would count until the
+    server ends. A step needs only a few bytes, so it mostly succeeds once another thread has run.
+    Raises ``MemoryError`` if all ``TRIES`` calls fail.
     """
     tries = 0
     while True:
@@ -168,12 +168,12 @@ class Pool:
             try:  # noqa: SIM105 - ``suppress`` needs memory
                 self._report()
             except MemoryError:
-                pass  # the next report tells as much
+                pass  # a later report has the same effect
 
     def _give_back(self, size: int) -> bool:
         """Return reserved bytes; return whether enough were returned for a report."""
         with self._lock:
-            # A lack of memory may end these additions, but not the assignments.
+            # These additions may raise ``MemoryError``, but not the assignments below.
             taken, given_back = self._taken - size, self._given_back + size
             is_due = given_back >= self._report_after
             if is_due:

@@ -102,12 +102,11 @@ class Communicator(Protocol):
         ...
 
     def watch(self, done: Callable[[Sequence[Sequence[Any]] | None], None]) -> Callable[[], None]:
-        """Have ``done`` called when the device has finished the collectives started since the last
-        call of this method.
+        """Have ``done`` called when the collectives since the last call of ``watch`` have finished.
 
-        Another thread calls it, with the outputs of each as shared arrays, or with ``None`` if the
-        device failed. That may be a millisecond later, unless somebody waits: then call the
-        returned function.
+        Another thread calls it, with the outputs of each collective as shared arrays, or with
+        ``None`` if the device failed. The call may come a millisecond late. A caller that waits for
+        it calls the returned function, so that it comes at once.
         """
         ...
 

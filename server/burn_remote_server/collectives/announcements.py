@@ -1,8 +1,8 @@
 """Announcements of collectives before they begin, for engines that do not use the members' links.
 
-A member's session announces each collective when it submits it. But while the member's worker
-begins earlier collectives, it has enough to do, and a message for each would take the interpreter
-lock from it. So the worker then announces several together: when it comes to the first of them, or
+A member's session announces each collective when it submits it, unless the member's worker is busy:
+while that begins earlier collectives, each message would take the interpreter lock from it. Then
+the worker itself announces several collectives together: when it comes to the first of them, or
 before it waits for anything.
 """
 

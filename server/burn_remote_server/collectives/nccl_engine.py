@@ -166,7 +166,7 @@ class NcclEngine:
         watched.last = jobs[-1].sequence
         try:
             watched.hurry = self._communicator.watch(partial(self._finished, jobs))
-        except Exception as error:  # as above
+        except Exception as error:  # CuPy's errors have no common class
             raise _not_started(jobs[0], error) from error
         for job in jobs:
             for slot in job.outputs:

@@ -87,7 +87,7 @@ class DecodingTurns:
     Other frames need no turn, but share a weight (``decoding_weight``) in each iteration of the
     event loop: ``allows``, ``spend`` and ``wait``.
 
-    ``thread_lock`` is for the threads of sessions that decode, one at a time.
+    Threads of sessions that decode hold ``thread_lock``, so that they do so one at a time.
     """
 
     def __init__(self) -> None:

@@ -450,7 +450,7 @@ class Engine:
     def _reply(self, task: Read | Sync, value: memoryview | Exception | None) -> None:
         """Respond with the elements that were read, or with the error."""
         if type(value) is memoryview and type(task) is Read and value.nbytes <= COUNTED_REPLY_BYTES:
-            # Without a call of the constructor, which is a function in Python.
+            # The constructor of a named tuple is Python code, and each read would call it.
             self._outbox.reply(task.request, tuple.__new__(TensorData, (value, *task.spec)))
             return
         if isinstance(value, Exception) and not isinstance(value, OperationFailed):

@@ -9,11 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from burn_remote_protocol.errors import (
-    LimitExceeded,
-    ProtocolViolation,
-    SessionLost,
-)
+from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation, SessionLost
 from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.programs.graphs import GraphPlan
@@ -64,7 +60,7 @@ class JoinedOperations:
 
     @property
     def are_useful(self) -> bool:
-        """Whether parts save time: a device that captures runs works while the thread goes on."""
+        """Whether parts save time: not on a device that captures runs, which computes meanwhile."""
         return not self._interpreter.session.captures_runs
 
     def compiled(self, steps: Sequence[PartStep], numbers: tuple[int, ...]) -> JoinedPart | None:

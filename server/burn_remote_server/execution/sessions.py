@@ -67,9 +67,9 @@ LARGE_PART_BYTES: Final = 16 * 1024 * 1024
 # Memory of a session's own objects and of its thread: 40 to 60 KiB when it has executed its first
 # operations, up to 80 KiB with a thread (``docs/security.md``).
 SESSION_BYTES: Final = 80 * 1024
-# A frame whose contents take more than this share of the pool is decoded in parts. Python returns
-# memory to the system in blocks of 1 MiB. So objects that are created while a long frame is decoded
-# keep the memory of the others: 20 MiB in a pool of 64 MiB.
+# A frame whose contents take more than the pool divided by this is decoded in parts. Python returns
+# memory to the system in blocks of 1 MiB, so a few live objects keep the memory of all others that
+# were created while a long frame was decoded: 20 MiB in a pool of 64 MiB.
 DECODED_SHARES: Final = 16
 # Copying 512 KiB takes about 60 µs.
 CHUNK_BYTES_PER_COST: Final = 8
@@ -258,7 +258,8 @@ class Session:
     def lacks_room(self, frame: bytes | memoryview) -> bool:
         """Return whether the memory pool has no room for what a frame contains, decoded.
 
-        Also if that is a large share of the pool. If so, pass the frame to ``submit_parts``.
+        Also return ``True`` if the contents would take a large share of the pool. Then pass the
+        frame to ``submit_parts``.
         """
         memory, size = self._memory, len(frame)
         if size <= PART_BYTES or memory is None:
@@ -305,7 +306,8 @@ class Session:
                 if not is_given or self.engine.is_stopped:
                     return
                 part.execute(self.decode_in_thread(part.decode))
-                # Otherwise it would be kept, and not counted, while the next part waits for room.
+                # Otherwise the part would stay in memory without being counted, while the next one
+                # waits for room.
                 self.engine.tasks = ()
 
     def decode_in_thread(self, decode: Callable[[], T]) -> T:
@@ -506,7 +508,7 @@ class Session:
 
     def fail(self, error: BaseException) -> None:
         """End this session after a bug in the server or a lack of memory; the others continue."""
-        # First, because a lack of memory may end the logging too.
+        # Before the log line, which may fail for lack of memory too.
         self.error = self.error or BurnRemoteError(
             f"the server failed: {type(error).__name__}: {error}"
         )

@@ -20,7 +20,7 @@ from burn_remote_server.access.quota import Pool
 __all__ = ["Worker", "is_any_running"]
 
 
-# After which pause a thread without memory goes on.
+# How long a thread that lacks memory waits before it tries again.
 PAUSE_SECONDS: Final = 0.001
 
 

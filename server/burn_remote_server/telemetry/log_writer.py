@@ -87,7 +87,7 @@ class LogWriter(logging.Handler):
             try:  # noqa: SIM105 - as above
                 self._lines.task_done()
             except MemoryError:
-                pass  # ``flush`` waits for longer
+                pass  # the line stays counted, so ``flush`` waits until its limit
 
     def _write_text(self, text: str) -> None:
         if self._file is None:

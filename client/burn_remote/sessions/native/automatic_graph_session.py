@@ -302,9 +302,10 @@ class AutomaticGraphSession(NativeSession):
     ) -> PatternStep | None:
         """Hand a complete pattern over, and begin the one that usually comes next.
 
-        ``end`` is the expected step. This does the same as ``_hand_over`` and ``_begin``, with half
-        of their instructions, if everything is as the last time. Otherwise, it changes nothing and
-        returns ``None``.
+        ``end`` is the expected step. If everything is as it was the last time, this does the same
+        as ``_hand_over`` and ``_begin``, and returns the first step of the next pattern. Otherwise,
+        it changes nothing and returns ``None``. It is one long function, because it exists to save
+        instructions, and each call takes some.
         """
         pattern = self._pattern
         if end.signature is not None or pattern is None:

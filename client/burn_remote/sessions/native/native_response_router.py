@@ -144,7 +144,7 @@ class ResponseRouter:
         if spec is not None:
             if type(value) is not bytes or len(value) != spec.nbytes:
                 raise ProtocolViolation(f"the reply to a read of {spec} is {shown(value)}")
-            # Without a call of the constructor, which is a function in Python.
+            # The constructor of a named tuple is Python code, and each read would call it.
             request.pending.complete(tuple.__new__(TensorData, (value, *spec)))
         elif isinstance(value, bytes):
             raise ProtocolViolation(f"elements came for a request that is no read: {shown(value)}")

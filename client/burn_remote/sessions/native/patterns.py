@@ -114,8 +114,9 @@ class PatternStep:
 class UsualDrops(NamedTuple):
     """The tensors that a program drops while it repeats a pattern.
 
-    They are counted from the pattern's first output. ``taken_of`` returns their ids, at least two,
-    of the consecutive ids from that of ``lowest`` on. ``remaining`` are those that the server has.
+    Tensors are given by their offsets from the pattern's first output. ``taken_of`` picks the ids
+    of all of them, ``length`` many and at least two, from a sequence of ids that begins at the
+    offset ``lowest``. ``remaining`` are those that exist on the server, so it must be told.
     """
 
     taken_of: Callable[[Sequence[int]], tuple[int, ...]]
@@ -140,7 +141,7 @@ class Pattern:
 
     def __init__(self, graph: Graph) -> None:
         self.graph: Final = graph
-        self.graph_key: Final = id(graph)  # by which a session knows it
+        self.graph_key: Final = id(graph)  # the key of the graph in a session's table
         self.input_count: Final = graph.input_count
         self.output_count: Final = sum(len(step.signature.outputs) for step in graph.steps)
         self.kept: Final = tuple([slot - graph.input_count for slot in graph.output_slots])
@@ -149,7 +150,8 @@ class Pattern:
         # of them that are not in ``dead``.
         self.drops: tuple[int, ...] | None = None
         self.earlier_drops: tuple[int, ...] = ()
-        # The same in another form, unless there are few of them or old ones.
+        # ``drops`` in the form that is compared fast; ``None`` if they are too few or too old for
+        # it.
         self.usual_drops: UsualDrops | None = None
         self.nbytes: Final = sum(
             spec.nbytes for step in graph.steps for spec in step.signature.outputs

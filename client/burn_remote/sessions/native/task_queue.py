@@ -137,7 +137,7 @@ class TaskQueue:
 
     def _append(self, task: EncodedTask) -> None:
         self._tasks.append(task)
-        # ``_appended`` written out: a read calls this.
+        # ``_appended`` inlined, because each read calls this.
         self._task_bytes += len(task) if type(task) is bytes else READ_BYTES
         if len(self._tasks) >= BATCH_TASKS or self._task_bytes >= ENCODED_BYTES:
             self._flush()
@@ -170,7 +170,7 @@ class TaskQueue:
             self._forget_sent()
         if not (self._tasks or self._dropped):
             return False
-        self._flusher.armed = None  # ``disarm`` written out, before taking the queue
+        self._flusher.armed = None  # ``disarm`` inlined; must come before the queue is taken
         self._flushed_at = self._clock()
         try:
             if self._dropped:

@@ -181,9 +181,9 @@ class FrameParser:
 
     @property
     def held_bytes(self) -> int:
-        """The memory of what has arrived: of an incomplete message, and of unparsed bytes.
+        """The memory of bytes that have arrived: of an incomplete message, and unparsed ones.
 
-        Without what is stored in memory of the receiver, and what was dropped.
+        Bytes that were placed directly in the receiver's memory, or dropped, are not included.
         """
         state = self._state
         unparsed = len(state.buffer) + sum(map(len, state.received))
@@ -356,7 +356,8 @@ class FrameParser:
             messages.append(message)
             position = end
         if messages:
-            is_done = position == len(buffer)  # an idle connection keeps no empty 256 KiB
+            # Without this, an idle connection would keep a parsed buffer of up to 256 KiB.
+            is_done = position == len(buffer)
             # As in ``take``, no interrupt can occur before the caller has stored the messages.
             self._state = (
                 _State(state.received) if is_done else _State(state.received, buffer, position)

@@ -1,4 +1,4 @@
-"""Detection of lost GPUs, and of libraries that lack memory.
+"""The meaning of errors of CUDA and its libraries: lost GPUs, and failed allocations.
 
 After some CUDA errors, every later call to that GPU fails until the process restarts: the GPU is
 *lost*. Other errors, such as out of memory, affect only the call that returned them.
@@ -48,8 +48,8 @@ LOST: Final = {
     999: "cudaErrorUnknown",
 }
 
-# CuPy's exceptions of CUDA and its libraries, with the status that means a failed allocation, from
-# the header of each. CuPy raises ``MemoryError`` only for its own allocations.
+# CuPy's class of exceptions for CUDA or a library -> the status for a failed allocation, from the
+# library's header. CuPy raises ``MemoryError`` only for its own allocations.
 _ALLOCATION_FAILED: Final = {
     "CUDARuntimeError": 2,
     "CUDADriverError": 2,

@@ -172,7 +172,7 @@ async def _join(
         reason = str(error) or f"no Init arrived within {seconds:g} seconds"
         host.counters.sessions_refused += 1
         logger.warning("connection refused", peer=link.peer, route=route, reason=reason)
-        detached(error)  # the client decides how long closing takes
+        detached(error)  # else it keeps what was decoded while the client delays closing
         await link.close(POLICY_VIOLATION, reason)
         return None
 

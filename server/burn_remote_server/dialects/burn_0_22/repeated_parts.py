@@ -31,8 +31,8 @@ MESSAGES_BETWEEN_CUTS: Final = 16
 CUTS_KEPT: Final = 256
 
 # A part is compiled when it comes again after so many times. Compiling takes 35 µs for each
-# operation, and saves 1 to 1.5 µs for each in a call. One part in place of another, which began at
-# another cut, makes some programs have ten parts.
+# operation, and saves 1 to 1.5 µs for each in a call. Batches may begin at different cuts, so the
+# parts of a program may overlap: some programs have ten.
 CALLS_ONE_BY_ONE: Final = 12
 
 # Parts that are known, by their operations. Each takes up to 8 KB. At this number, all but the
@@ -103,7 +103,12 @@ class RepeatedParts:
     def found(
         self, frames: Sequence[KnownFrame], programs: Sequence[FrameProgram]
     ) -> Iterator[FoundPart]:
-        """Yield the compiled parts in consecutive frames, in their order."""
+        """Yield the compiled parts in consecutive frames, in their order.
+
+        A part begins at a cut. The search for its end stops at a forced cut, at the first cut after
+        ``ENOUGH_MESSAGES``, or with the batch, and the next part begins there. It ends at the last
+        cut that was found with at most ``MOST_MESSAGES``, and needs ``LEAST_MESSAGES``.
+        """
         layouts = [frame.layout for frame in frames]
         # One call in C for all frames, most of which have no cut.
         known: list[Any] = [*map(self._cuts.get, layouts)]
@@ -111,7 +116,8 @@ class RepeatedParts:
             known = [*map(self._noted, layouts, programs)]
         begin: tuple[int, _Cut] | None = (0, _START) if self._is_at_cut else None
         end: tuple[int, _Cut] | None = None
-        # Numbers of steps from the first frame on; ``end_at`` counts from the beginning of a part.
+        # Numbers of steps, counted from the first frame; ``end_at`` is the length of the part up to
+        # ``end``, the last cut at which it may end.
         begin_at = end_at = cut_at = count = 0
         uncut: FrameProgram | None = None
         for place, (cuts, length) in enumerate(known):
@@ -134,7 +140,7 @@ class RepeatedParts:
         self._end_batch(uncut)
 
     def _noted(self, layout: FrameLayout, program: FrameProgram) -> tuple[tuple[_Cut, ...], int]:
-        """Return the cuts of a frame and the number of its steps."""
+        """Return the cuts of a frame and the number of its steps, and remember them."""
         known = self._cuts.get(layout)
         if known is not None:
             return known
@@ -151,7 +157,7 @@ class RepeatedParts:
     def _end_batch(self, uncut: FrameProgram | None) -> None:
         """Make the first operation of ``uncut`` a cut, if given, and forget frames if necessary.
 
-        Not within a batch, because forms of its parts may have any of its frames.
+        Frames must not be forgotten within a batch, because its parts may use any of them.
         """
         if uncut is not None:
             plan = next((step.plan for _, step in uncut.steps if step.plan is not None), None)
@@ -184,7 +190,7 @@ class RepeatedParts:
             known = self._new(key, _joined_steps(frames, programs, begin, end))
         if known.part is None:
             known.calls += 1
-            # Compiling would delay other sessions on the event loop.
+            # On the event loop, compiling would delay other sessions.
             if known.calls <= CALLS_ONE_BY_ONE or known.is_refused or _is_on_event_loop():
                 return ()
         if first == last:

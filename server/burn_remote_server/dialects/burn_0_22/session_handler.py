@@ -241,7 +241,7 @@ def _session(
 
 
 async def _refuse(link: AsyncLink, refused: _Refused) -> None:
-    detached(refused)  # the client decides how long closing takes
+    detached(refused)  # else it keeps what was decoded while the client delays closing
     try:
         if refused.answer is None:
             await link.close(POLICY_VIOLATION, str(refused))

@@ -72,7 +72,7 @@ async def refuse(link: AnyAsyncLink, error: BurnRemoteError) -> None:
     """
     if isinstance(error, ConnectionLost) and not isinstance(error, SessionLost):
         return
-    detached(error)  # the client decides how long closing takes
+    detached(error)  # else it keeps what was decoded while the client delays closing
     logger.warning("connection refused", peer=link.peer, code=error.code, reason=str(error))
     try:
         if not isinstance(error, GarbledBytes):
@@ -84,7 +84,7 @@ async def refuse(link: AnyAsyncLink, error: BurnRemoteError) -> None:
 
 async def send_closing(link: AnyAsyncLink, error: BurnRemoteError) -> None:
     """Send the reason and close the connection. Never raises."""
-    detached(error)  # the client decides how long closing takes
+    detached(error)  # else it keeps what was decoded while the client delays closing
     try:
         await link.send(encode_frame(Closing(error)))
         await link.close(1001 if isinstance(error, SessionLost) else 1008, error.code)

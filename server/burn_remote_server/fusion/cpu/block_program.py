@@ -53,8 +53,8 @@ __all__ = ["BLOCK_ELEMENTS", "BlockProgram", "Operand"]
 # as the fastest of 4 Ki to 512 Ki (`benchmarks/fusion.py`).
 BLOCK_ELEMENTS: Final = 64 * 1024
 
-# Other sizes that the first runs try, as multiples of ``BLOCK_ELEMENTS``: the larger size was the
-# faster one where the first-level caches are shared with other work.
+# The sizes of blocks that the first runs try, as multiples of ``BLOCK_ELEMENTS``. The larger one
+# was faster where other work shares the first-level caches.
 BLOCK_MULTIPLES: Final = (1, 2)
 
 # Most bytes of a program's arrays for which the first runs also try to compute each instruction for

@@ -55,8 +55,8 @@ _WIRE_DTYPES: Final[dict[DType, Any]] = _ARRAY_DTYPES | {
 _BYTES: Final = np.dtype("u1")
 
 
-# By identity: these dtypes are never freed, and a dtype's own hash is a function in Python, whose
-# call takes longer.
+# By identity, because the hash of a dtype is computed by Python code, which takes longer. These
+# dtypes are never freed, so their ids stay valid.
 _ARRAY_DTYPES_BY_ID: Final = {id(dtype): found for dtype, found in _ARRAY_DTYPES.items()}
 _WIRE_DTYPES_BY_ID: Final = {id(dtype): found for dtype, found in _WIRE_DTYPES.items()}
 

@@ -164,8 +164,8 @@ class MatrixKernels(KernelFamily):
 
         A function without a reason never fails.
         """
-        # On one thread, also for small matrices: with a number of threads that depends on what
-        # other sessions compute, the last bits would too, already for 50x50 matrices.
+        # On one thread, also for small matrices. The number of threads would depend on what other
+        # sessions compute, and the last bits depend on it, even those of 50x50 matrices.
         function = on_one_thread(functools.partial(function, **options))
         try:
             with self.raising() if reason else contextlib.nullcontext():
