@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -164,6 +166,12 @@ def test_more_messages_than_one_system_call_takes_can_be_begun_together(ends: An
     for place in range(count):
         head, rest = source.receive(HEAD, into(bytearray(4)), nothing)
         assert (head, bytes(rest)) == (b"%05d" % place, b"rest")
+
+
+def test_a_system_without_sysconf_can_import_clients() -> None:
+    program = "import os; del os.sysconf; import burn_remote.aio"  # as on Windows
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_message_that_does_not_fit_is_refused(ends: Any) -> None:

@@ -28,8 +28,9 @@ _EMPTY: Final = memoryview(b"")
 # waiting for the thread. Their memory does not count as scratch memory.
 QUEUED_FRAMES: Final = 2
 
-# The most buffers of one call of ``sendmsg``, by POSIX at least 16; Linux allows 1,024.
-MAX_BUFFERS: Final = max(os.sysconf("SC_IOV_MAX"), 16)
+# The most buffers that one call of ``sendmsg`` takes: by POSIX at least 16; Linux allows 1,024.
+# Windows has no ``sysconf``, nor the threads that send.
+MAX_BUFFERS: Final = max(os.sysconf("SC_IOV_MAX"), 16) if hasattr(os, "sysconf") else 16
 
 
 class SocketSender:
