@@ -98,7 +98,7 @@ def signalled(bursts: int, seed: int) -> Shortage:
                 chosen = rng.choice(SIGNALS)
                 for _ in range(rng.randrange(1, 30)):
                     running.process.send_signal(chosen)
-                time.sleep(rng.uniform(0.0, 0.1))
+                time.sleep(rng.uniform(0.0, 0.1))  # how long SIGSTOP and SIGTSTP stop the server
                 running.process.send_signal(signal.SIGCONT)
             reports = [client.report() for client in clients]
         after = eventually(running, lambda snapshot: snapshot.is_empty)

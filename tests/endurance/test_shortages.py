@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux changes l
 
 
 @pytest.mark.parametrize("run", [without_descriptors, signalled])
-def test_sessions_of_all_dialects_survive_and_leave_nothing(
+def test_sessions_of_all_dialects_survive_shortages_and_signals_and_leave_nothing(
     run: Callable[[int, int], Shortage],
 ) -> None:
     seen = run(2, 5)

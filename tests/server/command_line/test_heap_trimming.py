@@ -1,4 +1,4 @@
-"""Trimming of the C library's heaps, with a fake process; the last test runs a real server."""
+"""Trimming of the C library's heaps, with a fake process; some tests run a real server."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -75,38 +76,45 @@ def test_memory_that_trimming_does_not_return_is_expected_from_then_on(heap: Hea
     assert heap.trimmed == 2
 
 
+@pytest.fixture
+def watched(heap: Heap, monkeypatch: pytest.MonkeyPatch) -> Heap:
+    """Return a heap with 40 MiB in use, whose memory only ``free`` examines, and no thread."""
+    monkeypatch.setattr(heap.trimmer, "_work", lambda: None)
+    heap.trimmer.start()
+    heap.kept = heap.pinned = 40 * MIB
+    return heap
+
+
 def free(heap: Heap, size: int) -> None:
-    """Free tensors, and have the memory examined as the trimmer's thread does."""
+    """Free tensors, and examine the memory as the trimmer's thread does."""
     assert heap.pool.take(size)
     heap.pool.give_back(size)
     heap.trimmer.examine()
 
 
 def test_memory_that_was_in_use_while_trimming_is_returned_after_it_was_freed(
-    heap: Heap, monkeypatch: pytest.MonkeyPatch
+    watched: Heap,
 ) -> None:
-    monkeypatch.setattr(heap.trimmer, "_work", lambda: None)
-    heap.trimmer.start()
-    heap.kept = heap.pinned = 40 * MIB
-    heap.trimmer.examine()
-    assert heap.trimmed == 1
-    heap.pinned = 0  # free, but resident
-    free(heap, 8 * MIB)
-    assert heap.trimmed == 1
-    free(heap, 8 * MIB)
-    assert heap.trimmed == 2
-    assert heap.resident() == START
+    watched.trimmer.examine()
+    assert watched.trimmed == 1
+    watched.pinned = 0  # free, but resident
+    free(watched, 8 * MIB)
+    assert watched.trimmed == 1
+    free(watched, 8 * MIB)
+    assert watched.trimmed == 2
+    assert watched.resident() == START
 
 
-def test_memory_that_is_never_returned_is_trimmed_less_and_less_often(
-    heap: Heap, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(heap.trimmer, "_work", lambda: None)
-    heap.trimmer.start()
-    heap.kept = heap.pinned = 40 * MIB
-    for _ in range(100):
-        free(heap, 8 * MIB)
-    assert heap.trimmed <= 7
+def test_memory_that_is_never_returned_is_trimmed_less_and_less_often(watched: Heap) -> None:
+    trims = []
+    for place in range(100):
+        before = watched.trimmed
+        free(watched, 8 * MIB)
+        if watched.trimmed > before:
+            trims.append(place)
+    pauses = [later - earlier for earlier, later in pairwise(trims)]
+    assert len(pauses) >= 3
+    assert all(later >= 2 * earlier for earlier, later in pairwise(pauses))
 
 
 def test_memory_that_is_returned_later_is_not_expected_any_more(heap: Heap) -> None:
@@ -335,11 +343,11 @@ def page_faults(running: RunningServer) -> int:
 
 
 def test_the_thread_goes_on_after_it_had_no_memory(heap: Heap) -> None:
-    lacks = threading.Event()
+    has_failed = threading.Event()
 
     def resident() -> int:
-        if not lacks.is_set():
-            lacks.set()
+        if not has_failed.is_set():
+            has_failed.set()
             raise MemoryError
         return heap.resident()
 
@@ -349,5 +357,5 @@ def test_the_thread_goes_on_after_it_had_no_memory(heap: Heap) -> None:
     trimmer.start()
     heap.pool.add(16 * MIB)
     heap.pool.give_back(16 * MIB)
-    assert lacks.wait(PATIENCE_SECONDS)
+    assert has_failed.wait(PATIENCE_SECONDS)
     assert heap.has_trimmed.wait(PATIENCE_SECONDS)

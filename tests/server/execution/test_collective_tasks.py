@@ -47,19 +47,23 @@ class OneMember:
         """Leave nothing."""
 
 
-@pytest.fixture
-def session(monkeypatch: pytest.MonkeyPatch) -> EngineSession:
-    """A session that notes in ``has_worked`` whether it may have worked between collectives."""
-    made = EngineSession(groups=OneMember())
-    made.run(Define(0, NEGATE), Upload(1, floats(1, 2)), Upload(2, floats(3, 4)))
-    backend: Any = made.interpreter.session
-    made.has_worked = []  # type: ignore[attr-defined]
+class NotingSession(EngineSession):
+    """A session that notes for each collective whether it may have worked since the last one."""
 
-    def share_all(arrays: Sequence[Any], *, has_worked: bool = True) -> list[Any]:
-        made.has_worked.append(has_worked)  # type: ignore[attr-defined]
+    def __init__(self) -> None:
+        super().__init__(groups=OneMember())
+        self.has_worked: list[bool] = []
+
+    def share_all(self, arrays: Sequence[Any], *, has_worked: bool = True) -> list[Any]:
+        self.has_worked.append(has_worked)
         return [*arrays]
 
-    monkeypatch.setattr(backend, "share_all", share_all)
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> NotingSession:
+    made = NotingSession()
+    made.run(Define(0, NEGATE), Upload(1, floats(1, 2)), Upload(2, floats(3, 4)))
+    monkeypatch.setattr(made.interpreter.session, "share_all", made.share_all)
     return made
 
 
@@ -67,12 +71,8 @@ def collective(number: int, tensor: int, output: int, group: int = 0) -> Collect
     return Collective(group, number, SUM, (tensor,), (output,))
 
 
-def has_worked(session: EngineSession) -> Any:
-    return session.has_worked  # type: ignore[attr-defined]
-
-
-def test_nothing_happens_between_collectives_of_a_batch_with_only_drops_in_between(
-    session: EngineSession,
+def test_drops_between_collectives_of_a_batch_do_not_count_as_work(
+    session: NotingSession,
 ) -> None:
     session.run(
         collective(0, 1, 10),
@@ -81,7 +81,7 @@ def test_nothing_happens_between_collectives_of_a_batch_with_only_drops_in_betwe
         Drop((11,)),
         collective(2, 1, 12),
     )
-    assert has_worked(session) == [True, False, False]
+    assert session.has_worked == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -89,19 +89,19 @@ def test_nothing_happens_between_collectives_of_a_batch_with_only_drops_in_betwe
     [(0, 1, 5), Upload(5, floats(1, 2)), Define(1, NEGATE)],
     ids=["operation", "upload", "define"],
 )
-def test_other_tasks_between_collectives_count_as_work(session: EngineSession, task: Any) -> None:
+def test_other_tasks_between_collectives_count_as_work(session: NotingSession, task: Any) -> None:
     session.run(collective(0, 1, 10), Drop((10,)), task, Drop((2,)), collective(1, 1, 11))
-    assert has_worked(session) == [True, True]
+    assert session.has_worked == [True, True]
 
 
-def test_the_first_collective_of_a_batch_may_follow_work(session: EngineSession) -> None:
+def test_the_first_collective_of_a_batch_may_follow_work(session: NotingSession) -> None:
     session.run(collective(0, 1, 10))
     session.run(Drop((10,)), collective(1, 1, 11))
-    assert has_worked(session) == [True, True]
+    assert session.has_worked == [True, True]
 
 
-def test_a_collective_after_one_that_failed_shares_anew(session: EngineSession) -> None:
+def test_a_collective_after_one_that_failed_shares_anew(session: NotingSession) -> None:
     session.run(collective(0, 1, 10))
     session.run((0, 1, 5), collective(0, 5, 11, group=7), collective(1, 5, 12))
-    assert has_worked(session) == [True, True]
+    assert session.has_worked == [True, True]
     assert len(session.outbox.failures) == 1

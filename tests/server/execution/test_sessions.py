@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import re
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
@@ -410,6 +411,8 @@ async def test_a_short_frame_never_lacks_room() -> None:
 
 
 def part(held_bytes: int, run: Callable[[], object]) -> Part:
+    """Return a part whose execution calls ``run``."""
+
     def execute(_: None) -> None:
         run()
 
@@ -464,15 +467,26 @@ async def test_large_parts_of_sessions_exceed_a_full_pool_one_at_a_time_in_their
         each.session.end()
 
 
-async def test_a_session_that_ends_while_it_waits_for_memory_lets_others_pass() -> None:
+@contextlib.asynccontextmanager
+async def full_pool() -> AsyncIterator[tuple[Pool, Running, threading.Event]]:
+    """Yield a full pool, the session whose large part exceeds it, and what lets this part end."""
     pool = Pool(100)
     pool.add(1000)
-    first, second, third = (Running(memory=pool) for _ in range(3))
+    first = Running(memory=pool)
+    inside, leave = threading.Event(), threading.Event()
+    first.session.submit_parts(iter([part(LARGE, partial(stay, inside, leave))]), 1)
+    await until(inside.is_set)
+    try:
+        yield pool, first, leave
+    finally:
+        leave.set()
+        first.session.end()
+
+
+async def test_a_session_that_ends_while_it_waits_for_memory_lets_others_pass() -> None:
     ran: list[str] = []
-    async with asyncio.timeout(5):
-        inside, leave = threading.Event(), threading.Event()
-        first.session.submit_parts(iter([part(LARGE, partial(stay, inside, leave))]), 1)
-        await until(inside.is_set)
+    async with asyncio.timeout(5), full_pool() as (pool, _, leave):
+        second, third = (Running(memory=pool) for _ in range(2))
         second.session.submit_parts(iter([part(LARGE, lambda: ran.append("second"))]), 1)
         await until(lambda: pool.overdrafts.waiting == 1)
         third.session.submit_parts(iter([part(LARGE, lambda: ran.append("third"))]), 1)
@@ -482,18 +496,12 @@ async def test_a_session_that_ends_while_it_waits_for_memory_lets_others_pass() 
         leave.set()
         await third.idle()
     assert ran == ["third"]
-    first.session.end()
     third.session.end()
 
 
 async def test_what_a_part_contained_is_freed_before_the_next_one_waits_for_memory() -> None:
-    pool = Pool(100)
-    pool.add(1000)
-    first, second = (Running(memory=pool) for _ in range(2))
-    async with asyncio.timeout(5):
-        inside, leave = threading.Event(), threading.Event()
-        first.session.submit_parts(iter([part(LARGE, partial(stay, inside, leave))]), 1)
-        await until(inside.is_set)
+    async with asyncio.timeout(5), full_pool() as (pool, _, leave):
+        second = Running(memory=pool)
         batch = Batch(0, (undecoded(Upload(1, DATA)),))
         small = Part(1, lambda: batch, second.below.engine.run)
         second.session.submit_parts(iter([small, part(LARGE, lambda: None)]), 1)
@@ -502,7 +510,6 @@ async def test_what_a_part_contained_is_freed_before_the_next_one_waits_for_memo
         assert second.session.engine.tasks == ()
         leave.set()
         await second.idle()
-    first.session.end()
     second.session.end()
 
 
@@ -551,20 +558,14 @@ async def test_an_ended_session_keeps_nothing_of_its_malformed_message() -> None
 
 
 async def test_a_session_that_waits_for_memory_does_not_report_progress() -> None:
-    pool = Pool(100)
-    pool.add(1000)
-    first, second = (Running(memory=pool) for _ in range(2))
-    async with asyncio.timeout(5):
-        inside, leave = threading.Event(), threading.Event()
-        first.session.submit_parts(iter([part(LARGE, partial(stay, inside, leave))]), 1)
-        await until(inside.is_set)
+    async with asyncio.timeout(5), full_pool() as (pool, first, leave):
+        second = Running(memory=pool)
         assert first.session.hops_since(math.inf, 0, 1) == 0
         second.session.submit_parts(iter([part(LARGE, lambda: None)]), 1)
         await until(lambda: pool.overdrafts.waiting == 1)
         assert second.session.hops_since(math.inf, 0, 1) is None
         leave.set()
         await second.idle()
-    first.session.end()
     second.session.end()
 
 

@@ -32,7 +32,7 @@ def program() -> BlockProgram:
     return BlockProgram((SIZE,), [Operand((SIZE,), F32)], [], CHAIN, [len(CHAIN)])
 
 
-def block_sizes(run: BlockProgram, array: Any) -> int:
+def largest_block(run: BlockProgram, array: Any) -> int:
     """Run a program once; return the largest number of elements that a step gets."""
     sizes: list[int] = []
     run_step = block_program._run_step
@@ -75,7 +75,7 @@ def test_all_block_sizes_that_are_tried_give_the_same_bits() -> None:
         expected = each.function(expected, array)
     with patch.object(block_program, "BLOCK_ELEMENTS", 64):
         tested = program()
-        sizes = [block_sizes(tested, array) for _ in range(3)]
+        sizes = [largest_block(tested, array) for _ in range(3)]
         results = [tested.run([array]) for _ in range(3 * ROUNDS)]
     assert sizes == [63, 125, 1000]
     for found in results:
@@ -92,7 +92,7 @@ def test_whole_arrays_are_not_tried_if_they_exceed_the_limit() -> None:
             patch.object(block_program, "MAX_WHOLE_BYTES", most),
         ):
             tested = program()
-            assert max(block_sizes(tested, array) for _ in range(3 * ROUNDS)) == largest
+            assert max(largest_block(tested, array) for _ in range(3 * ROUNDS)) == largest
 
 
 def test_a_chain_of_results_needs_no_memory_besides_its_output() -> None:
@@ -131,4 +131,4 @@ def test_whole_arrays_are_not_tried_if_they_need_more_than_single_operations_hol
             patch.object(block_program, "most_held", lambda *_, held=held: held),
         ):
             tested = program()
-            assert max(block_sizes(tested, array) for _ in range(3 * ROUNDS)) == largest
+            assert max(largest_block(tested, array) for _ in range(3 * ROUNDS)) == largest
