@@ -29,7 +29,7 @@ _EMPTY: Final = memoryview(b"")
 QUEUED_FRAMES: Final = 2
 
 # The most buffers that one call of ``sendmsg`` takes: by POSIX at least 16; Linux allows 1,024.
-# Windows has no ``sysconf``, nor the threads that send.
+# Windows has neither ``sysconf`` nor ``sendmsg``.
 MAX_BUFFERS: Final = max(os.sysconf("SC_IOV_MAX"), 16) if hasattr(os, "sysconf") else 16
 
 
