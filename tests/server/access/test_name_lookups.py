@@ -12,6 +12,7 @@ from burn_remote_protocol.errors import TransferFailed
 from burn_remote_server.access import name_lookups
 from burn_remote_server.access.name_lookups import MAX_LOOKUPS, NameLookups
 from burn_remote_server.access.peer_rules import PeerRules
+from support.missing_threads import no_thread
 from support.waiting import PATIENCE_SECONDS
 
 
@@ -100,11 +101,8 @@ async def test_without_a_thread_a_lookup_fails_and_gives_its_turn_back(
 ) -> None:
     lookups = NameLookups()
 
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
+        patch.setattr(threading.Thread, "start", no_thread)
         with pytest.raises(OSError, match="can't start new thread"):
             await lookups.find("node-b", 1, "alice")
     async with asyncio.timeout(PATIENCE_SECONDS):

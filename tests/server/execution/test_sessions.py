@@ -62,6 +62,7 @@ from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import Counters
 from support.engines import EngineSession, undecoded
+from support.missing_threads import no_thread
 from support.native_clients import until
 from support.scripted import ScriptedLink
 
@@ -356,14 +357,11 @@ async def test_elements_of_a_queued_batch_count_once() -> None:
 async def test_a_session_whose_thread_cannot_start_ends_with_the_reason(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
     def die(*_: object) -> None:
         """End before the thread has said that it runs, as without memory."""
 
     if how == "refused":
-        monkeypatch.setattr(worker._WorkerThread, "start", fail)
+        monkeypatch.setattr(worker._WorkerThread, "start", no_thread)
     else:
         monkeypatch.setattr(worker._WorkerThread, "_bootstrap", die)
         monkeypatch.setattr(bounded_threads, "START_SECONDS", 0.01)

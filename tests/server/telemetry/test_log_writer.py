@@ -12,6 +12,7 @@ import pytest
 
 from burn_remote_server.telemetry import log_writer
 from burn_remote_server.telemetry.log_writer import LogWriter
+from support.missing_threads import no_thread
 from support.waiting import PATIENCE_SECONDS
 
 
@@ -109,15 +110,11 @@ def test_lines_wait_while_the_system_has_no_thread(monkeypatch: pytest.MonkeyPat
     stream = io.StringIO()
     writer = LogWriter(stream)
     with monkeypatch.context() as patched:
-        patched.setattr(log_writer, "BoundedThread", without_threads)
+        patched.setattr(log_writer, "BoundedThread", no_thread)
         writer.handle(record("first"))
     writer.handle(record("second"))
     writer.flush()
     assert stream.getvalue() == "first\nsecond\n"
-
-
-def without_threads(**_: object) -> None:
-    raise RuntimeError("can't start new thread")
 
 
 class Scarce(io.StringIO):

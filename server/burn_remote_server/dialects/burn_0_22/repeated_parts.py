@@ -193,14 +193,7 @@ class RepeatedParts:
             # On the event loop, compiling would delay other sessions.
             if known.calls <= CALLS_ONE_BY_ONE or known.is_refused or _is_on_event_loop():
                 return ()
-        if first == last:
-            numbers = frames[first].numbers[opening.begin_number : closing.end_number]
-        else:
-            numbers = (
-                *frames[first].numbers[opening.begin_number :],
-                *chain.from_iterable([frame.numbers for frame in frames[first + 1 : last]]),
-                *frames[last].numbers[: closing.end_number],
-            )
+        numbers = _joined_numbers(frames, begin, end)
         if known.part is None:
             known.part = self._joined.compiled(known.steps, numbers)
             if known.part is None:
@@ -227,6 +220,20 @@ class RepeatedParts:
 
 def _is_on_event_loop() -> bool:
     return asyncio._get_running_loop() is not None
+
+
+def _joined_numbers(
+    frames: Sequence[KnownFrame], begin: tuple[int, _Cut], end: tuple[int, _Cut]
+) -> tuple[int, ...]:
+    """Return the numbers of a part."""
+    (first, opening), (last, closing) = begin, end
+    if first == last:
+        return frames[first].numbers[opening.begin_number : closing.end_number]
+    return (
+        *frames[first].numbers[opening.begin_number :],
+        *chain.from_iterable([frame.numbers for frame in frames[first + 1 : last]]),
+        *frames[last].numbers[: closing.end_number],
+    )
 
 
 def _joined_steps(

@@ -8,6 +8,7 @@ import pytest
 
 from burn_remote_protocol.links.websocket import background_sender
 from burn_remote_protocol.links.websocket.background_sender import BackgroundSender
+from support.missing_threads import no_thread
 from support.waiting import PATIENCE_SECONDS
 
 
@@ -81,9 +82,6 @@ def test_a_wake_that_comes_while_the_thread_ends_is_followed_by_a_flush(
 def test_a_process_without_threads_is_told_to_flush_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
     sender = BackgroundSender(lambda: None)
     assert not sender.wake()

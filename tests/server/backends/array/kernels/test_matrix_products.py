@@ -19,6 +19,7 @@ from burn_remote_server.backends.array.kernels.matrix_products import (
     matmul,
     parts_of,
 )
+from support.missing_threads import no_thread
 from support.waiting import PATIENCE_SECONDS
 
 
@@ -138,12 +139,8 @@ def test_a_product_is_computed_in_one_thread_if_the_system_has_no_other(
     multiply = divided(np.matmul, parts, out)
     matrix_products._pool.cache_clear()
     with monkeypatch.context() as patched:
-        patched.setattr(threading, "_start_new_thread", without_threads)
+        patched.setattr(threading, "_start_new_thread", no_thread)
         assert (multiply(lhs, rhs) == 48).all()
     out[:] = 7
     assert (divided(np.matmul, parts)(lhs, rhs) == 48).all()
     assert (out == 7).all()  # what could not be started is not computed later
-
-
-def without_threads(*_: object) -> None:
-    raise RuntimeError("can't start new thread")
