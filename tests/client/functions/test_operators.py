@@ -125,18 +125,17 @@ def test_shifts_by_the_width_and_more_leave_nothing_but_the_sign(
     limits = np.iinfo(dtype)
     a = np.array([1, limits.max, limits.min], dtype)
     x = br.tensor(a, device=device)
-    for count in (limits.bits - 1, limits.bits, 63, 64, 65, 127, -1):
-        if count >= 0 or limits.min < 0:
-            y = br.tensor([count] * 3, dtype=dtype.__name__, device=device)
-            same(x << y, np.left_shift(a, dtype(count)))
-            same(x >> y, np.right_shift(a, dtype(count)))
-            same(1 << y, np.left_shift(dtype(1), np.array([count] * 3, dtype)))
-            same(
-                -1 >> y if limits.min else 7 >> y,
-                np.right_shift(dtype(-1 if limits.min else 7), np.array([count] * 3, dtype)),
-            )
-            same(x << count, np.left_shift(a, dtype(count)))
-            same(x >> count, np.right_shift(a, dtype(count)))
+    number = -1 if limits.min else 7
+    counts = [limits.bits - 1, limits.bits, 63, 64, 65, 127]
+    for count in [*counts, -1] if limits.min else counts:
+        b = np.array([count] * 3, dtype)
+        y = br.tensor(b, device=device)
+        same(x << y, np.left_shift(a, b))
+        same(x >> y, np.right_shift(a, b))
+        same(1 << y, np.left_shift(dtype(1), b))
+        same(number >> y, np.right_shift(dtype(number), b))
+        same(x << count, np.left_shift(a, dtype(count)))
+        same(x >> count, np.right_shift(a, dtype(count)))
     compiled = br.compile(lambda x, count: (x << count, x >> count))
     for count in (1, 64, 3, 100):
         for one, way in zip(compiled(x, count), (np.left_shift, np.right_shift), strict=True):
