@@ -68,7 +68,7 @@ fuzz: $(READY)   ## Fuzz decoders, live sessions and results, FUZZ_SECONDS each 
 	done; done
 	@PYTHONPATH=tests $(BIN)/python -m differential --gradients --seed $$(date +%s) --seconds $(FUZZ_SECONDS)
 
-endurance: $(READY)  ## Kill clients and servers 200 times, members of groups 120 times, break 11,000 connections, open thousands of sessions, attack the memory, soak for 30 min
+endurance: $(READY)  ## Kill clients and servers 200 times, members of groups 120 times, break 11,000 connections, open thousands of sessions, attack the memory, take descriptors, send signals, soak for 30 min
 	@for run in kills faults groups load interrupts memory shortages soak; do PYTHONPATH=tests $(BIN)/python -m endurance $$run || exit 1; done
 
 attack: $(READY) ## Attack the event loop of a server and print the worst latency of /healthz
