@@ -84,7 +84,7 @@ class GraphRunner:
                 self._fail(outputs, plan.error)
                 return
             values = _checked(plan, self._awaited(inputs))
-            self._run_steps(_Call(plan, outputs, numbers), values, _Counted(self._quota))
+            self._run_steps(_Call(plan, outputs, numbers, _Counted(self._quota)), values)
             return
         if plan.error is not None:
             self._fail(outputs, plan.error)
@@ -92,9 +92,8 @@ class GraphRunner:
         for array, (shape, dtype) in zip(values, plan.expected):  # noqa: B905 - equal lengths
             if array.shape != shape or array.dtype != dtype:
                 array = None
-                self._run_steps(
-                    _Call(plan, outputs, numbers), _checked(plan, values), _Counted(self._quota)
-                )
+                call = _Call(plan, outputs, numbers, _Counted(self._quota))
+                self._run_steps(call, _checked(plan, values))
                 return
         array = None  # the check whether an input is reusable counts its references
         reusable = _dying(plan, inputs, dying) if dying else ()
@@ -114,7 +113,7 @@ class GraphRunner:
             quota.take(plan.peak_bytes, plan.output_count)
         except QuotaExceeded:
             # Some steps may fit; the first one that does not gets the error.
-            self._run_steps(_Call(plan, outputs, numbers), values, _Counted(quota))
+            self._run_steps(_Call(plan, outputs, numbers, _Counted(quota)), values)
             return
         counted = plan.peak_bytes
         try:
@@ -127,13 +126,13 @@ class GraphRunner:
         except StepFailed as failed:
             left = _Counted(quota, plan.peak_bytes, plan.output_count)
             try:
-                self._run_steps(_Call(plan, outputs, numbers), values, left, failed)
+                self._run_steps(_Call(plan, outputs, numbers, left), values, failed)
             except BaseException:
                 left.give_back_all()
                 raise
         except QuotaExceeded:
             quota.give_back(counted, plan.output_count)
-            self._run_steps(_Call(plan, outputs, numbers), values, _Counted(quota))
+            self._run_steps(_Call(plan, outputs, numbers, _Counted(quota)), values)
         except BaseException:  # an interrupt, the end of the session, or a lack of memory
             left = _Counted(quota, counted, plan.output_count)
             left.pass_on(plan, outputs, self._arrays)
@@ -190,13 +189,9 @@ class GraphRunner:
     # -- step by step -------------------------------------------------------------------------
 
     def _run_steps(
-        self,
-        call: _Call,
-        inputs: Sequence[Any],
-        counted: _Counted,
-        failed: StepFailed | None = None,
+        self, call: _Call, inputs: Sequence[Any], failed: StepFailed | None = None
     ) -> None:
-        """Run the steps from the failed one on, or all; ``counted`` has what counts already."""
+        """Run the steps from the failed one on, or all."""
         plan = call.plan
         for tensor in call.outputs:
             if tensor in self._arrays:  # so that each output that has an array was stored
@@ -208,21 +203,20 @@ class GraphRunner:
             live: dict[int, int] = {}
             if failed is not None:
                 start = failed.place
-                live = self._resume(plan, failed, registers, counted)
+                live = self._resume(call, failed, registers)
             for place in range(start, len(plan.steps)):
                 self._check()
                 cause = failed.cause if failed is not None and place == start else None
-                self._run_step(call, place, registers, live, counted, cause)
+                self._run_step(call, place, registers, live, cause)
             self._store_mixed(call, plan.outputs(registers), inputs)
         except BaseException:  # an interrupt, the end of the session, or a lack of memory
-            counted.pass_on(plan, call.outputs, self._arrays)
-            counted.give_back_all()
+            call.counted.pass_on(plan, call.outputs, self._arrays)
+            call.counted.give_back_all()
             raise
 
-    def _resume(
-        self, plan: GraphPlan, failed: StepFailed, registers: list[Any], counted: _Counted
-    ) -> dict[int, int]:
+    def _resume(self, call: _Call, failed: StepFailed, registers: list[Any]) -> dict[int, int]:
         """Fill the registers as they were before the failed step; return the live ones' bytes."""
+        plan = call.plan
         done = plan.steps[: failed.place]
         live = _live(done)
         for register in live:
@@ -233,7 +227,7 @@ class GraphRunner:
         kept = sum(step.kept for step in done)
         # The peak was counted. Return the excess in one call, so that no other tensor can take
         # the bytes of live values in between.
-        counted.give_back(plan.peak_bytes - sum(live.values()), plan.output_count - kept)
+        call.counted.give_back(plan.peak_bytes - sum(live.values()), plan.output_count - kept)
         return live
 
     def _run_step(
@@ -242,39 +236,31 @@ class GraphRunner:
         place: int,
         registers: list[Any],
         live: dict[int, int],
-        counted: _Counted,
         cause: Exception | None,
     ) -> None:
         """Run one step on the registers; ``live`` has the counted bytes of each live register."""
         step = call.plan.steps[place]
-        results = self._step(
-            call, place, [registers[register] for register in step.inputs], counted, cause
-        )
+        results = self._step(call, place, [registers[register] for register in step.inputs], cause)
         for register in step.released:
             registers[register] = None
-            counted.give_back(live.pop(register, 0), 0)
+            call.counted.give_back(live.pop(register, 0), 0)
         specs = step.plan.signature.outputs
         for register, result, spec in zip(step.outputs, results, specs, strict=True):
             registers[register] = result
             live[register] = 0 if isinstance(result, OperationFailed) else memory_bytes(spec)
         for register in step.unused:
             registers[register] = None
-            counted.give_back(live.pop(register), 0)
+            call.counted.give_back(live.pop(register), 0)
 
     def _step(
-        self,
-        call: _Call,
-        place: int,
-        values: list[Any],
-        counted: _Counted,
-        cause: Exception | None,
+        self, call: _Call, place: int, values: list[Any], cause: Exception | None
     ) -> list[Any]:
         """Run one step and count its outputs; return each output, or the failure in its place."""
         step = call.plan.steps[place]
         failure = next((value for value in values if isinstance(value, OperationFailed)), None)
         if failure is None or not failure.operation:  # the failure of a missing or unfitting input
             try:
-                return self._results(call, place, values, counted, cause or failure)
+                return self._results(call, place, values, cause or failure)
             except Exception as error:  # any exception of a kernel becomes the step's failure
                 pass_on_of_signal_handler(error)
                 explained = self._backend.explained(error)
@@ -286,12 +272,7 @@ class GraphRunner:
         return [failure] * len(step.outputs)
 
     def _results(
-        self,
-        call: _Call,
-        place: int,
-        values: list[Any],
-        counted: _Counted,
-        cause: Exception | None,
+        self, call: _Call, place: int, values: list[Any], cause: Exception | None
     ) -> list[Any]:
         step = call.plan.steps[place]
         is_overwritten = place in call.plan.overwriting
@@ -301,11 +282,11 @@ class GraphRunner:
         plan = call.plan.prepared_plan(place, call.numbers)
         if plan.error is not None:
             raise plan.error.with_traceback(None)
-        counted.take(plan.output_bytes, step.kept)
+        call.counted.take(plan.output_bytes, step.kept)
         try:
             results = self._run_kernel(step, plan.run, values, cause)
         except BaseException:
-            counted.give_back(plan.output_bytes, step.kept)
+            call.counted.give_back(plan.output_bytes, step.kept)
             raise
         if plan.gives_one:
             return [results]
@@ -344,14 +325,24 @@ class GraphRunner:
 
 
 class _Call:
-    """A call of a graph: its plan, outputs and numbers; ``reported`` counts reported failures."""
+    """A call of a graph that runs step by step.
 
-    __slots__ = ("numbers", "outputs", "plan", "reported")
+    ``counted`` is what it counts in the quota; ``reported`` counts the failures that were reported.
+    """
 
-    def __init__(self, plan: GraphPlan, outputs: tuple[int, ...], numbers: tuple[Any, ...]) -> None:
+    __slots__ = ("counted", "numbers", "outputs", "plan", "reported")
+
+    def __init__(
+        self,
+        plan: GraphPlan,
+        outputs: tuple[int, ...],
+        numbers: tuple[Any, ...],
+        counted: _Counted,
+    ) -> None:
         self.plan = plan
         self.outputs = outputs
         self.numbers = numbers
+        self.counted = counted
         self.reported = 0
 
 
