@@ -367,7 +367,7 @@ class Member:
         return broken is None or sequence < broken.first
 
     def cannot_carry_out(self, sequence: int) -> bool:
-        """Whether a collective has failed ``bound_seconds`` ago or earlier."""
+        """Whether a collective has failed, at least ``bound_seconds`` ago."""
         is_failed = not self.may_send(sequence)  # ``_broken_at`` is set before ``_broken``
         return is_failed and time.monotonic() - self._broken_at > self.spec.bound_seconds
 
