@@ -92,11 +92,12 @@ def _as(argument: Any, dtype: Any, dtypes: Any) -> Any:
 def mean_squared_error(x: Array, number: int) -> Array:
     """Return the mean squared distance to a number.
 
-    Each step is rounded, so squares can overflow in float16, as they do in PyTorch.
+    Each step is rounded, that of float16 and bfloat16 to float32, so squares can overflow.
     """
-    distance = np.asarray(rounded_once(lambda x: x - x.dtype.type(number))(x))
+    wide = x.astype(np.float32) if x.dtype in LOW else x
+    distance = np.asarray(rounded_once(lambda x: x - x.dtype.type(number))(wide))
     squares = np.asarray(rounded_once(np.square)(distance))
-    return np.asarray(in_float64(np.mean)(squares))
+    return np.asarray(in_float64(np.mean)(squares)).astype(x.dtype)
 
 
 def converted(x: Array, target: Any) -> Array:

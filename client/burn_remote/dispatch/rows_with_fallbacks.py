@@ -3,8 +3,8 @@
 A session with a Burn server has the rows of that server's release; a native session has the rows
 that its server announced. ``preferring`` is the only place that chooses a form, and ``CHOICES``
 lists all such functions: tests run both forms of each. Their results have the same bits in float32
-and float64, unless the function says otherwise. In 16-bit dtypes a single row rounds once, a
-composition after each step.
+and float64, unless the function says otherwise. In 16-bit dtypes a single row rounds once, and so
+does a composition that ``rounded_once`` decorates.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Activation functions, named as in ``torch.nn.functional``, with ``axis`` for ``dim``.
 
 Sessions that have an operation of Burn 0.22 for a function use it. In other sessions, the function
-is composed of several operations, as in Burn 0.21 or in a numerically more stable way. All take
+is composed of several operations, as in Burn 0.21 or in a numerically more stable way. Compositions
+compute float16 and bfloat16 in float32, and round the result and its gradient once. All take
 floating-point tensors and return tensors of the same shape and dtype unless stated otherwise.
 """
 
@@ -15,12 +16,13 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, with_rank
 from burn_remote.dispatch.rows_with_fallbacks import preferring
 from burn_remote.functions.arithmetic import add, divide, multiply, negative, subtract
+from burn_remote.functions.casting import rounded_once
 from burn_remote.functions.closed_form_gradients import gradient_from_argument, gradient_from_result
 from burn_remote.functions.elementwise import abs, erf, exp, expm1, log, log1p, tanh
 from burn_remote.functions.logic import greater, less, less_equal
 from burn_remote.functions.selection import clip, mask_fill, where
 from burn_remote.functions.statistics import max, sum
-from burn_remote_protocol.dtypes import F16, F64
+from burn_remote_protocol.dtypes import F64
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import activations
 
@@ -76,7 +78,7 @@ GELU_SLOPE: Final = math.sqrt(2 / math.pi)
 
 # Above this limit, log(1 + exp(x)) rounds to x. SOFTPLUS_LIMITS has the dtypes with another limit.
 SOFTPLUS_LIMIT: Final = 20.0
-SOFTPLUS_LIMITS: Final = {F64: 40.0, F16: 10.0}
+SOFTPLUS_LIMITS: Final = {F64: 40.0}
 
 
 # The gradient is computed from the result, which the next layer keeps anyway.
@@ -137,6 +139,7 @@ def _prelu(x: Tensor, weight: Tensor) -> Tensor:
 
 
 @explained
+@rounded_once
 def elu(x: Tensor, /, alpha: float = 1.0) -> Tensor:
     """Return ``x`` where it is positive, otherwise ``alpha * (exp(x) - 1)``."""
     # 0 avoids overflow of exp where its result is not used.
@@ -145,12 +148,14 @@ def elu(x: Tensor, /, alpha: float = 1.0) -> Tensor:
 
 
 @explained
+@rounded_once
 def selu(x: Tensor, /) -> Tensor:
     """Return ``elu`` scaled to keep mean 0 and variance 1 (Klambauer et al., 2017)."""
     return multiply(elu(x, SELU_ALPHA), SELU_SCALE)
 
 
 @explained
+@rounded_once
 def celu(x: Tensor, /, alpha: float = 1.0) -> Tensor:
     """Return ``x`` where it is positive, otherwise ``alpha * (exp(x / alpha) - 1)``."""
     bounded = mask_fill(x, greater(x, 0), 0)
@@ -159,6 +164,7 @@ def celu(x: Tensor, /, alpha: float = 1.0) -> Tensor:
 
 @explained
 @preferring(activations.SIGMOID, lambda x, /: SIGMOID.unary(x))
+@rounded_once
 @gradient_from_result(lambda y, grad: multiply(grad, subtract(y, multiply(y, y))))
 def sigmoid(x: Tensor, /) -> Tensor:
     """Return ``1 / (1 + exp(-x))``."""
@@ -170,12 +176,14 @@ def sigmoid(x: Tensor, /) -> Tensor:
 
 @explained
 @preferring(activations.LOG_SIGMOID, lambda x, /: LOG_SIGMOID.unary(x))
+@rounded_once
 def logsigmoid(x: Tensor, /) -> Tensor:
     """Return ``log(sigmoid(x))`` without overflow."""
     return negative(softplus(negative(x)))
 
 
 @explained
+@rounded_once
 def softplus(x: Tensor, /, beta: float = 1.0) -> Tensor:
     """Return ``log(1 + exp(beta * x)) / beta`` without overflow."""
     if beta == 1:
@@ -190,12 +198,14 @@ def _softplus(x: Tensor) -> Tensor:
 
 
 @explained
+@rounded_once
 def silu(x: Tensor, /) -> Tensor:
     """Return ``x * sigmoid(x)`` (also called swish)."""
     return multiply(x, sigmoid(x))
 
 
 @explained
+@rounded_once
 def mish(x: Tensor, /) -> Tensor:
     """Return ``x * tanh(softplus(x))``."""
     return multiply(x, tanh(softplus(x)))
@@ -208,14 +218,19 @@ def gelu(x: Tensor, /, approximate: str = "none") -> Tensor:
     ``approximate="tanh"`` uses the approximation of Hendrycks and Gimpel (2016).
     """
     if approximate == "tanh":
-        # x (c + 0.044715 c x²) takes one operation fewer than c (x + 0.044715 x³).
-        slope = add(multiply(multiply(x, x), 0.044715 * GELU_SLOPE), GELU_SLOPE)
-        share = add(tanh(multiply(slope, x)), 1)
-        # Halve the share rather than the product: x * share may overflow.
-        return multiply(x, divide(share, 2))
+        return _gelu_of_tanh(x)
     if approximate != "none":
         raise UsageError(f"approximate must be 'none' or 'tanh', not {approximate!r}")
     return _gelu(x)
+
+
+@rounded_once
+def _gelu_of_tanh(x: Tensor) -> Tensor:
+    # x (c + 0.044715 c x²) takes one operation fewer than c (x + 0.044715 x³).
+    slope = add(multiply(multiply(x, x), 0.044715 * GELU_SLOPE), GELU_SLOPE)
+    share = add(tanh(multiply(slope, x)), 1)
+    # Halve the share rather than the product: x * share may overflow.
+    return multiply(x, divide(share, 2))
 
 
 def _of_gelu(x: Tensor, grad: Tensor) -> Tensor:
@@ -225,6 +240,7 @@ def _of_gelu(x: Tensor, grad: Tensor) -> Tensor:
 
 
 @preferring(activations.GELU, lambda x: GELU.unary(x))
+@rounded_once
 @gradient_from_argument(_of_gelu)
 def _gelu(x: Tensor) -> Tensor:
     return multiply(x, _normal_distribution(x))
@@ -236,6 +252,7 @@ def _normal_distribution(x: Tensor) -> Tensor:
 
 
 @explained
+@rounded_once
 def glu(x: Tensor, /, axis: int = -1) -> Tensor:
     """Split an axis into halves a and b and return ``a * sigmoid(b)``.
 
@@ -246,6 +263,7 @@ def glu(x: Tensor, /, axis: int = -1) -> Tensor:
 
 
 @explained
+@rounded_once
 def hardsigmoid(x: Tensor, /) -> Tensor:
     """Return ``x / 6 + 1 / 2`` limited to the range from 0 to 1."""
     return divide(clip(add(x, 3), 0, 6), 6)
@@ -263,11 +281,13 @@ def hard_sigmoid(x: Tensor, /, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
 @preferring(
     activations.HARD_SIGMOID, lambda x, alpha, beta: HARD_SIGMOID.numbers((x,), (alpha, beta))
 )
+@rounded_once
 def _hard_sigmoid(x: Tensor, alpha: float, beta: float) -> Tensor:
     return clip(add(multiply(x, alpha), beta), 0, 1)
 
 
 @explained
+@rounded_once
 def hardswish(x: Tensor, /) -> Tensor:
     """Return ``x * hardsigmoid(x)``."""
     return multiply(x, hardsigmoid(x))
@@ -293,12 +313,14 @@ def _softshrink(x: Tensor, *, lambd: float) -> Tensor:
 
 
 @explained
+@rounded_once
 def softsign(x: Tensor, /) -> Tensor:
     """Return ``x / (1 + |x|)``."""
     return divide(x, add(abs(x), 1))
 
 
 @explained
+@rounded_once
 def tanhshrink(x: Tensor, /) -> Tensor:
     """Return ``x - tanh(x)``."""
     return subtract(x, tanh(x))
@@ -316,6 +338,7 @@ def _of_softmax(y: Tensor, grad: Tensor, *, place: int) -> Tensor:
 
 
 @preferring(activations.SOFTMAX, lambda x, *, place: SOFTMAX.apply((x,), (place,)))
+@rounded_once
 @gradient_from_result(_of_softmax)
 def _softmax(x: Tensor, *, place: int) -> Tensor:
     # Subtracting the maximum bounds the exponentials by 1.
@@ -330,6 +353,7 @@ def softmin(x: Tensor, /, axis: int = -1) -> Tensor:
 
 
 @preferring(activations.SOFTMIN, lambda x, *, place: SOFTMIN.apply((x,), (place,)))
+@rounded_once
 def _softmin(x: Tensor, *, place: int) -> Tensor:
     return _softmax(negative(x), place=place)
 
@@ -345,6 +369,7 @@ def _of_log_softmax(y: Tensor, grad: Tensor, *, place: int) -> Tensor:
 
 
 @preferring(activations.LOG_SOFTMAX, lambda x, *, place: LOG_SOFTMAX.apply((x,), (place,)))
+@rounded_once
 @gradient_from_result(_of_log_softmax)
 def _log_softmax(x: Tensor, *, place: int) -> Tensor:
     shifted = subtract(x, max(x, axis=place, keepdims=True))

@@ -15,7 +15,7 @@ from burn_remote.arguments.numbers import Number, Operand, is_imaginary, number_
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, constant, unary_function
 from burn_remote.dispatch.rows_with_fallbacks import preferring
-from burn_remote.functions.casting import LOW_PRECISION, astype, converted_to
+from burn_remote.functions.casting import LOW_PRECISION, astype, converted_to, rounded_once
 from burn_remote.functions.logic import equal, greater, less, logical_or, not_equal
 from burn_remote.functions.operands import Pair, alike, operands, refuse_numbers
 from burn_remote.functions.selection import where
@@ -106,6 +106,7 @@ def divide(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     return FLOAT_DIV.apply(_as_float(x1, x2), _as_float(x2, x1))
 
 
+@rounded_once
 def trunc_divide(x1: Tensor | Operand, x2: Tensor | Operand, /) -> Tensor:
     """Return ``x1 / x2`` rounded towards zero, as Rust and C divide integers."""
     x1, x2 = alike(x1, x2)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import functools
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import numpy as np
 
 from burn_remote.arguments.arrays import AnyDType, as_dtype
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator
+from burn_remote.functions.tensor_value import TensorValue, is_tensor
 from burn_remote_protocol.dtypes import BF16, BOOL, F16, F32, Category, DType
-from burn_remote_protocol.errors import DTypeMismatch
+from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch
 from burn_remote_protocol.operations.families import base, bools, complex_rows, floats, ints
 
 if TYPE_CHECKING:
@@ -17,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOW_PRECISION",
+    "ROUNDED_ONCE",
     "as_bool",
     "as_float",
     "astype",
@@ -24,7 +30,10 @@ __all__ = [
     "converted_to",
     "dequantize",
     "distinct",
+    "rounded_once",
 ]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 CAST: Final = Operator(base.CAST)
 EQUAL_ELEM: Final = Operator(base.EQUAL_ELEM)
@@ -33,6 +42,9 @@ DEQUANTIZE: Final = Operator(floats.DEQUANTIZE)
 INTO_COMPLEX: Final = Operator(complex_rows.INTO_COMPLEX)
 
 LOW_PRECISION: Final = frozenset({F16, BF16})
+
+# All functions that ``rounded_once`` decorates. A test checks the rounding of each.
+ROUNDED_ONCE: Final[list[Callable[..., Any]]] = []
 
 # (source category, target category) -> row. The IR has no conversion from numbers to bool.
 CONVERSIONS: Final = {
@@ -124,3 +136,49 @@ def _category(dtype: DType) -> Category:
 def at_least_float32(x: Tensor) -> Tensor:
     """Convert float16 and bfloat16 to float32: in float16, squares overflow from 256 on."""
     return astype(x, F32) if x.handle.spec.dtype in LOW_PRECISION else x
+
+
+def rounded_once(function: Function) -> Function:
+    """Decorate a composition that returns one tensor: float16 and bfloat16 are rounded only once.
+
+    Tensors of these dtypes are converted to float32 for the call, and the result is converted back.
+    Gradients, too, are computed in float32, and each is rounded once. The result has the dtype that
+    the composition would have without this decorator: float32 or float64 if an argument has it.
+    """
+
+    def rounded(*arguments: Any, **options: Any) -> Any:
+        # ``is_tensor`` is inlined, because each call of a wide tensor pays for it.
+        for x in (*arguments, *options.values()) if options else arguments:
+            if isinstance(x, TensorValue) and x.handle.spec.dtype in LOW_PRECISION:
+                return _rounded_once(function, arguments, options)
+        return function(*arguments, **options)
+
+    ROUNDED_ONCE.append(function)
+    return cast("Function", functools.update_wrapper(rounded, function))
+
+
+def _rounded_once(
+    function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]
+) -> Any:
+    dtypes = _float_dtypes([*arguments, *options.values()])
+    try:
+        result = function(
+            *[_widened(x) for x in arguments],
+            **{name: _widened(x) for name, x in options.items()},
+        )
+    except (DTypeMismatch, ShapeMismatch):
+        result = None
+    if result is None:
+        # The error must name the dtypes of the given tensors.
+        return function(*arguments, **options)
+    return converted_to(result, dtypes.pop()) if len(dtypes) == 1 else result
+
+
+def _float_dtypes(values: Iterable[Any]) -> set[DType]:
+    """Return the dtypes of tensors and arrays that decide the dtype of a floating-point result."""
+    dtypes = {as_dtype(x.dtype) for x in values if isinstance(x, TensorValue | np.ndarray)}
+    return {dtype for dtype in dtypes if dtype.is_floating or dtype.is_complex}
+
+
+def _widened(x: Any) -> Any:
+    return at_least_float32(x) if is_tensor(x) else x

@@ -16,7 +16,13 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import ONES, ZEROS, Operator, constant, unary_function
 from burn_remote.dispatch.rows_with_fallbacks import preferring
 from burn_remote.functions.arithmetic import add, copysign, divide, multiply, pow, subtract
-from burn_remote.functions.casting import as_float, astype, at_least_float32, distinct
+from burn_remote.functions.casting import (
+    as_float,
+    astype,
+    at_least_float32,
+    distinct,
+    rounded_once,
+)
 from burn_remote.functions.closed_form_gradients import gradient_from_argument, gradient_from_result
 from burn_remote.functions.complex_numbers import complex, imag, real
 from burn_remote.functions.logic import (
@@ -197,6 +203,7 @@ def sqrt(x: Tensor, /) -> Tensor:
     return SQRT.unary(x)
 
 
+@rounded_once
 def rsqrt(x: Tensor, /) -> Tensor:
     """Return the reciprocal of the square root."""
     return RECIP.unary(SQRT.unary(x))
@@ -289,6 +296,7 @@ def _complex_expm1(z: Tensor) -> Tensor:
     elementwise_rows.EXPM1,
     lambda x, /: _complex_expm1(x) if x.dtype.is_complex else EXPM1.unary(x),
 )
+@rounded_once
 def expm1(x: Tensor, /) -> Tensor:
     """Return ``exp(x) - 1`` without cancellation near zero.
 
@@ -312,6 +320,7 @@ def log1p(x: Tensor, /) -> Tensor:
 @preferring(
     elementwise_rows.LOG2, lambda x, /: _logarithm(x, 2) if x.dtype.is_complex else LOG2.unary(x)
 )
+@rounded_once
 def log2(x: Tensor, /) -> Tensor:
     """Return the logarithm to base 2.
 
@@ -324,6 +333,7 @@ def log2(x: Tensor, /) -> Tensor:
 @preferring(
     elementwise_rows.LOG10, lambda x, /: _logarithm(x, 10) if x.dtype.is_complex else LOG10.unary(x)
 )
+@rounded_once
 def log10(x: Tensor, /) -> Tensor:
     """Return the logarithm to base 10.
 

@@ -13,7 +13,7 @@ from burn_remote.arguments.promotion import promoted
 from burn_remote.diagnostics.invalid_calls import explained, no_tensor
 from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote.functions.arithmetic import add, divide, multiply, pow, remainder, subtract
-from burn_remote.functions.casting import as_float, astype, at_least_float32
+from burn_remote.functions.casting import as_float, astype, at_least_float32, rounded_once
 from burn_remote.functions.creation import arange, zeros_like
 from burn_remote.functions.elementwise import isnan, norm_of_squares, square
 from burn_remote.functions.gathering import take
@@ -121,6 +121,7 @@ def _periodic(x: Tensor, xp: Tensor, fp: Tensor, period: float) -> tuple[Tensor,
 
 
 @explained
+@rounded_once
 def polyval(p: Tensor | Array | Sequence[float], x: Tensor | Array, /) -> Tensor:
     """Evaluate a polynomial by Horner's method; ``p`` ``[n]`` has the highest power first.
 

@@ -17,7 +17,7 @@ from burn_remote.arguments.axes import normal_axes, normal_axis
 from burn_remote.diagnostics.invalid_calls import explained, no_tensor
 from burn_remote.dispatch.operators import Operator, reshaped, with_rank
 from burn_remote.functions.arithmetic import multiply, subtract
-from burn_remote.functions.casting import as_float, astype, at_least_float32
+from burn_remote.functions.casting import as_float, astype, at_least_float32, rounded_once
 from burn_remote.functions.complex_numbers import adjoint
 from burn_remote.functions.elementwise import (
     abs,
@@ -130,6 +130,7 @@ def _turned(x: Tensor, axis: int, count: int) -> Tensor:
 
 
 @explained
+@rounded_once
 def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     """Return the dot product along an axis; the result lacks this axis. Other axes broadcast.
 

@@ -14,7 +14,7 @@ from burn_remote.autodiff.custom_vjp import custom_vjp
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import reshaped
 from burn_remote.functions.arithmetic import add, multiply, reciprocal, subtract
-from burn_remote.functions.casting import astype, at_least_float32
+from burn_remote.functions.casting import astype, at_least_float32, rounded_once
 from burn_remote.functions.complex_numbers import adjoint
 from burn_remote.functions.creation import ones_like
 from burn_remote.functions.elementwise import abs, square
@@ -221,6 +221,7 @@ def _largest(sizes: Tensor, axis: int) -> Tensor:
 
 
 @explained
+@rounded_once
 def matrix_power(x: Tensor, n: int, /) -> Tensor:
     """Return the ``n``-th power of square matrices, by repeated squaring.
 

@@ -15,7 +15,7 @@ from burn_remote.arguments.axes import Axes
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions import statistics
 from burn_remote.functions.arithmetic import add, divide, multiply, subtract
-from burn_remote.functions.casting import astype, at_least_float32
+from burn_remote.functions.casting import astype, at_least_float32, rounded_once
 from burn_remote.functions.complex_numbers import imag, real
 from burn_remote.functions.elementwise import isnan, sqrt
 from burn_remote.functions.logic import equal, less_equal, logical_not
@@ -119,8 +119,13 @@ def nanstd(
     keepdims: bool = False,
 ) -> Tensor:
     """Return the square root of ``nanvar``."""
-    variance = nanvar(x, axis=axis, dtype=dtype, correction=correction, keepdims=keepdims)
-    return sqrt(variance)
+    x = x if dtype is None else astype(x, dtype)
+    return _nanstd(x, axis=axis, correction=correction, keepdims=keepdims)
+
+
+@rounded_once
+def _nanstd(x: Tensor, *, axis: Axes, correction: float, keepdims: bool) -> Tensor:
+    return sqrt(nanvar(x, axis=axis, correction=correction, keepdims=keepdims))
 
 
 def _squared(x: Tensor) -> Tensor:

@@ -4,6 +4,8 @@
 and targets have the same shape and the same floating-point dtype. If their shapes differ and both
 have several elements, binary cross-entropy raises ``ShapeMismatch``; the other losses broadcast and
 warn, as in PyTorch: inputs ``[n, 1]`` and targets ``[n]`` give the losses of all ``n * n`` pairs.
+
+Losses and gradients of float16 and bfloat16 are computed in float32, and rounded once.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, reshaped, upload
 from burn_remote.functions.activations import log_softmax, softplus
 from burn_remote.functions.arithmetic import add, divide, multiply, negative, subtract
-from burn_remote.functions.casting import NOT, astype
+from burn_remote.functions.casting import NOT, astype, rounded_once
 from burn_remote.functions.closed_form_gradients import gradient_from_argument
 from burn_remote.functions.elementwise import abs, exp, isinf, log, square
 from burn_remote.functions.gathering import gather, scatter, take
@@ -98,6 +100,11 @@ def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     element.
     """
     warn_of_broadcast(input, target)
+    return _mse_loss(input, target, reduction)
+
+
+@rounded_once
+def _mse_loss(input: Tensor, target: Tensor, reduction: str) -> Tensor:
     return reduced(square(subtract(input, target)), reduction)
 
 
@@ -109,6 +116,11 @@ def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     element.
     """
     warn_of_broadcast(input, target)
+    return _l1_loss(input, target, reduction)
+
+
+@rounded_once
+def _l1_loss(input: Tensor, target: Tensor, reduction: str) -> Tensor:
     return reduced(abs(subtract(input, target)), reduction)
 
 
@@ -123,6 +135,11 @@ def huber_loss(
     ``"none"`` the loss of each element.
     """
     warn_of_broadcast(input, target)
+    return _huber_loss(input, target, reduction, delta)
+
+
+@rounded_once
+def _huber_loss(input: Tensor, target: Tensor, reduction: str, delta: float) -> Tensor:
     difference = subtract(input, target)
     distance = abs(difference)
     straight = multiply(subtract(distance, delta / 2), delta)
@@ -141,7 +158,13 @@ def smooth_l1_loss(
     """
     if beta == 0:
         return l1_loss(input, target, reduction)
-    return divide(huber_loss(input, target, reduction, beta), beta)
+    warn_of_broadcast(input, target)
+    return _smooth_l1_loss(input, target, reduction, beta)
+
+
+@rounded_once
+def _smooth_l1_loss(input: Tensor, target: Tensor, reduction: str, beta: float) -> Tensor:
+    return divide(_huber_loss(input, target, reduction, beta), beta)
 
 
 @explained
@@ -155,6 +178,13 @@ def binary_cross_entropy(
     ``"mean"`` and ``"sum"`` give a tensor ``[]``, ``"none"`` the loss of each element.
     """
     _check_shapes(input, target)
+    return _binary_cross_entropy(input, target, weight, reduction)
+
+
+@rounded_once
+def _binary_cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None, reduction: str
+) -> Tensor:
     losses = _binary_cross_entropies(input, target)
     return reduced(losses if weight is None else multiply(losses, weight), reduction)
 
@@ -200,6 +230,17 @@ def binary_cross_entropy_with_logits(
     ``"sum"`` give a tensor ``[]``, ``"none"`` the loss of each element.
     """
     _check_shapes(input, target)
+    return _binary_cross_entropy_with_logits(input, target, weight, pos_weight, reduction)
+
+
+@rounded_once
+def _binary_cross_entropy_with_logits(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    pos_weight: Tensor | Number | None,
+    reduction: str,
+) -> Tensor:
     if pos_weight is None:
         losses = subtract(softplus(input), multiply(input, target))
     else:
@@ -219,6 +260,11 @@ def kl_div(
     divergence of each element. ``"batchmean"`` divides the sum by the size of the first axis.
     """
     warn_of_broadcast(input, target)
+    return _kl_div(input, target, reduction, log_target)
+
+
+@rounded_once
+def _kl_div(input: Tensor, target: Tensor, reduction: str, log_target: bool) -> Tensor:
     if log_target:
         loss = multiply(exp(target), subtract(target, input))
     else:
@@ -249,9 +295,20 @@ def nll_loss(
     by the total weight of the targets that contribute (1 each without ``weight``).
     """
     _check_labels(input, target)
+    return _nll_loss(input, target, weight, ignore_index, reduction)
+
+
+@rounded_once
+def _nll_loss(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    ignore_index: int | None,
+    reduction: str,
+) -> Tensor:
     if input.ndim == 1:
         wide = reshaped(input, (1, input.size))
-        loss = nll_loss(wide, reshaped(target, (1,)), weight, ignore_index, reduction)
+        loss = _nll_loss(wide, reshaped(target, (1,)), weight, ignore_index, reduction)
         return reshaped(loss, ()) if reduction == "none" else loss
     loss, shares, _ = _picked(input, target, weight, ignore_index)
     return _weighted_mean(loss, shares, reduction)
@@ -325,6 +382,18 @@ def cross_entropy(
     """
     if not target.dtype.is_floating or target.shape != input.shape:
         _check_labels(input, target)
+    return _cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
+
+
+@rounded_once
+def _cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    ignore_index: int | None,
+    reduction: str,
+    label_smoothing: float,
+) -> Tensor:
     is_plain = weight is None and ignore_index is None and not label_smoothing
     if is_plain and target.dtype.is_integer and input.ndim > 1:
         losses = _cross_entropies(input, target)
@@ -333,7 +402,7 @@ def cross_entropy(
     if target.dtype.is_floating:
         return _soft_cross_entropy(expected, target, weight, reduction, label_smoothing)
     if not label_smoothing:
-        return nll_loss(expected, target, weight, ignore_index, reduction)
+        return _nll_loss(expected, target, weight, ignore_index, reduction)
     if input.ndim == 1:
         wide, one = reshaped(expected, (1, input.size)), reshaped(target, (1,))
         loss = _smoothed(wide, one, weight, ignore_index, reduction, label_smoothing)
@@ -409,11 +478,24 @@ def ctc_loss(
     input by 0.
     """
     lengths = _lengths(log_probs, input_lengths), _lengths(log_probs, target_lengths)
-    loss = CTC_LOSS.apply((log_probs, targets, *lengths), (blank,))
+    return _ctc_loss(log_probs, targets, *lengths, blank, reduction, zero_infinity)
+
+
+@rounded_once
+def _ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    reduction: str,
+    zero_infinity: bool,
+) -> Tensor:
+    loss = CTC_LOSS.apply((log_probs, targets, input_lengths, target_lengths), (blank,))
     if zero_infinity:
         loss = mask_fill(loss, isinf(loss), 0)
     if reduction == "mean":
-        loss = divide(loss, clip(astype(lengths[1], loss.dtype), min=1))
+        loss = divide(loss, clip(astype(target_lengths, loss.dtype), min=1))
     return reduced(loss, reduction)
 
 
@@ -444,6 +526,13 @@ def poisson_nll_loss(
     tensor ``[]``, ``"none"`` the loss of each element.
     """
     warn_of_broadcast(input, target)
+    return _poisson_nll_loss(input, target, log_input, full, eps, reduction)
+
+
+@rounded_once
+def _poisson_nll_loss(
+    input: Tensor, target: Tensor, log_input: bool, full: bool, eps: float, reduction: str
+) -> Tensor:
     if log_input:
         loss = subtract(exp(input), multiply(target, input))
     else:
@@ -473,6 +562,13 @@ def gaussian_nll_loss(
     tensor ``[]``, ``"none"`` the loss of each element.
     """
     warn_of_broadcast(input, target)
+    return _gaussian_nll_loss(input, target, var, full, eps, reduction)
+
+
+@rounded_once
+def _gaussian_nll_loss(
+    input: Tensor, target: Tensor, var: Tensor, full: bool, eps: float, reduction: str
+) -> Tensor:
     spread = _limited(var, least=eps)
     loss = add(log(spread), divide(square(subtract(input, target)), spread))
     loss = multiply(loss, 0.5)

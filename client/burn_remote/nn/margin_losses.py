@@ -1,7 +1,8 @@
 """Distances and loss functions with a margin, with PyTorch's names and shapes.
 
 ``reduction`` is as in ``burn_remote.nn.losses``. Targets are 1 or -1. All tensors have the same
-floating-point dtype.
+floating-point dtype. Results and gradients of float16 and bfloat16 are computed in float32, and
+rounded once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.activations import softplus
 from burn_remote.functions.arithmetic import add, divide, multiply, negative, subtract
-from burn_remote.functions.casting import astype, at_least_float32
+from burn_remote.functions.casting import rounded_once
 from burn_remote.functions.elementwise import sqrt, square
 from burn_remote.functions.linear_algebra import vector_norm
 from burn_remote.functions.logic import greater
@@ -39,6 +40,7 @@ ADDED_TO_SQUARES: Final = 1e-12
 
 
 @explained
+@rounded_once
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
@@ -51,6 +53,7 @@ def pairwise_distance(
 
 
 @explained
+@rounded_once
 def cosine_embedding_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
@@ -62,15 +65,14 @@ def cosine_embedding_loss(
     target.
     """
     input1, input2 = broadcast_arrays(*alike(input1, input2))
-    wide = [at_least_float32(x) for x in (input1, input2)]
-    squares = [add(sum(square(x), axis=-1), ADDED_TO_SQUARES) for x in wide]
-    cosine = divide(sum(multiply(*wide), axis=-1), sqrt(multiply(*squares)))
-    cosine = astype(cosine, input1.dtype)
+    squares = [add(sum(square(x), axis=-1), ADDED_TO_SQUARES) for x in (input1, input2)]
+    cosine = divide(sum(multiply(input1, input2), axis=-1), sqrt(multiply(*squares)))
     loss = where(greater(target, 0), subtract(1, cosine), clip(subtract(cosine, margin), min=0))
     return reduced(loss, reduction)
 
 
 @explained
+@rounded_once
 def hinge_embedding_loss(
     input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
@@ -84,6 +86,7 @@ def hinge_embedding_loss(
 
 
 @explained
+@rounded_once
 def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
@@ -97,6 +100,7 @@ def margin_ranking_loss(
 
 
 @explained
+@rounded_once
 def triplet_margin_loss(
     anchor: Tensor,
     positive: Tensor,
@@ -128,4 +132,9 @@ def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> 
     element.
     """
     warn_of_broadcast(input, target)
+    return _soft_margin_loss(input, target, reduction)
+
+
+@rounded_once
+def _soft_margin_loss(input: Tensor, target: Tensor, reduction: str) -> Tensor:
     return reduced(softplus(negative(multiply(target, input))), reduction)

@@ -239,10 +239,17 @@ def running_statistics(
         wide = at_least_float32(input)
         batch = (mean(wide, axis=axes), var(wide, axis=axes, correction=1.0))
         after, spread = (
-            add(multiply(old, 1 - momentum), multiply(astype(new, old.dtype), momentum))
+            _mixed(old, new, momentum)
             for old, new in zip((running_mean, running_var), batch, strict=True)
         )
     return after, spread
+
+
+def _mixed(old: Tensor, new: Tensor, momentum: float) -> Tensor:
+    """Return the mean of two tensors, ``new`` with the weight ``momentum``, in the dtype of old."""
+    wide = at_least_float32(old)
+    new = astype(new, wide.dtype)
+    return astype(add(multiply(wide, 1 - momentum), multiply(new, momentum)), old.dtype)
 
 
 @explained
