@@ -285,6 +285,8 @@ class Engine:
                     return OperationLost(reason, operation="Graph", tensor=output)
                 return as_failure(error, plan, output)
             task = decode_task(task)
+        if isinstance(task, GraphPlan):  # which runs in place of repeated messages
+            return OperationLost(reason, operation="Graph")
         if isinstance(task, LoadFile):  # without a limit, because a disk may take any time
             return None
         operation = task.operation if isinstance(task, Execute) else task

@@ -103,6 +103,8 @@ class Burn22Runner(TaskRunner):
             at = self._run_until(begin, at, frames, programs)
             if at != begin:
                 return at[0]
+            # If an operation of the part does not return, the graph is the lost one.
+            self._engine.tasks, self._engine.place = (part.plan,), 0
             try:
                 if self._joined.run(part, numbers):
                     at = end

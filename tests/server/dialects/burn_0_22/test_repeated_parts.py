@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from burn_remote_protocol.dtypes import I32
+from burn_remote_protocol.errors import OperationFailed
 from burn_remote_protocol.messages import Upload
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.access.quota import Pool, Quota
@@ -226,6 +227,25 @@ def test_an_end_of_the_session_within_a_part_leaves_no_bytes_counted(
     assert quota.tensors == len(arrays)
     assert quota.bytes == sum(array.nbytes for array in arrays.values())
     assert 40 not in running.answers.values
+
+
+def test_a_part_that_does_not_return_is_a_lost_operation(
+    calls: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = started()
+    repeated(running, 40)
+    running.engine.tasks = ()  # as between the batches of a session
+    lost: list[OperationFailed | None] = []
+    run = GraphPlan.run
+
+    def noted(self: GraphPlan, *arguments: Any) -> Any:
+        lost.append(running.engine.lost_task("it has not returned"))
+        return run(self, *arguments)
+
+    monkeypatch.setattr(GraphPlan, "run", noted)
+    repeated(running, 1, 40)
+
+    assert [str(each) for each in lost] == ["Graph() failed: it has not returned"]
 
 
 @pytest.mark.parametrize("place", ["found", "checked", "run"])
