@@ -42,8 +42,11 @@ ROUNDS = 7
 
 @pytest.fixture(autouse=True)
 def untraced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have sessions follow although a tracer measures the coverage or interrupts them."""
-    if "how" not in request.fixturenames:  # tests of tracers
+    """Have sessions follow although a tracer measures the coverage or interrupts them.
+
+    Tests of tracers, which have the parameter ``how``, are left as they are.
+    """
+    if "how" not in request.fixturenames:
         monkeypatch.setattr(automatic_graph_session, "is_traced", lambda: False)
 
 
@@ -181,7 +184,7 @@ def test_two_sequences_in_turn_have_the_results_of_single_operations(
     with br.LocalDevice(automatic_graphs=False) as plain:
         expected = alternate(plain)
     assert alternate(device) == expected
-    assert hand_overs.call_count < rounds
+    assert hand_overs.call_count < rounds  # of two sequences in each round
 
 
 @pytest.mark.parametrize("change", ["order of drops", "a kept tensor", "an input", "large"])
@@ -218,7 +221,8 @@ def test_a_change_while_sequences_are_joined_changes_no_result(
     with br.LocalDevice(automatic_graphs=False) as plain:
         expected = run(plain)
     assert run(device) == expected
-    assert followed(device) > 24 * hand_overs.call_count
+    # Of the sequences, of 25 operations each, some were handed over where the next one began.
+    assert hand_overs.call_count < followed(device) // 25
 
 
 def test_nothing_is_followed_without_the_setting() -> None:
