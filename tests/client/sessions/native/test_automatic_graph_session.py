@@ -184,7 +184,7 @@ def test_two_sequences_in_turn_have_the_results_of_single_operations(
     with br.LocalDevice(automatic_graphs=False) as plain:
         expected = alternate(plain)
     assert alternate(device) == expected
-    assert hand_overs.call_count < rounds  # of two sequences in each round
+    assert hand_overs.call_count < rounds // 2  # otherwise, at least one in each followed round
 
 
 @pytest.mark.parametrize("change", ["order of drops", "a kept tensor", "an input", "large"])
