@@ -125,7 +125,7 @@ def test_a_program_in_batches_gives_the_replies_of_its_messages(calls: list[bool
 
 @pytest.mark.parametrize("seed", range(40))
 def test_any_program_in_batches_gives_the_results_and_failures_of_its_messages(
-    seed: int, calls: list[bool], monkeypatch: pytest.MonkeyPatch
+    seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repeated_parts, "CALLS_ONE_BY_ONE", 2)
     random = Random(seed)
@@ -211,7 +211,7 @@ def test_a_part_takes_no_more_memory_from_other_sessions_than_its_messages(
 
 
 def test_an_end_of_the_session_within_a_part_leaves_no_bytes_counted(
-    calls: list[bool], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     running = started()
     repeated(running, 40)
@@ -229,9 +229,7 @@ def test_an_end_of_the_session_within_a_part_leaves_no_bytes_counted(
     assert 40 not in running.answers.values
 
 
-def test_a_part_that_does_not_return_is_a_lost_operation(
-    calls: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_does_not_return_is_a_lost_operation(monkeypatch: pytest.MonkeyPatch) -> None:
     running = started()
     repeated(running, 40)
     running.engine.tasks = ()  # as between the batches of a session
@@ -273,7 +271,7 @@ def test_without_memory_for_a_part_its_messages_run(
 
 
 def test_a_part_whose_results_cannot_be_stored_ends_the_session_with_a_reply(
-    calls: list[bool], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     running = started()
     repeated(running, 40)
@@ -302,9 +300,7 @@ def test_parts_are_not_compiled_on_the_event_loop(calls: list[bool]) -> None:
     assert calls == [True]
 
 
-def test_operations_with_random_numbers_stay_outside_of_parts(
-    calls: list[bool],
-) -> None:
+def test_operations_with_random_numbers_stay_outside_of_parts() -> None:
     def step(number: int) -> list[Any]:
         out = 50_000 + number
         random = {"Random": [tensor(out, "NotInit"), {"Uniform": [0.0, 1.0]}]}
@@ -320,9 +316,7 @@ def test_operations_with_random_numbers_stay_outside_of_parts(
     assert "Random" not in {step.plan.signature.row.name for step in steps}
 
 
-def test_a_session_keeps_a_bounded_number_of_parts(
-    calls: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_keeps_a_bounded_number_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joined_operations, "PARTS_KEPT", 2)
     monkeypatch.setattr(repeated_parts, "PARTS_KNOWN", 4)
     monkeypatch.setattr(repeated_parts, "FORMS_KEPT", 8)
