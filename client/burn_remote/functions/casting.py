@@ -43,7 +43,7 @@ INTO_COMPLEX: Final = Operator(complex_rows.INTO_COMPLEX)
 
 LOW_PRECISION: Final = frozenset({F16, BF16})
 
-# All functions that ``rounded_once`` decorates. A test checks the rounding of each.
+# All functions and gradient rules that ``rounded_once`` decorates. A test checks each function.
 ROUNDED_ONCE: Final[list[Callable[..., Any]]] = []
 
 # (source category, target category) -> row. The IR has no conversion from numbers to bool.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from burn_remote.autodiff.rule_table import rule
 from burn_remote.dispatch.operators import Operator
 from burn_remote.functions.arithmetic import add, divide, multiply, negative, subtract
+from burn_remote.functions.casting import rounded_once
 from burn_remote.functions.elementwise import erf, exp
 from burn_remote.functions.logic import greater, less, less_equal, logical_and
 from burn_remote.functions.selection import mask_fill, where
@@ -72,12 +73,15 @@ rule(activations.SOFTMAX, input=lambda grad, out, axis: _of_softmax(grad, out, a
 rule(activations.SOFTMIN, input=lambda grad, out, axis: negative(_of_softmax(grad, out, axis)))
 rule(
     activations.LOG_SOFTMAX,
-    input=lambda grad, out, axis: subtract(
-        grad, multiply(exp(out), sum(grad, axis=axis, keepdims=True))
+    input=rounded_once(
+        lambda grad, out, axis: subtract(
+            grad, multiply(exp(out), sum(grad, axis=axis, keepdims=True))
+        )
     ),
 )
 
 
+@rounded_once
 def _of_softmax(grad: Tensor, out: Tensor, axis: int) -> Tensor:
     weighted = multiply(grad, out)
     return subtract(weighted, multiply(out, sum(weighted, axis=axis, keepdims=True)))

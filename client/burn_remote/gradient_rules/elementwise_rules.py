@@ -8,6 +8,7 @@ from typing import Final
 from burn_remote.autodiff.rule_table import never, rule
 from burn_remote.dispatch.operators import Operator
 from burn_remote.functions.arithmetic import subtract
+from burn_remote.functions.casting import rounded_once
 from burn_remote.functions.elementwise import exp, sign
 from burn_remote.gradient_rules.spreading import zeros
 from burn_remote_protocol.operations.families import elementwise_rows, numeric
@@ -19,15 +20,17 @@ MUL_SCALAR: Final = Operator(numeric.MUL_SCALAR)
 
 rule(
     elementwise_rows.EXPM1,
-    input=lambda grad, out: MUL.binary(grad, ADD_SCALAR.scalar(out, 1)),
+    input=rounded_once(lambda grad, out: MUL.binary(grad, ADD_SCALAR.scalar(out, 1))),
 )
 rule(
     elementwise_rows.LOG2,
-    input=lambda grad, input: DIV.binary(grad, MUL_SCALAR.scalar(input, math.log(2))),
+    input=rounded_once(lambda grad, input: DIV.binary(grad, MUL_SCALAR.scalar(input, math.log(2)))),
 )
 rule(
     elementwise_rows.LOG10,
-    input=lambda grad, input: DIV.binary(grad, MUL_SCALAR.scalar(input, math.log(10))),
+    input=rounded_once(
+        lambda grad, input: DIV.binary(grad, MUL_SCALAR.scalar(input, math.log(10)))
+    ),
 )
 rule(
     elementwise_rows.COPYSIGN,
@@ -37,8 +40,8 @@ rule(
 )
 rule(
     elementwise_rows.LOG_ADD_EXP,
-    lhs=lambda grad, lhs, out: MUL.binary(grad, exp(subtract(lhs, out))),
-    rhs=lambda grad, rhs, out: MUL.binary(grad, exp(subtract(rhs, out))),
+    lhs=rounded_once(lambda grad, lhs, out: MUL.binary(grad, exp(subtract(lhs, out)))),
+    rhs=rounded_once(lambda grad, rhs, out: MUL.binary(grad, exp(subtract(rhs, out)))),
 )
 # The result is constant between its jumps.
 rule(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from burn_remote.autodiff.rule_table import never, rule
 from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote.functions.arithmetic import divide, multiply, negative
-from burn_remote.functions.casting import astype, at_least_float32
+from burn_remote.functions.casting import astype, at_least_float32, rounded_once
 from burn_remote.functions.elementwise import cos, cosh, exp, log, sin, sinh, sqrt
 from burn_remote.functions.linear_algebra import cross
 from burn_remote.functions.logic import equal, greater_equal, logical_and
@@ -33,47 +33,67 @@ MATMUL: Final = Operator(floats.MATMUL)
 
 rule(floats.EXP, input=lambda grad, out: MUL.binary(grad, out))
 rule(floats.LOG, input=lambda grad, input: DIV.binary(grad, input))
-rule(floats.LOG1P, input=lambda grad, input: DIV.binary(grad, ADD_SCALAR.scalar(input, 1)))
+rule(
+    floats.LOG1P,
+    input=rounded_once(lambda grad, input: DIV.binary(grad, ADD_SCALAR.scalar(input, 1))),
+)
 rule(
     floats.ERF,
-    input=lambda grad, input: MUL.binary(
-        grad, MUL_SCALAR.scalar(exp(negative(MUL.binary(input, input))), 2 / math.sqrt(math.pi))
+    input=rounded_once(
+        lambda grad, input: MUL.binary(
+            grad, MUL_SCALAR.scalar(exp(negative(MUL.binary(input, input))), 2 / math.sqrt(math.pi))
+        )
     ),
 )
 rule(floats.SQRT, input=lambda grad, out: DIV.binary(grad, MUL_SCALAR.scalar(out, 2)))
-rule(floats.SIN, input=lambda grad, input: MUL.binary(grad, cos(input)))
-rule(floats.COS, input=lambda grad, input: negative(MUL.binary(grad, sin(input))))
-rule(floats.SINH, input=lambda grad, input: MUL.binary(grad, cosh(input)))
-rule(floats.COSH, input=lambda grad, input: MUL.binary(grad, sinh(input)))
+rule(floats.SIN, input=rounded_once(lambda grad, input: MUL.binary(grad, cos(input))))
+rule(floats.COS, input=rounded_once(lambda grad, input: negative(MUL.binary(grad, sin(input)))))
+rule(floats.SINH, input=rounded_once(lambda grad, input: MUL.binary(grad, cosh(input))))
+rule(floats.COSH, input=rounded_once(lambda grad, input: MUL.binary(grad, sinh(input))))
 rule(
     floats.TAN,
-    input=lambda grad, out: MUL.binary(grad, ADD_SCALAR.scalar(MUL.binary(out, out), 1)),
+    input=rounded_once(
+        lambda grad, out: MUL.binary(grad, ADD_SCALAR.scalar(MUL.binary(out, out), 1))
+    ),
 )
-rule(floats.TANH, input=lambda grad, out: grad - MUL.binary(grad, MUL.binary(out, out)))
+rule(
+    floats.TANH,
+    input=rounded_once(lambda grad, out: grad - MUL.binary(grad, MUL.binary(out, out))),
+)
 rule(
     floats.ARC_SIN,
-    input=lambda grad, input: DIV.binary(grad, sqrt(_one_minus_square(input))),
+    input=rounded_once(lambda grad, input: DIV.binary(grad, sqrt(_one_minus_square(input)))),
 )
 rule(
     floats.ARC_COS,
-    input=lambda grad, input: negative(DIV.binary(grad, sqrt(_one_minus_square(input)))),
+    input=rounded_once(
+        lambda grad, input: negative(DIV.binary(grad, sqrt(_one_minus_square(input))))
+    ),
 )
-rule(floats.ARC_TANH, input=lambda grad, input: DIV.binary(grad, _one_minus_square(input)))
+rule(
+    floats.ARC_TANH,
+    input=rounded_once(lambda grad, input: DIV.binary(grad, _one_minus_square(input))),
+)
 rule(
     floats.ARC_TAN,
-    input=lambda grad, input: DIV.binary(grad, ADD_SCALAR.scalar(MUL.binary(input, input), 1)),
+    input=rounded_once(
+        lambda grad, input: DIV.binary(grad, ADD_SCALAR.scalar(MUL.binary(input, input), 1))
+    ),
 )
 rule(
     floats.ARC_SINH,
-    input=lambda grad, input: DIV.binary(
-        grad, sqrt(ADD_SCALAR.scalar(MUL.binary(input, input), 1))
+    input=rounded_once(
+        lambda grad, input: DIV.binary(grad, sqrt(ADD_SCALAR.scalar(MUL.binary(input, input), 1)))
     ),
 )
 rule(
     floats.ARC_COSH,
-    input=lambda grad, input: DIV.binary(grad, _root_of_square_minus_one(input)),
+    input=rounded_once(lambda grad, input: DIV.binary(grad, _root_of_square_minus_one(input))),
 )
-rule(floats.RECIP, input=lambda grad, out: negative(MUL.binary(grad, MUL.binary(out, out))))
+rule(
+    floats.RECIP,
+    input=rounded_once(lambda grad, out: negative(MUL.binary(grad, MUL.binary(out, out)))),
+)
 
 
 def _one_minus_square(x: Tensor) -> Tensor:
@@ -122,6 +142,7 @@ def _by_squares(x: Tensor, lhs: Tensor, rhs: Tensor) -> Tensor:
     return astype(DIV.binary(at_least_float32(x), squares), x.dtype)
 
 
+@rounded_once
 def _of_base(grad: Tensor, lhs: Tensor, rhs: Tensor) -> Tensor:
     """Return ``grad * rhs * lhs ** (rhs - 1)``, and 0 for 0 ** 0."""
     less = SUB_SCALAR.scalar(rhs, 1)
@@ -130,6 +151,7 @@ def _of_base(grad: Tensor, lhs: Tensor, rhs: Tensor) -> Tensor:
     return MUL.binary(grad, slope)
 
 
+@rounded_once
 def _of_exponent(grad: Tensor, lhs: Tensor, rhs: Tensor, out: Tensor) -> Tensor:
     """Return ``grad * out * log(lhs)``, and 0 where 0 has an exponent of 0 or more."""
     is_zero = equal(lhs, 0)
@@ -169,8 +191,8 @@ rule(floats.MATMUL, lhs=_of_left_matrix, rhs=_of_right_matrix)
 
 rule(
     floats.HYPOT,
-    lhs=lambda grad, lhs, out: multiply(grad, _share_of_length(lhs, out)),
-    rhs=lambda grad, rhs, out: multiply(grad, _share_of_length(rhs, out)),
+    lhs=rounded_once(lambda grad, lhs, out: multiply(grad, _share_of_length(lhs, out))),
+    rhs=rounded_once(lambda grad, rhs, out: multiply(grad, _share_of_length(rhs, out))),
 )
 
 
