@@ -366,6 +366,11 @@ class Member:
         broken = self._broken
         return broken is None or sequence < broken.first
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether a member has failed or left."""
+        return self._broken is not None
+
     def cannot_carry_out(self, sequence: int) -> bool:
         """Whether a collective has failed, at least ``bound_seconds`` ago."""
         is_failed = not self.may_send(sequence)  # ``_broken_at`` is set before ``_broken``
@@ -408,7 +413,10 @@ class Member:
             engine.finish()
             self.report(GroupBroken(self._done, self.spec.rank, "it left the group"))
         except GroupIsBroken:
-            pass
+            if engine is not None:
+                # An abort would end earlier collectives, which have not failed.
+                with contextlib.suppress(GroupIsBroken, BurnRemoteError):
+                    engine.finish()
         except ConnectionLost as error:
             self.lost(self._previous, str(error))
         except BurnRemoteError as error:
@@ -613,7 +621,6 @@ class Member:
         except OperationFailed as error:
             self.reject(job.sequence, f"an input of {job.call.describe()} failed: {error}")
             error.with_traceback(None)  # its frames refer to the job, which refers to the error
-            engine.finish()  # an abort would end earlier collectives, which have not failed
             raise GroupIsBroken from None
         if self.size > 1:
             is_early = self._announcements.is_on

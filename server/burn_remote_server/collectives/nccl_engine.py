@@ -144,7 +144,8 @@ class NcclEngine:
     def finish(self) -> None:
         """Wait until all collectives are done. Raises ``GroupIsBroken`` and ``OperationFailed``."""
         self._await_in_flight(0)
-        self._is_finished = True
+        # Members that abort do not take part in freeing the communicator in order.
+        self._is_finished = not self._member.is_broken
 
     def close(self) -> None:
         """Free the communicator; abort it unless all collectives are done."""

@@ -433,6 +433,22 @@ def test_a_collective_that_differs_is_refused_before_it_starts() -> None:
     assert not fabric.given
 
 
+def test_a_collective_that_differs_leaves_earlier_ones_in_flight() -> None:
+    fabric = Fabric(2)
+    fabric.is_stuck = True
+    members = members_of(fabric)
+    slots = [members.issue(rank, SUM, vector(rank))[0] for rank in range(2)]
+    wait_until(lambda: [len(given) for given in fabric.given] == [2])
+    other = CollectiveCall(CollectiveKind.ALL_REDUCE, (VECTOR,), Reduction.MAX)
+    later = [members.issue(rank, [SUM, other][rank], vector(rank))[0] for rank in range(2)]
+    for slot in later:
+        assert "issued all_reduce by max" in str(failure_of(slot))
+    fabric.finish(0, vector(5))
+    for slot in slots:
+        np.testing.assert_array_equal(slot.array(), vector(5))
+    members.leave()
+
+
 @pytest.mark.parametrize("late", range(3))
 def test_a_member_whose_input_never_arrives_is_named_and_the_started_ones_are_aborted(
     late: int,
