@@ -94,8 +94,8 @@ def _look_up(host: str, port: int) -> asyncio.Future[list[str]]:
 
     try:
         BoundedThread(target=look_up, name="name lookup").start()
-    except RuntimeError as error:  # the system has no more threads
-        deliver(OSError(str(error)))
+    except (RuntimeError, MemoryError) as error:
+        deliver(OSError(str(error) or "the system has no memory for a thread"))
     return future
 
 

@@ -359,8 +359,9 @@ class Host:
         self._reloads += 1
         try:
             BoundedThread(target=self._read_again, args=(self._reloads,), name="reload").start()
-        except RuntimeError as error:
-            logger.error("not reloaded", what="tokens and certificate", reason=str(error))
+        except (RuntimeError, MemoryError) as error:
+            reason = str(error) or "the system has no memory for a thread"
+            logger.error("not reloaded", what="tokens and certificate", reason=reason)
 
     def _read_again(self, number: int) -> None:
         """Read the files in a thread, and use them on the event loop."""

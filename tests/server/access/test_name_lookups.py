@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -96,14 +96,22 @@ async def test_further_parties_wait_for_a_thread(names: NameServer) -> None:
         assert await lookups.find("node-b", 1, "session 100") == ["192.0.2.7"]
 
 
+def no_memory(*_: object) -> None:
+    raise MemoryError
+
+
+@pytest.mark.parametrize(
+    ("start", "reason"),
+    [(no_thread, "can't start new thread"), (no_memory, "no memory for a thread")],
+)
 async def test_without_a_thread_a_lookup_fails_and_gives_its_turn_back(
-    names: NameServer, monkeypatch: pytest.MonkeyPatch
+    names: NameServer, monkeypatch: pytest.MonkeyPatch, start: Callable[..., None], reason: str
 ) -> None:
     lookups = NameLookups()
 
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", no_thread)
-        with pytest.raises(OSError, match="can't start new thread"):
+        patch.setattr(threading.Thread, "start", start)
+        with pytest.raises(OSError, match=reason):
             await lookups.find("node-b", 1, "alice")
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert await lookups.find("node-b", 1, "alice") == ["192.0.2.7"]
