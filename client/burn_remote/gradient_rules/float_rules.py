@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from burn_remote.autodiff.rule_table import never, rule
 from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote.functions.arithmetic import divide, multiply, negative
-from burn_remote.functions.casting import astype, at_least_float32, rounded_once
+from burn_remote.functions.casting import rounded_once
 from burn_remote.functions.elementwise import cos, cosh, exp, log, sin, sinh, sqrt
 from burn_remote.functions.linear_algebra import cross
 from burn_remote.functions.logic import equal, greater_equal, logical_and
@@ -121,8 +121,8 @@ for _step in (floats.ROUND, floats.FLOOR, floats.CEIL, floats.TRUNC):
 
 rule(
     floats.ARC_TAN2,
-    lhs=lambda grad, lhs, rhs: MUL.binary(grad, _by_squares(rhs, lhs, rhs)),
-    rhs=lambda grad, lhs, rhs: negative(MUL.binary(grad, _by_squares(lhs, lhs, rhs))),
+    lhs=rounded_once(lambda grad, lhs, rhs: MUL.binary(grad, _by_squares(rhs, lhs, rhs))),
+    rhs=rounded_once(lambda grad, lhs, rhs: negative(MUL.binary(grad, _by_squares(lhs, lhs, rhs)))),
 )
 rule(
     floats.CROSS,
@@ -132,14 +132,10 @@ rule(
 
 
 def _by_squares(x: Tensor, lhs: Tensor, rhs: Tensor) -> Tensor:
-    """Return ``x / (lhs * lhs + rhs * rhs)``; 0 where both are 0, and the angle has no derivative.
-
-    The squares of float16 and bfloat16 are float32, because those of float16 overflow from 256 on.
-    """
-    first, second = at_least_float32(lhs), at_least_float32(rhs)
+    """Return ``x / (lhs * lhs + rhs * rhs)``, and 0 where both are 0: there is no derivative."""
     is_both_zero = logical_and(equal(lhs, 0), equal(rhs, 0))
-    squares = mask_fill(first * first + second * second, is_both_zero, math.inf)
-    return astype(DIV.binary(at_least_float32(x), squares), x.dtype)
+    squares = mask_fill(lhs * lhs + rhs * rhs, is_both_zero, math.inf)
+    return DIV.binary(x, squares)
 
 
 @rounded_once

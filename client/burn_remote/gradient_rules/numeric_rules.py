@@ -15,7 +15,7 @@ import numpy as np
 from burn_remote.autodiff.rule_table import joint, never, rule, uniform
 from burn_remote.dispatch.operators import Operator, counted, reshaped, upload
 from burn_remote.functions.arithmetic import negative
-from burn_remote.functions.casting import NOT, astype, at_least_float32
+from burn_remote.functions.casting import NOT, astype, at_least_float32, rounded_once
 from burn_remote.functions.elementwise import sign
 from burn_remote.functions.logic import equal, greater_equal, less_equal, logical_or
 from burn_remote.functions.manipulation import broadcast_to, concat, flip, part
@@ -73,7 +73,7 @@ rule(
     numeric.DIV,
     lhs=lambda grad, rhs: DIV.binary(grad, rhs),
     # With the quotient instead of lhs / rhs², because rhs² may overflow.
-    rhs=lambda grad, rhs, out: negative(DIV.binary(MUL.binary(grad, out), rhs)),
+    rhs=rounded_once(lambda grad, rhs, out: negative(DIV.binary(MUL.binary(grad, out), rhs))),
 )
 rule(numeric.DIV_SCALAR, lhs=lambda grad, rhs: DIV_SCALAR.scalar(grad, rhs))
 rule(
