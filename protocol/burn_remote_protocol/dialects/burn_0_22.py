@@ -10,7 +10,6 @@ session run in the order of their arrival, as in Burn's own server.
 
 from __future__ import annotations
 
-import marshal
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -40,7 +39,7 @@ from burn_remote_protocol.errors import (
     detached,
     shown,
 )
-from burn_remote_protocol.frozen_map import FrozenMap
+from burn_remote_protocol.frozen_map import FrozenMap, value_key
 from burn_remote_protocol.messages import (
     Drop,
     Expose,
@@ -52,11 +51,7 @@ from burn_remote_protocol.messages import (
     Task,
     Upload,
 )
-from burn_remote_protocol.operations.encoding import (
-    KEY_FORMAT,
-    decode_operation,
-    decode_tensor_data,
-)
+from burn_remote_protocol.operations.encoding import decode_operation, decode_tensor_data
 from burn_remote_protocol.operations.families.session import ALL_REDUCE
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.operations.vocabularies import Vocabulary, check_dtype
@@ -677,8 +672,8 @@ LONGEST_BOUND_VALUES_BYTES: Final = 8 * 1024
 
 def _bound_values(sizes: Any, scalars: Any, slices: Any) -> _BoundValues:
     try:
-        key = marshal.dumps((sizes, scalars, slices), KEY_FORMAT)
-    except ValueError:  # ``marshal`` lacks a type of MessagePack: make a key too long to be cached
+        key = value_key((sizes, scalars, slices))
+    except ValueError:  # it has no key: make one that is too long to be cached
         key = bytes(LONGEST_BOUND_VALUES_BYTES + 1)
     found = _BOUND_VALUES.get(key)
     if found is not None:

@@ -7,11 +7,11 @@ cache of signatures, and only operations with new keys are decoded in full.
 
 from __future__ import annotations
 
-import marshal
 from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation, Unsupported
+from burn_remote_protocol.frozen_map import value_key
 from burn_remote_protocol.operations.field_codecs import FieldCodec
 from burn_remote_protocol.operations.fields import Field
 from burn_remote_protocol.operations.inference import check_declared
@@ -42,10 +42,6 @@ SIGNATURES_KEPT: Final = 4096
 
 # The longest cache key. Enough for several tensors of high rank, some 40 bytes each.
 KEY_BYTES_KEPT: Final = 1024
-
-# Version 2 of marshal writes numbers exactly: it distinguishes -0.0 from 0.0 and True from 1, and a
-# NaN equals itself. A comparison of values would do none of this.
-KEY_FORMAT: Final = 2
 
 
 class _Form(NamedTuple):
@@ -110,7 +106,7 @@ def decode_operation(wire: Any, vocabulary: Vocabulary = Vocabulary.NATIVE) -> O
             codec.strip(value, tensors)
             for codec, value in zip(form.codecs, values)  # noqa: B905
         ]
-        key = marshal.dumps((form.key, dtype, stripped), KEY_FORMAT)
+        key = value_key((form.key, dtype, stripped))
     except (TypeError, ValueError):
         # Malformed, or of a type that MessagePack does not have: full decoding raises the error.
         return _decode(kind, dtype, form, values)

@@ -403,6 +403,16 @@ def test_equal_numbers_of_other_types_or_signs_in_calls_of_graphs_stay_different
     assert bound(scalars[0], 4) != alone[0]
 
 
+def test_equal_numbers_of_two_calls_of_graphs_are_decoded_once() -> None:
+    bindings = [[[[7], [8]]], [64], [{"Float": 0.1}, {"Int": 1}], [[0, None, 1]]]
+    packed = msgpack.packb([{"Task": {"ExecuteGraph": [[0], 1, bindings]}}])
+    (first,), (second,) = (burn_0_22.decode_messages(packed) for _ in range(2))
+
+    assert isinstance(first, burn_0_22.RunGraph)
+    assert isinstance(second, burn_0_22.RunGraph)
+    assert first.bindings.scalars is second.bindings.scalars
+
+
 def test_bound_values_that_are_refused_are_refused_each_time() -> None:
     bindings = [[], [-1], [], []]
     packed = msgpack.packb([{"Task": {"ExecuteGraph": [[0], 1, bindings]}}])

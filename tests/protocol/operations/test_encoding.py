@@ -146,6 +146,16 @@ def test_operations_that_differ_only_in_ids_share_a_signature() -> None:
     assert second.tensors == (2**64 - 1, 2, 3)
 
 
+def test_golden_operations_that_come_again_share_a_signature() -> None:
+    """Also those with maps: scalars, and the dtypes of bools and of quantized tensors."""
+    for version, vocabulary in (("0.21", Vocabulary.NATIVE), ("0.22", Vocabulary.BURN_0_22)):
+        for line in golden("OperationIr", version):
+            if version == "0.22" and is_missing(line.lists):
+                continue
+            first, second = (decode_operation(line.tuples, vocabulary) for _ in range(2))
+            assert first.signature is second.signature, line.name
+
+
 @pytest.mark.parametrize("identifier", [-1, 2**64, 2**70, True, 1.0, "1", None, (1,)])
 def test_an_id_outside_of_u64_is_refused_even_for_a_known_signature(identifier: Any) -> None:
     decode_operation(add(1))
