@@ -23,6 +23,7 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.creation import tensor as make_tensor
 from burn_remote.functions.default_device import default_device
 from burn_remote.functions.tensor_value import read_arrays
+from burn_remote.runner.pending import sent
 from burn_remote.sessions.source_locations import caller
 from burn_remote.tensor_files.load_and_save import load as load_file
 from burn_remote.tensor_files.load_and_save import save as save_file
@@ -139,7 +140,7 @@ async def read(tensors: Iterable[Tensor]) -> list[Array]:
     Returns one NumPy array for each, as ``Tensor.read`` does. All requests are sent before the
     first wait. Raises the error of the first tensor that failed.
     """
-    return [await one for one in read_arrays(tensors, "await x.read()")]
+    return [await one for one in sent(read_arrays(tensors, "await x.read()"))]
 
 
 async def load(path: str | os.PathLike[str], **options: Any) -> Any:
@@ -163,6 +164,5 @@ async def sync(*devices: Device) -> None:
 
     Raises what ``Device.sync`` raises, for the first device that has a failure.
     """
-    pending = [one.runners.sync() for one in devices]
-    for one in pending:
+    for one in sent([one.runners.sync() for one in devices]):
         await one

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 import burn_remote as br
 from burn_remote.sessions.lifetime import Flusher
+from burn_remote.sessions.receiver import Receiver
 from support.servers import RunningServer
 
 
@@ -73,6 +77,44 @@ def test_a_burst_of_operations_is_sent_in_few_frames(native_device: br.Device) -
     traffic = native_device.traffic - before
     assert traffic.operations == 1000
     assert traffic.frames_sent <= 8
+
+
+WAITS: dict[str, Callable[[list[br.Tensor]], object]] = {
+    "read": br.read,
+    "aio.read": lambda tensors: asyncio.run(br.aio.read(tensors)),
+    "aio.sync": lambda tensors: asyncio.run(br.aio.sync(*[x.device for x in tensors])),
+    "Group.sync": lambda tensors: br.distributed.Group([x.device for x in tensors]).sync(),
+}
+
+
+@pytest.mark.usefixtures("unhurried")
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+@pytest.mark.parametrize("dialect", ["native", "burn-0.21"])
+def test_the_requests_to_several_devices_are_sent_before_the_first_wait(
+    first_server: RunningServer,
+    second_server: RunningServer,
+    dialect: str,
+    wait: Callable[[list[br.Tensor]], object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[list[int]] = []
+    with contextlib.ExitStack() as stack:
+        devices = [
+            stack.enter_context(br.RemoteDevice(one.address, dialect=dialect))
+            for one in (first_server, second_server)
+        ]
+
+        def noting(method: Callable[..., None]) -> Callable[..., None]:
+            def note(*arguments: Any) -> None:
+                sent.append([one.traffic.frames_sent for one in devices])
+                method(*arguments)
+
+            return note
+
+        for name in ("wait", "attend"):
+            monkeypatch.setattr(Receiver, name, noting(getattr(Receiver, name)))
+        wait([br.ones((2,), device=one) + 1 for one in devices])
+        assert sent[0] == [one.traffic.frames_sent for one in devices]
 
 
 def test_a_session_counts_its_traffic(device: br.Device) -> None:

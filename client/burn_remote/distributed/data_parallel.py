@@ -38,6 +38,7 @@ from burn_remote.functions.tensor_value import is_tensor
 from burn_remote.graphs.compiled import compile as compiled
 from burn_remote.optimizers.optimizer_class import Optimizer
 from burn_remote.runner.interface import distinction
+from burn_remote.runner.pending import sent
 from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, UsageError, shown
 
 __all__ = ["DataParallel", "Snapshot"]
@@ -343,7 +344,7 @@ class DataParallel:
             )
         self.group = self.group.without(lost)
         self._owns_group = True
-        fences = [device.session.fence() for device in kept]
+        fences = sent([device.session.fence() for device in kept])
         for device, one in zip(kept, fences, strict=True):
             one.result()
             device.session.take_failures()

@@ -30,6 +30,7 @@ from burn_remote.functions.device_class import AnyDevice, Device, checked_device
 from burn_remote.functions.tensor import Tensor
 from burn_remote.runner.interface import distinction
 from burn_remote.runner.issuing import recording
+from burn_remote.runner.pending import sent
 from burn_remote_protocol.collectives import ISSUE_SECONDS, EngineKind
 from burn_remote_protocol.errors import (
     ArgumentMismatch,
@@ -275,8 +276,7 @@ class Group:
 
         Raises what ``Device.sync`` raises.
         """
-        pending = [device.runners.sync() for device in self.devices]
-        for one in pending:
+        for one in sent([device.runners.sync() for device in self.devices]):
             one.result()
 
     # -- reductions that the members join one after the other ----------------------------------

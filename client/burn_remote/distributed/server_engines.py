@@ -206,6 +206,7 @@ class RingEngine:
             try:
                 read = self._devices[rank].runners.read_tensor_async(token)
                 read.on_done(partial(_put, arrived, rank))
+                read.attend()
                 asked += 1
             except BurnRemoteError as error:
                 errors.append((rank, error))

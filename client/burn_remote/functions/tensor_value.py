@@ -12,7 +12,7 @@ from burn_remote.diagnostics.advice import attribute_advice
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.printing import html_text, plain_text
 from burn_remote.runner.interface import TensorHandle
-from burn_remote.runner.pending import Pending
+from burn_remote.runner.pending import Pending, sent
 from burn_remote_protocol.errors import (
     ArgumentMismatch,
     BurnRemoteError,
@@ -325,7 +325,7 @@ def read(tensors: Iterable[Tensor]) -> list[Array]:
     first wait. Raises the error of the first tensor that failed. A coroutine awaits
     ``asyncio.gather(*(x.read() for x in tensors))`` instead.
     """
-    return [one.result() for one in read_arrays(tensors, "x.numpy()")]
+    return [one.result() for one in sent(read_arrays(tensors, "x.numpy()"))]
 
 
 def read_arrays(tensors: Iterable[Tensor], for_one: str) -> list[Pending[Array]]:
@@ -388,6 +388,10 @@ class _Arriving:
         # Another thread may have received the data but not yet called ``deliver``.
         if self._data.done() and not pending.done():
             self.deliver(self._data)
+
+    def send(self) -> None:
+        """Send the request of the data; see ``Source``."""
+        self._data.send()
 
     def attend(self) -> None:
         """Have the data received even if no thread waits for them; see ``Source``."""

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar
 
 from burn_remote_protocol.errors import ArgumentMismatch, BurnRemoteError, fresh
 from burn_remote_protocol.signal_exceptions import is_of_signal_handler, pass_on_of_signal_handler
 
-__all__ = ["Pending", "Source", "completed"]
+__all__ = ["Pending", "Source", "completed", "sent"]
 
 T = TypeVar("T")
 
@@ -24,6 +24,10 @@ class Source(Protocol):
 
     def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
         """Return when ``pending`` is done or the timeout is over; the waiting thread may help."""
+        ...
+
+    def send(self) -> None:
+        """Send what is queued, without a wait for values."""
         ...
 
     def attend(self) -> None:
@@ -101,6 +105,17 @@ class Pending(Generic[T]):
         self._callbacks.append(callback)
         if self._outcomes:
             self._call_back()
+
+    def send(self) -> None:
+        """Send the request of the value now, if it is still queued.
+
+        Raises no ``BurnRemoteError``: ``result`` does.
+        """
+        if self._source is not None and not self._outcomes:
+            try:
+                self._source.send()
+            except BurnRemoteError as error:
+                pass_on_of_signal_handler(error)
 
     def attend(self) -> None:
         """Make sure that the value is delivered soon, although no thread waits for it."""
@@ -200,3 +215,14 @@ def completed(source: Source, value: T) -> Pending[T]:
     pending: Pending[T] = Pending(source)
     pending.complete(value)
     return pending
+
+
+def sent(values: Sequence[Pending[T]]) -> Sequence[Pending[T]]:
+    """Send the requests of values, and return the values.
+
+    A wait for a value sends only the request to its own session, and others would stay queued until
+    their flushers send them.
+    """
+    for one in values:
+        one.send()
+    return values

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from burn_remote.runner.pending import Pending
+from burn_remote.runner.pending import Pending, sent
 from burn_remote_protocol.errors import ArgumentMismatch, ConnectionLost
 from support.interrupts import InterruptAt, Walk
 from support.link_ends import in_thread
@@ -136,11 +136,15 @@ class RecordingSource:
         self.value = value
         self.waits: list[float | None] = []
         self.attended = threading.Semaphore(0)
+        self.sends = 0
 
     def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
         self.waits.append(timeout_seconds)
         if self.value is not None:
             pending.complete(self.value)
+
+    def send(self) -> None:
+        self.sends += 1
 
     def attend(self) -> None:
         self.attended.release()
@@ -155,6 +159,26 @@ def test_a_waiting_thread_helps_its_source() -> None:
     assert pending.result(2.5) == 5
     assert pending.result(1.0) == 5
     assert source.waits == [2.5]
+
+
+def test_requests_are_sent_only_for_values_that_have_not_arrived() -> None:
+    source = RecordingSource(5)
+    values: list[Pending[int]] = [Pending(source) for _ in range(3)]
+    values[1].complete(1)
+    assert sent(values) is values
+    assert (source.sends, source.waits) == (2, [])
+
+
+def test_a_request_that_cannot_be_sent_raises_where_its_value_is_read() -> None:
+    class Lost(RecordingSource):
+        def send(self) -> None:
+            raise ConnectionLost("gone")
+
+    values: list[Pending[int]] = [Pending(Lost()), Pending(RecordingSource(5))]
+    assert sent(values)[1].result() == 5
+    values[0].fail(ConnectionLost("gone"))
+    with pytest.raises(ConnectionLost):
+        values[0].result()
 
 
 def test_a_source_that_returns_without_a_value_is_a_timeout() -> None:

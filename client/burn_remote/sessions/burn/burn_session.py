@@ -353,6 +353,11 @@ class BurnSession:
             self.flush()
         self._connection.receiver.wait(pending, timeout_seconds)
 
+    def send(self) -> None:
+        """Send queued tasks without a wait; see ``Source``."""
+        if len(self._outgoing):
+            self.flush()
+
     def attend(self) -> None:
         """Receive replies although no thread waits for them; see ``Source``."""
         if self._connection.error is not None:

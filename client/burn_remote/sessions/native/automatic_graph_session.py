@@ -674,6 +674,12 @@ class AutomaticGraphSession(NativeSession):
             self.flush()
         super().wait(pending, timeout_seconds)
 
+    def send(self) -> None:
+        """Send queued tasks without a wait; see ``Source``."""
+        if self._expected is not None:
+            self.flush()
+        super().send()
+
     def attend(self) -> None:
         """Receive replies although no thread waits for them; see ``Source``."""
         if self._expected is not None:

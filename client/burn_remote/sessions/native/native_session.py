@@ -457,6 +457,11 @@ class NativeSession(StorageRequests, CollectiveRequests):
             check_stack_room()
         self._connection.receiver.wait(pending, timeout_seconds)
 
+    def send(self) -> None:
+        """Send queued tasks without a wait; see ``Source``."""
+        if self._tasks:
+            self.flush(self._most_kept_drops)
+
     def attend(self) -> None:
         """Receive replies although no thread waits for them; see ``Source``."""
         if self._connection.error is not None:
