@@ -39,6 +39,13 @@ def test_the_readmes_program_runs_against_a_server() -> None:
     assert printed.endswith("(64, 10)\n")
 
 
+def test_the_readmes_program_finds_what_its_commands_install() -> None:
+    """A ``LocalDevice`` contains a server, so the plain package is not enough on a laptop."""
+    before, program = README.split("```python\n", 1)
+    assert "LocalDevice()" in program.split("```")[0]
+    assert 'on both machines, in a virtual environment each: `pip install ".[server]"`' in before
+
+
 def test_the_program_in_quantization_md_prints_what_its_comments_say() -> None:
     printed = printed_by_the_program_in((ROOT / "docs" / "quantization.md").read_text("utf-8"))
     sizes, error, is_same = printed.splitlines()

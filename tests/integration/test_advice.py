@@ -99,7 +99,7 @@ ELSEWHERE: Final = frozenset(
         "{} has no gradient; pass x.detach(), or call it under no_grad()",
         "Burn's protocol has no groups of servers; connect with the native dialect",
         # An installation without the server's packages.
-        'the backend {} needs the package {}; run pip install "burn-remote[server]"',
+        "a LocalDevice contains a server, whose package {} is not installed; run pip install ",
         # Servers of Burn: tests/integration/test_burn_0_21_defects.py and tests/interop.
         "{} speaks version {} of Burn's protocol; this client speaks {}, that of Burn 0.22",
         "a server of {} takes a tensor in one message, of at most {} bytes, and ends the",

@@ -49,14 +49,14 @@ class LocalDevice(Device):
         found = entry_points(group="burn_remote.local", name=backend)
         if not found:
             raise UsageError(
-                f"no installed package provides the backend {backend!r}; "
-                'pip install "burn-remote[server]" provides "numpy"'
+                f"a LocalDevice computes with 'numpy', not {shown(backend)}; for a GPU, start "
+                "burn-remote-server --backend cupy, and open RemoteDevice('ws://host:3000')"
             )
         try:
             open_link = next(iter(found)).load()
         except ImportError as error:
             raise UsageError(
-                f"the backend {backend!r} needs the package {error.name}; "
+                f"a LocalDevice contains a server, whose package {error.name} is not installed; "
                 'run pip install "burn-remote[server]"'
             ) from error
         if isinstance(custom_operations, str) or not isinstance(custom_operations, Iterable):

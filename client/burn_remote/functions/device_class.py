@@ -51,6 +51,12 @@ class Device:
 
     runners: RunnerStack
 
+    def __init__(self, *_: object, **__: object) -> None:
+        raise ArgumentMismatch(
+            "Device is the common class of devices; open RemoteDevice('ws://host:3000') or "
+            "LocalDevice()"
+        )
+
     @property
     def session(self) -> Any:
         """The session that executes this device's operations."""

@@ -26,7 +26,8 @@ def _open_cupy(count: int, memory_limit: int | None, tf32: bool) -> list[Backend
         first = CupyBackend(0, memory_limit, tf32=tf32)
     except ImportError as error:
         raise UsageError(
-            "the backend 'cupy' needs CuPy: install burn-remote[cuda13] or burn-remote[cuda12]"
+            "the backend 'cupy' needs CuPy, which cannot be imported "
+            f'({error}); run pip install "burn-remote[cuda13]", or "burn-remote[cuda12]"'
         ) from error
     except Exception as error:  # CuPy's own error classes cannot be imported here
         raise UsageError(f"the backend 'cupy' found no GPU that it can use: {error}") from error

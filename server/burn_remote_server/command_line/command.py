@@ -42,6 +42,13 @@ SECRETS: Final = {
 
 # Flags that take "true" or "false", and mean "true" without a value.
 BOOLEAN_FLAGS: Final = frozenset({"--cuda-ipc", "--nccl", "--transfer-checksum"})
+# Flags without a value, and their opposites. ``--fusion true`` and ``--fusion false`` are read as
+# these, because the flags above are written so.
+SWITCHES: Final = {
+    "--fusion": "--no-fusion",
+    "--compiled-kernels": "--no-compiled-kernels",
+    "--tf32": "--no-tf32",
+}
 
 LISTENING: Final = "Listening"
 ADMITTING: Final = "Access"
@@ -284,9 +291,13 @@ def command(
 
 
 def _with_values(args: Sequence[str]) -> list[str]:
-    """Return the arguments with ``true`` after each boolean flag that has no value."""
+    """Return the arguments with ``true`` after each boolean flag, and no value after a switch."""
     given: list[str] = []
     for argument, following in itertools.pairwise([*args, "-"]):
+        if given and given[-1] in SWITCHES and argument in ("true", "false"):
+            if argument == "false":
+                given[-1] = SWITCHES[given[-1]]
+            continue
         given.append(argument)
         if argument in BOOLEAN_FLAGS and following.startswith("-"):
             given.append("true")

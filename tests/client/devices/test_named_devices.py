@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import pickle
 import socket
+import subprocess
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -140,6 +142,35 @@ def test_none_restores_the_default_device_of_the_environment(
         br.set_default_device(None)
         with br.default_device() as restored:
             assert br.ones((1,)).device == restored == br.RemoteDevice(running.address)
+
+
+def test_a_device_of_no_kind_names_the_kinds() -> None:
+    for arguments in ((), ("ws://127.0.0.1:3000",), ("cuda",)):
+        with pytest.raises(br.ArgumentMismatch, match=r"RemoteDevice\('ws://host:3000'\) or Local"):
+            br.Device(*arguments)
+
+
+@pytest.mark.parametrize("name", ["cupy", "cuda", "gpu"])
+def test_a_local_device_on_a_gpu_is_refused_with_the_command_of_a_server(name: str) -> None:
+    with pytest.raises(br.UsageError, match="start burn-remote-server --backend cupy"):
+        br.LocalDevice(name)
+
+
+def test_a_local_device_without_the_servers_packages_names_the_extra() -> None:
+    program = """
+import sys
+sys.modules["pydantic"] = None
+import burn_remote as br
+try:
+    br.LocalDevice()
+except br.UsageError as error:
+    print(error)
+"""
+    shown = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    assert "a LocalDevice contains a server, whose package pydantic is not installed" in shown
+    assert 'run pip install "burn-remote[server]"' in shown
 
 
 def test_the_hint_for_connect_opens_a_device() -> None:

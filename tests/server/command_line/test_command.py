@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from burn_remote_protocol.dialects.native import UPLOAD_CHUNK_BYTES
 from burn_remote_server.command_line import daemon
-from burn_remote_server.command_line.command import BOOLEAN_FLAGS, main
+from burn_remote_server.command_line.command import BOOLEAN_FLAGS, SWITCHES, main
 from burn_remote_server.command_line.daemon import CannotStart
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.settings.sources import flag_name, load_settings
@@ -194,7 +195,23 @@ def test_each_boolean_setting_without_a_no_flag_may_have_no_value() -> None:
     booleans = {
         flag_name(name) for name, field in Settings.model_fields.items() if field.annotation is bool
     }
-    assert booleans - {"--fusion", "--compiled-kernels", "--tf32"} == BOOLEAN_FLAGS
+    assert booleans - SWITCHES.keys() == BOOLEAN_FLAGS
+
+
+@pytest.mark.parametrize("flag", SWITCHES)
+def test_a_switch_may_have_the_value_that_other_flags_have(
+    flag: str, served: list[Settings]
+) -> None:
+    setting = flag.removeprefix("--").replace("-", "_")
+    others = ["--port", "0", "--nccl", "true"]
+    for given in ([flag, "true", *others], [*others, flag, "false"], [SWITCHES[flag]]):
+        assert main(given) == 0
+    assert [getattr(settings, setting) for settings in served] == [True, False, False]
+    assert [settings.port for settings in served] == [0, 0, 3000]
+
+
+def test_the_help_gives_the_size_of_a_chunk(help_text: str) -> None:
+    assert f"chunks of {UPLOAD_CHUNK_BYTES // 1024} KiB" in " ".join(help_text.split())
 
 
 def test_the_shown_configuration_keeps_secrets(

@@ -25,7 +25,7 @@ try:
 except ImportError as error:
     raise UsageError(
         "addresses that begin with iroh:// need the package iroh, which cannot be imported "
-        f"({error}); install burn-remote[iroh]"
+        f'({error}); run pip install "burn-remote[iroh]"'
     ) from error
 
 __all__ = ["IrohError", "iroh", "shortened", "write_all"]
@@ -51,8 +51,8 @@ try:
     _error_converter: Final[Any] = iroh_ffi._UniffiFfiConverterTypeIrohError__as_error
 except AttributeError as error:
     raise UsageError(
-        f"this version of the package iroh is not supported ({error}); install burn-remote[iroh], "
-        "which selects a supported one"
+        f"this version of the package iroh is not supported ({error}); "
+        'run pip install "burn-remote[iroh]", which installs a supported one'
     ) from error
 
 
