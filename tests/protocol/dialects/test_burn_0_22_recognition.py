@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import struct
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from burn_remote_protocol.dialects import burn_0_22_recognition
-from burn_remote_protocol.dialects.burn_0_22 import decode_messages
+from burn_remote_protocol.dialects.burn_0_22 import RunGraph, decode_messages
 from burn_remote_protocol.dialects.burn_0_22_recognition import MessageRecognizer
 from burn_remote_protocol.errors import ProtocolViolation
 from burn_remote_protocol.messages import Drop, Read, Seed, Sync
@@ -49,6 +50,13 @@ def read(request: int, number: int, status: str = "ReadOnly") -> Any:
     return {"Task": {"ReadTensor": [request, S, tensor(number, status)]}}
 
 
+def call(*tensors: int, scalars: Any = (0.5, -0.0), graph: int = 3) -> Any:
+    """Return a call of a graph that binds tensors to the ids 0, 300, 600, and so on."""
+    pairs = [[[300 * place], [tensor]] for place, tensor in enumerate(tensors)]
+    numbers = [{"Float": scalar} for scalar in scalars]
+    return {"Task": {"ExecuteGraph": [S, graph, [pairs, [2, 64], numbers, [[0, None, 1]]]]}}
+
+
 def sync(request: int) -> Any:
     return {"Task": {"SyncBackend": [request, S]}}
 
@@ -66,6 +74,11 @@ def outcome(decode: Callable[[bytes], object], written: bytes) -> str:
         return "refused"
 
 
+def in_steps(recognizer: MessageRecognizer) -> Callable[[bytes], list[object]]:
+    """Return a function that decodes a frame as long frames are decoded."""
+    return lambda written: [one for one in recognizer.each_message(written) if one is not None]
+
+
 def in_full(*_: Any) -> None:
     raise AssertionError("a message was decoded in full")
 
@@ -81,6 +94,7 @@ def test_recorded_sessions_are_decoded_alike_with_and_without_recognition(record
         ]
         for each in frames * 2:
             assert outcome(recognizer.decode, each) == outcome(decode_messages, each)
+            assert outcome(in_steps(recognizer), each) == outcome(decode_messages, each)
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS), max_size=20))
@@ -121,6 +135,88 @@ def test_a_program_that_repeats_its_messages_has_none_decoded_in_full(
     assert recognizer.unknown == seen
     monkeypatch.undo()
     assert found == decode_messages(frame(*messages))
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), max_size=10))
+def test_calls_of_graphs_bind_the_tensors_of_their_own_bytes(
+    rows: list[tuple[int, int, int]],
+) -> None:
+    recognizer = MessageRecognizer()
+    for first, second, third in rows:
+        written = frame(call(first, second), read(third, second), call(third), call())
+        for decode in (recognizer.decode, in_steps(recognizer)):
+            found = decode(written)
+            assert repr(found) == repr(decode_messages(written))
+            (bound,) = [one for one in found if isinstance(one, RunGraph)][:1]
+            assert bound.bindings.tensors == ((0, first), (300, second))
+
+
+def test_calls_that_differ_only_in_tensors_are_decoded_in_full_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recognizer = MessageRecognizer()
+    numbers = [float(number) for number in range(200)]
+    long = [call(1000, 2000, scalars=numbers, graph=graph) for graph in range(4)]
+    assert len(frame(*long)) > 4 * 2048
+    for written in (frame(call(1000, 2000), read(7, 1000)), frame(*long)):
+        [*recognizer.each_message(written)]
+    seen = recognizer.unknown
+    monkeypatch.setattr(burn_0_22_recognition, "decode_messages", in_full)
+    monkeypatch.setattr(burn_0_22_recognition, "each_message", in_full)
+
+    found = recognizer.decode(frame(call(1001, 2001), read(8, 1001)))
+    again = recognizer.decode(frame(call(1002, 2002), read(9, 1002)))
+    long = [call(1001, 2001, scalars=numbers, graph=graph) for graph in range(4)]
+    found_long = [*recognizer.each_message(memoryview(frame(*long)))]
+
+    assert recognizer.unknown == seen
+    monkeypatch.undo()
+    assert found == decode_messages(frame(call(1001, 2001), read(8, 1001)))
+    assert found_long == decode_messages(frame(*long))
+    assert isinstance(found[0], RunGraph)
+    assert isinstance(again[0], RunGraph)
+    assert again[0].bindings.scalars is found[0].bindings.scalars
+
+
+def test_frames_with_calls_of_graphs_are_never_wholes() -> None:
+    recognizer = MessageRecognizer()
+    for number in range(1000, 1010):
+        written = frame(call(number), read(7, number))
+        assert recognizer.recognize(written) is None
+        recognizer.decode(written)
+
+
+def test_numbers_of_a_call_that_look_like_ids_are_not_read_as_ones() -> None:
+    (number,) = struct.unpack(">d", b"\x92\x91\x05\x91\x06\x92\x91\0")
+    recognizer = MessageRecognizer()
+    for tensor in (1000, 1001, 1002):
+        written = frame(call(tensor, scalars=[number]), sync(2))
+        assert recognizer.decode(written) == decode_messages(written)
+
+
+def test_a_call_with_one_bit_changed_is_decoded_as_without_recognition() -> None:
+    written = frame(call(300, 70_000), read(3, 300))
+    recognizer = MessageRecognizer()
+    for place in range(8 * len(written)):
+        recognizer.decode(written)
+        changed = bytearray(written)
+        changed[place // 8] ^= 1 << place % 8
+        found = outcome(recognizer.decode, bytes(changed))
+        assert found == outcome(decode_messages, bytes(changed))
+        recognizer.decode(written)
+        assert outcome(in_steps(recognizer), bytes(changed)) == found
+
+
+def test_the_known_calls_are_bounded_in_number_and_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(burn_0_22_recognition, "CALLS_KEPT", 8)
+    burn_0_22_recognition._CALLS.clear()
+    recognizer = MessageRecognizer()
+    for graph in range(30):
+        recognizer.decode(frame(call(1, graph=graph, scalars=[0.5] * 40 * graph)))
+        assert len(burn_0_22_recognition._CALLS) <= 8
+
+    lengths = [sum(map(len, key)) for key in burn_0_22_recognition._CALLS]
+    assert max(lengths) <= burn_0_22_recognition.LONGEST_CALL_BYTES
 
 
 def test_messages_after_an_unknown_one_are_decoded_too() -> None:

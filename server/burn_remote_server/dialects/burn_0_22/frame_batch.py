@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator
 from typing import Any, Final
 
-from burn_remote_protocol.dialects.burn_0_22 import Message, each_message
+from burn_remote_protocol.dialects.burn_0_22 import Message
 from burn_remote_protocol.dialects.burn_0_22_recognition import MessageRecognizer
 from burn_remote_protocol.errors import ProtocolViolation, detached
 from burn_remote_protocol.links.interface import AsyncLink
@@ -95,14 +95,15 @@ class FrameBatch:
 
     def _steps(self, frame: bytes | memoryview) -> Generator[None, None, None]:
         """Add the messages of a frame; yield after each, and between the steps of long ones."""
+        before = self._recognizer.unknown
         try:
-            for task in each_message(frame):
+            for task in self._recognizer.each_message(frame):
                 if task is not None:
                     self._extend((task,))
-                    self.unknown += 1
                 yield
         except ProtocolViolation as error:
             self._end_with(error)
+        self.unknown += self._recognizer.unknown - before
 
     def _extend(self, tasks: Collection[Message | ProtocolViolation]) -> None:
         self.count += len(tasks)
