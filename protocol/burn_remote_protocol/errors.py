@@ -72,6 +72,7 @@ __all__ = [
     "error_to_wire",
     "fresh",
     "shown",
+    "type_name",
 ]
 
 
@@ -106,6 +107,17 @@ def shown(value: object) -> str:
     """Return a short representation of a peer's value, which may have any size and nesting."""
     text = _EXCERPT.repr(value)
     return text if len(text) <= EXCERPT_CHARACTERS else f"{text[:EXCERPT_CHARACTERS]}…"
+
+
+def type_name(value: object) -> str:
+    """Return the name of a value's type, with its module where that tells it from ours.
+
+    "not Tensor" would not say that a tensor of PyTorch is not one of this package.
+    """
+    kind = type(value)
+    if kind.__module__ in ("builtins", "__main__"):
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 class BurnRemoteError(Exception):

@@ -97,7 +97,9 @@ def as_dtype(dtype: AnyDType) -> DType:
         found = None
     if found is None:
         known = ", ".join(map(str, _BY_NUMPY.values()))
-        raise DTypeMismatch(f"tensors cannot hold {dtype!r}; they hold {known}")
+        name = str(dtype).rpartition(".")[2]  # of torch.float32
+        same = f"; write burn_remote.{name}" if name in map(str, _BY_NUMPY.values()) else ""
+        raise DTypeMismatch(f"tensors cannot hold {dtype!r}; they hold {known}{same}")
     return found
 
 

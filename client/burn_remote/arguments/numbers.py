@@ -22,7 +22,13 @@ from burn_remote.arguments.traced_numbers import TracedNumber
 from burn_remote.runner.interface import TensorHandle
 from burn_remote_protocol import dtypes
 from burn_remote_protocol.dtypes import Category, DType
-from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, UsageError, shown
+from burn_remote_protocol.errors import (
+    ArgumentMismatch,
+    DTypeMismatch,
+    UsageError,
+    shown,
+    type_name,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -278,4 +284,6 @@ def _not_a_number(value: object, device: str = "x.device") -> ArgumentMismatch:
         way = f"; burn_remote.tensor(data, device={device}) makes a tensor of a list"
     if isinstance(value, Fraction | Decimal):
         way = "; float(number) converts it"
-    return ArgumentMismatch(f"expected a tensor or a number, not {type(value).__name__}{way}")
+    if hasattr(type(value), "__array__") or hasattr(type(value), "__dlpack__"):
+        way = f"; burn_remote.tensor(data, device={device}) makes a tensor of it"
+    return ArgumentMismatch(f"expected a tensor or a number, not {type_name(value)}{way}")

@@ -6,7 +6,7 @@ import os
 import ssl
 from typing import Final
 
-from burn_remote_protocol.errors import ArgumentMismatch, UsageError
+from burn_remote_protocol.errors import ArgumentMismatch, UsageError, type_name
 from burn_remote_protocol.links.addresses import without_token
 
 __all__ = ["checked_token", "trusted_context"]
@@ -22,7 +22,7 @@ def checked_token(token: str | None) -> str | None:
     """
     if token is not None and not isinstance(token, str):
         # The message omits the value, because errors end up in logs.
-        raise ArgumentMismatch(f"a token is text, not of type {type(token).__name__}")
+        raise ArgumentMismatch(f"a token is text, not of type {type_name(token)}")
     source, text, way = "token=…", token, "omit it"
     if text is None:
         # An empty variable counts as not set, as is usual.

@@ -33,6 +33,7 @@ from burn_remote_protocol.errors import (
     ShapeMismatch,
     UsageError,
     VersionMismatch,
+    type_name,
 )
 
 __all__ = ["explained", "no_tensor"]
@@ -161,9 +162,8 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 def no_tensor(name: str, value: object) -> str:
     """Return the error message for a value passed where a tensor is required."""
-    seen = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     way = "; burn_remote.tensor(data, device=…) makes a tensor of it" if _is_data(value) else ""
-    return f"{name} is of type {seen}, not a tensor{way}"
+    return f"{name} is of type {type_name(value)}, not a tensor{way}"
 
 
 def _is_data(value: object) -> bool:

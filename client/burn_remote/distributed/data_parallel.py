@@ -39,7 +39,13 @@ from burn_remote.graphs.compiled import compile as compiled
 from burn_remote.optimizers.optimizer_class import Optimizer
 from burn_remote.runner.interface import distinction
 from burn_remote.runner.pending import sent
-from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, UsageError, shown
+from burn_remote_protocol.errors import (
+    ArgumentMismatch,
+    DTypeMismatch,
+    UsageError,
+    shown,
+    type_name,
+)
 
 __all__ = ["DataParallel", "Snapshot"]
 
@@ -478,7 +484,7 @@ def _check_parameters(params: Any) -> None:
         where = f"the parameter {name}" if name else "the parameter"
         if not is_tensor(leaf) and not isinstance(leaf, np.ndarray | np.generic):
             raise ArgumentMismatch(
-                f"{where} is of type {type(leaf).__name__}, not a tensor or an array"
+                f"{where} is of type {type_name(leaf)}, not a tensor or an array"
             )
         if is_tensor(leaf) and not leaf.dtype.is_floating:
             raise DTypeMismatch(

@@ -14,7 +14,7 @@ from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.casting import distinct
 from burn_remote.functions.creation import asarray
 from burn_remote.functions.tensor_value import DLPACK_CPU, is_tensor
-from burn_remote_protocol.errors import ArgumentMismatch
+from burn_remote_protocol.errors import ArgumentMismatch, type_name
 
 if TYPE_CHECKING:
     from burn_remote.functions.device_class import AnyDevice
@@ -37,7 +37,7 @@ def from_dlpack(x: Any, /, *, device: AnyDevice | None = None, copy: bool | None
         return distinct(x if device is None else x.to_device(device))
     if not hasattr(x, "__dlpack__"):
         raise ArgumentMismatch(
-            f"{type(x).__name__} has no __dlpack__; burn_remote.tensor(data) makes a tensor of it"
+            f"{type_name(x)} has no __dlpack__; burn_remote.tensor(data) makes a tensor of it"
         )
     if copy is False:
         raise ValueError("copy=False is impossible: the elements are copied to the device")

@@ -21,6 +21,7 @@ from burn_remote_protocol.errors import (
     ShapeMismatch,
     UsageError,
     shown,
+    type_name,
 )
 from burn_remote_protocol.tensors import Shape, Slice
 
@@ -252,9 +253,11 @@ def _place(item: Any, size: int) -> int:
     try:
         position = operator.index(item)
     except TypeError:
+        is_array = hasattr(type(item), "__array__")
+        way = "; burn_remote.tensor(data, device=x.device) makes a tensor of it" if is_array else ""
         raise DTypeMismatch(
             f"an index consists of integers, slices, ..., None, and integer tensors or arrays, "
-            f"not {type(item).__name__}"
+            f"not {type_name(item)}{way}"
         ) from None
     if not -size <= position < size:
         raise IndexOutOfRange(f"index {shown(position)} is out of range for an axis of size {size}")

@@ -20,7 +20,7 @@ from burn_remote.dispatch.operators import Binary, Operator, constant, operator_
 from burn_remote.functions.casting import LOW_PRECISION, astype, converted_to
 from burn_remote.functions.tensor_value import TensorValue, is_tensor
 from burn_remote_protocol.dtypes import F32, DType
-from burn_remote_protocol.errors import ArgumentMismatch
+from burn_remote_protocol.errors import ArgumentMismatch, type_name
 
 if TYPE_CHECKING:
     from burn_remote.arguments.arrays import Array
@@ -213,7 +213,7 @@ def _is_short(number: float) -> bool:
 
 def refuse_numbers(x1: object, x2: object) -> NoReturn:
     """Raise ``ArgumentMismatch`` for two numbers: only a tensor determines the device."""
-    seen = f"{type(x1).__name__} and {type(x2).__name__}"
+    seen = f"{type_name(x1)} and {type_name(x2)}"
     raise ArgumentMismatch(
         f"expected a tensor, not {seen}; burn_remote.tensor(data, device=…) makes a tensor of data"
     )

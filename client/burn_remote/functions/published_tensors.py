@@ -14,7 +14,7 @@ from burn_remote.runner.storage_tasks import (
     RemoveName,
 )
 from burn_remote.sessions.native.native_session import NativeSession
-from burn_remote_protocol.errors import DeviceMismatch, Unsupported, UsageError, shown
+from burn_remote_protocol.errors import DeviceMismatch, Unsupported, UsageError, shown, type_name
 from burn_remote_protocol.kept_tensors import MAX_PUBLISHED_NAME_BYTES, is_published_name
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def publish(device: Device, name: str, tensor: Tensor) -> None:
     check_has_names(device)
     if not is_tensor(tensor):
         raise UsageError(
-            f"publish takes a tensor, not an object of type {type(tensor).__name__}; write "
+            f"publish takes a tensor, not an object of type {type_name(tensor)}; write "
             f"device.publish({name!r}, burn_remote.tensor(data, device=device))"
         )
     if tensor.device != device:

@@ -19,6 +19,7 @@ from burn_remote_protocol.errors import (
     DTypeMismatch,
     ShapeMismatch,
     UsageError,
+    type_name,
 )
 from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_protocol.tensors import TensorData
@@ -338,7 +339,7 @@ def read_arrays(tensors: Iterable[Tensor], for_one: str) -> list[Pending[Array]]
     for one in members:
         if not is_tensor(one):
             raise ArgumentMismatch(
-                f"read takes tensors, and one element is of type {type(one).__name__}; for nested "
+                f"read takes tensors, and one element is of type {type_name(one)}; for nested "
                 "containers, such as a dictionary, write "
                 "read(burn_remote.tree.leaves(containers))"
             )

@@ -18,7 +18,7 @@ from burn_remote.functions.tensor import Tensor
 from burn_remote.graphs.structures import take_apart
 from burn_remote.runner.interface import TensorHandle
 from burn_remote_protocol.dtypes import DType
-from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.errors import UsageError, type_name
 
 __all__ = [
     "ARGUMENT",
@@ -72,7 +72,7 @@ def leaf_of(leaf: Any, program: NumberProgram, of_tensor: Callable[[Any], Result
     if isinstance(leaf, _CONSTANTS):
         return leaf
     raise UsageError(
-        f"a compiled function returns an object of type {type(leaf).__name__}; it may return "
+        f"a compiled function returns an object of type {type_name(leaf)}; it may return "
         "tensors, numbers, strings, and tuples, lists, dictionaries and data classes of them"
     )
 

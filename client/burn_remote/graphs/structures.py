@@ -23,7 +23,7 @@ from burn_remote.arguments.containers import (
     members,
 )
 from burn_remote.functions.tensor import Tensor
-from burn_remote_protocol.errors import ArgumentMismatch
+from burn_remote_protocol.errors import ArgumentMismatch, type_name
 
 __all__ = ["NUMBER", "TENSOR", "Template", "exact", "is_compared_by_identity", "take_apart"]
 
@@ -81,7 +81,7 @@ def take_apart(
 def _static(value: Any, statics: list[Any]) -> Hashable:
     if isinstance(value, tuple | list | dict):
         raise ArgumentMismatch(
-            f"an argument of a compiled function is of type {type(value).__name__}; pass tensors, "
+            f"an argument of a compiled function is of type {type_name(value)}; pass tensors, "
             "numbers, and tuples, lists, dictionaries and data classes of them"
         )
     if isinstance(value, np.ndarray):

@@ -21,6 +21,7 @@ from burn_remote_protocol.errors import (
     ShapeMismatch,
     UsageError,
     shown,
+    type_name,
 )
 
 __all__ = [
@@ -120,7 +121,7 @@ def check_gradient(name: str, parameter: Any, grad: Any) -> None:
     wanted = parameter.handle.spec
     what = f"the gradient of the parameter {name}" if name else "the gradient"
     if spec is None:
-        raise ArgumentMismatch(f"{what} is of type {type(grad).__name__}, not a tensor")
+        raise ArgumentMismatch(f"{what} is of type {type_name(grad)}, not a tensor")
     if spec.shape != wanted.shape:
         raise ShapeMismatch(f"{what} is {spec}, but the parameter is {wanted}")
     if spec.dtype != wanted.dtype:
@@ -171,7 +172,7 @@ def checked_rate(rate: Any) -> Any:
 def entry_of(state: Mapping[str, Any], name: str, way: str = FROM_INIT) -> Any:
     """Return an entry of a state. Raises ``ArgumentMismatch``, which advises ``way``."""
     if not isinstance(state, Mapping) or name not in state:
-        seen = f"it is of type {type(state).__name__}"
+        seen = f"it is of type {type_name(state)}"
         if isinstance(state, Mapping):
             seen = f"it has {', '.join(map(repr, state))}" if state else "it is empty"
         raise ArgumentMismatch(f"the state has no entry {name!r} ({seen}); {way}")

@@ -16,7 +16,7 @@ from burn_remote.tensor_files.server_files import (
     load_server_npz,
     load_server_safetensors,
 )
-from burn_remote_protocol.errors import ArgumentMismatch
+from burn_remote_protocol.errors import ArgumentMismatch, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,7 +126,7 @@ def save(
         )
     if suffix == NPY and isinstance(value, Mapping | list | tuple):
         raise ArgumentMismatch(
-            f"a {NPY} file has one tensor, but the value is of type {type(value).__name__}; write "
+            f"a {NPY} file has one tensor, but the value is of type {type_name(value)}; write "
             f"a name with {SAFETENSORS} to save several"
         )
     _SAVERS[suffix](path, value, progress=progress, **options)

@@ -20,7 +20,7 @@ from burn_remote.functions.casting import astype
 from burn_remote.functions.creation import tensor
 from burn_remote.functions.tensor_value import is_tensor
 from burn_remote.tensor_files.safetensors_header import InvalidCheckpoint, StoredTensor
-from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, shown
+from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, shown, type_name
 
 if TYPE_CHECKING:
     from burn_remote.functions.device_class import AnyDevice
@@ -76,7 +76,7 @@ def writable(name: str, leaf: Any) -> Any:
     if isinstance(leaf, bool | int | float | np.generic):
         return np.asarray(leaf)
     raise ArgumentMismatch(
-        f"{name} is of type {type(leaf).__name__}; leaves are tensors, arrays and numbers"
+        f"{name} is of type {type_name(leaf)}; leaves are tensors, arrays and numbers"
     )
 
 
@@ -142,7 +142,7 @@ def check_like(one: StoredTensor, model: Any) -> None:
             )
     elif not isinstance(model, bool | int | float):
         raise ArgumentMismatch(
-            f"{one.name} in like= is of type {type(model).__name__}; leaves are tensors and numbers"
+            f"{one.name} in like= is of type {type_name(model)}; leaves are tensors and numbers"
         )
     elif one.spec.shape:
         raise InvalidCheckpoint(
@@ -184,7 +184,7 @@ def _number_like(model: bool | int | float, array: Array, name: str) -> bool | i
     if not isinstance(model, float) and not (math.isfinite(found) and type(model)(found) == found):
         raise InvalidCheckpoint(
             f"{shown(name)} is {found} in the file, but {model!r}, of type "
-            f"{type(model).__name__}, in like="
+            f"{type_name(model)}, in like="
         )
     return type(model)(found)
 

@@ -180,7 +180,8 @@ def _refusal(token: str | None) -> str:
             "this server requires a token; "
             "pass RemoteDevice(..., token=...) or set BURN_REMOTE_TOKEN"
         )
-    named = "; a name before it, as in name:token, is not part of the token" if ":" in token else ""
+    is_named = ":" in token or len(token.split()) > 1  # an entry of a variable or a line of a file
+    named = "; a name before it, as in name:token, is not part of the token" if is_named else ""
     return (
         "this server does not know this token; "
         f"check RemoteDevice(..., token=...) or BURN_REMOTE_TOKEN{named}"

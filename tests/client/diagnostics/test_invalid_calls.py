@@ -191,6 +191,45 @@ NO_TENSORS: dict[str, Callable[[], object]] = {
 }
 
 
+class Foreign:
+    """A tensor of another library, whose class has the name of ours."""
+
+    def __array__(self, dtype: object = None, *, copy: bool | None = None) -> np.ndarray:
+        return np.ones(2, np.float32)
+
+
+Foreign.__module__, Foreign.__qualname__, Foreign.__name__ = "torch", "Tensor", "Tensor"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: f(2) + Foreign(),
+        lambda: Foreign() + f(2),
+        lambda: f(2) * Foreign(),
+        lambda: f(2, 2) @ Foreign(),
+        lambda: f(2)[Foreign()],
+        lambda: F.relu(Foreign()),
+        lambda: br.where(Foreign(), f(2), f(2)),
+    ],
+)
+def test_a_tensor_of_another_library_is_named_with_its_library(call: Callable[[], object]) -> None:
+    with pytest.raises(br.UsageError, match=r"torch\.Tensor.*; burn_remote\.tensor\(data, device="):
+        call()
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "int64", "bool"])
+def test_a_dtype_of_another_library_gets_ours(name: str) -> None:
+    class Dtype:
+        def __repr__(self) -> str:
+            return f"torch.{name}"
+
+    with pytest.raises(br.DTypeMismatch, match=rf"; write burn_remote\.{name}\n"):
+        f(2).astype(Dtype())
+    with pytest.raises(br.DTypeMismatch, match=r"uint8, bool\n"):
+        f(2).astype("flaot32")
+
+
 @pytest.mark.parametrize("text", NO_TENSORS)
 def test_the_argument_that_is_not_a_tensor_is_named(text: str) -> None:
     refused(NO_TENSORS[text], br.ArgumentMismatch, text)

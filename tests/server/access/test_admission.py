@@ -259,3 +259,5 @@ def test_a_file_that_became_unusable_leaves_access_as_it_was(tmp_path: Path) -> 
 def test_a_token_with_its_name_in_front_gets_a_hint() -> None:
     with pytest.raises(HandshakeRefused, match="as in name:token, is not part of the token"):
         with_two().admit(f"alice:{ALICE}")
+    with pytest.raises(HandshakeRefused, match="as in name:token, is not part of the token"):
+        with_two().admit(f"alice {ALICE}\n")  # the line of a file of tokens
