@@ -88,9 +88,10 @@ def device_advice(device: object) -> str:
         return "; x.astype(dtype) converts"
     if hasattr(device, "handle"):
         return "; x.to(y.device) moves x to the device of y"
-    if not isinstance(device, str):
+    name = device if isinstance(device, str) else getattr(device, "type", None)  # of torch.device
+    if not isinstance(name, str):
         return ""
-    instead = DEVICES.get(device.partition(":")[0])
+    instead = DEVICES.get(name.partition(":")[0])
     return "" if instead is None else f"; write {instead}"
 
 

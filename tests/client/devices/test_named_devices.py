@@ -10,6 +10,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -142,6 +143,15 @@ def test_none_restores_the_default_device_of_the_environment(
         br.set_default_device(None)
         with br.default_device() as restored:
             assert br.ones((1,)).device == restored == br.RemoteDevice(running.address)
+
+
+@pytest.mark.parametrize(("kind", "instead"), [("cuda", "'ws://host:3000'"), ("cpu", "'local'")])
+def test_a_device_of_pytorch_gets_the_name_to_write(kind: str, instead: str) -> None:
+    device: Any = SimpleNamespace(type=kind, index=0)  # as torch.device
+    with pytest.raises(br.UsageError, match=f"; write {instead}"):
+        br.ones((2,), device=device)
+    with pytest.raises(br.UsageError, match=f"; write {instead}"):
+        br.ones((2,), device="local").to(device)
 
 
 def test_a_device_of_no_kind_names_the_kinds() -> None:
