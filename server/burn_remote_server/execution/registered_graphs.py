@@ -12,7 +12,7 @@ numbers. Graphs whose operations have the same bytes share one entry.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from burn_remote_protocol.dialects.burn_0_22 import Bindings, RunGraph, decode_graph
 from burn_remote_protocol.errors import (
@@ -24,6 +24,7 @@ from burn_remote_protocol.errors import (
     SessionLost,
 )
 from burn_remote_protocol.operations.row import Operation
+from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_server.access.quota import OverheadAccount
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.programs.graphs import GraphPlan
@@ -58,15 +59,26 @@ FIRST_OWN_ID: Final = 2**64
 Report = Callable[[int, OperationFailed], None]
 
 
-class _Form(NamedTuple):
+class _Form:
     """A graph compiled for certain shapes.
 
-    ``scalars`` has the places of the numbers that the graph takes from each call.
+    ``places`` has the places of the numbers that the graph takes from each call.
     """
 
-    plan: GraphPlan
-    interface: Interface
-    scalars: tuple[int, ...]
+    def __init__(self, plan: GraphPlan, interface: Interface, places: tuple[int, ...]) -> None:
+        self.plan: Final = plan
+        self.interface: Final = interface
+        self._places: Final = places
+        # Those of the last call, and the numbers that the graph took from them.
+        self._scalars: tuple[Scalar, ...] = ()
+        self._numbers: tuple[Any, ...] = ()
+
+    def numbers(self, scalars: tuple[Scalar, ...]) -> tuple[Any, ...]:
+        """Return the numbers of a call: the same object if ``scalars`` is that of the last call."""
+        if scalars is not self._scalars and self._places:
+            self._numbers = tuple([scalars[place].value for place in self._places])
+            self._scalars = scalars
+        return self._numbers
 
 
 # The values of a call, and the operations to which they are bound.
@@ -89,14 +101,23 @@ class _Registered:
         # The operations of the last call that ran one by one, and the bytes counted for them.
         self.last: _Last | None = None
         self.last_bytes = 0
+        # The scalars of a call of a compiled form, whose bytes count, and their variants.
+        self._scalars: tuple[Scalar, ...] = ()
+        self._variants: tuple[Any, ...] = ()
 
     def key(self, bindings: Bindings) -> Any:
         """Return the key of a call's form: calls with equal keys use the same compiled form."""
         tensors, sizes, scalars, slices = bindings
-        of_scalars: Any = tuple([scalar.variant for scalar in scalars])
-        if self.graph.has_inner_scalars:
-            of_scalars = scalars
+        of_scalars: Any = scalars
+        if scalars is self._scalars:
+            of_scalars = self._variants
+        elif not self.graph.has_inner_scalars:
+            of_scalars = tuple([scalar.variant for scalar in scalars])
         return tuple([tensor for tensor, _ in tensors]), sizes, of_scalars, slices
+
+    def keep_scalars(self, scalars: tuple[Scalar, ...], key: Any) -> None:
+        """Keep the scalars of a call, for whose key there is a form."""
+        self._scalars, self._variants = scalars, key[2]
 
     def interface(self, bindings: Bindings) -> Interface:
         """Return the interface of the graph in a call."""
@@ -219,14 +240,14 @@ class RegisteredGraphs:
             # One tensor of the session under two ids: an operation of the graph may replace or drop
             # it before another one uses it, and the compiled form does not know.
             return False
-        plan, interface, scalars = form
-        taken = [tensors[tensor] for tensor in interface.inputs]
-        made = [tensors[tensor] for tensor in interface.outputs]
+        registered.keep_scalars(bindings.scalars, key)
+        interface = form.interface
+        taken = tuple([tensors[tensor] for tensor in interface.inputs])
+        made = tuple([tensors[tensor] for tensor in interface.outputs])
         dropped = [tensors[tensor] for tensor in interface.consumed]
-        arguments: tuple[Any, ...] = (*taken, *made)
-        if scalars:
-            arguments += (tuple([bindings.scalars[place].value for place in scalars]),)
-        self._interpreter.invoke_graph(plan, arguments, dropped)
+        # The numbers were checked when they were decoded, and the key has their variants.
+        numbers = form.numbers(bindings.scalars)
+        self._interpreter.call_graph(form.plan, taken, made, numbers, dropped)
         self._interpreter.tensors.drop(dropped)
         return True
 

@@ -73,7 +73,17 @@ class GraphRunner:
         The results may take the memory of the tensors in ``dying``, which no later task uses.
         Raises ``ProtocolViolation`` if the arguments do not fit the graph.
         """
-        inputs, outputs, numbers = plan.checked_call(arguments)
+        self.call(plan, *plan.checked_call(arguments), dying)
+
+    def call(
+        self,
+        plan: GraphPlan,
+        inputs: tuple[int, ...],
+        outputs: tuple[int, ...],
+        numbers: tuple[Any, ...],
+        dying: Collection[int],
+    ) -> None:
+        """Run a graph like ``run``; the arguments fit it."""
         self._counts.graph_calls += 1
         arrays = self._arrays
         try:

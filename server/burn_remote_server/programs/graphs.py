@@ -167,6 +167,10 @@ class GraphPlan:
         self._calls = 0
         # For each step with numbers: the numbers of the last call, and the plan for them.
         self._prepared: dict[int, tuple[tuple[Any, ...], Plan]] = {}
+        # The numbers of the last call, and those of these plans that it used without an error. A
+        # caller that passes the same object again saves the comparison of the numbers.
+        self._same_numbers: tuple[Any, ...] | None = None
+        self._same_plans: dict[int, Plan] = {}
         self._capture = None if captures is None else self._captured_by(captures)
 
     # -- running ------------------------------------------------------------------------------
@@ -297,10 +301,11 @@ class GraphPlan:
 
         Raises ``StepFailed``.
         """
-        if not self._number_registers:
+        if not self._number_registers or numbers is self._same_numbers:
             return
         key = number_key(numbers)
         if key == self._last_numbers:
+            self._keep_numbers(numbers)
             return
         try:
             found = self._constants(numbers)
@@ -308,9 +313,15 @@ class GraphPlan:
             pass_on_of_signal_handler(error)
             raise StepFailed(0, 0, self.registers(inputs), None) from error
         self._last_numbers = ()  # an interrupt may stop the writes below halfway
+        self._same_numbers = None
         for register, constant in found:
             self._registers[register] = constant
         self._last_numbers = key
+        self._keep_numbers(numbers)
+
+    def _keep_numbers(self, numbers: tuple[Any, ...]) -> None:
+        self._same_plans = {}
+        self._same_numbers = numbers
 
     def _constants(self, numbers: tuple[Any, ...]) -> list[tuple[int, Any]]:
         """Return the constants of a call, each with its place in ``_registers``."""
@@ -343,9 +354,15 @@ class GraphPlan:
 
         Raises the error of a plan that is invalid with these numbers.
         """
+        if numbers is self._same_numbers:
+            known = self._same_plans.get(place)
+            if known is not None and known.error is None:
+                return known
         plan = self.prepared_plan(place, numbers)
         if plan.error is not None:
             raise plan.error.with_traceback(None)
+        if numbers is self._same_numbers:
+            self._same_plans[place] = plan
         return plan
 
     def prepared_plan(self, place: int, numbers: tuple[Any, ...]) -> Plan:

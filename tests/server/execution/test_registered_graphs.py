@@ -25,6 +25,16 @@ def step(name: str) -> Any:
     return {"NumericFloat": ["F32", {name: [tensor(0), tensor(0), tensor(1, "NotInit")]}]}
 
 
+def mask() -> Any:
+    return [[4], [[0]], "ReadOnly", {"Bool": "Native"}]
+
+
+def masked() -> Any:
+    """Return the comparison of a tensor with 1.5, whose result is ``mask()``."""
+    out = [[4], [[0]], "NotInit", {"Bool": "Native"}]
+    return {"NumericFloat": ["F32", {"LowerElem": [tensor(0), {"Float": 1.5}, out]}]}
+
+
 def packed(*operations: Any) -> bytes:
     return bytes(msgpack.packb(operations))
 
@@ -124,6 +134,38 @@ def test_a_graph_that_is_registered_again_under_another_number_is_the_same_one(
     assert session.values(2, size=2) == [0, 0]
     graphs.run(RunGraph(3, None, bindings))
     assert session.values(2, size=2) == [0, 0]
+
+
+def test_a_compiled_graph_uses_the_numbers_of_each_call(
+    session: EngineSession, graphs: RegisteredGraphs
+) -> None:
+    """Whether the numbers of two calls are one object, equal objects, or differ."""
+    scaled = {
+        "NumericFloat": ["F32", {"MulScalar": [tensor(0), {"UInt": 0}, tensor(1, "NotInit")]}]
+    }
+    filled = {"BaseFloat": {"MaskFill": [tensor(1), mask(), {"UInt": 1}, tensor(3, "NotInit")]}}
+    program = packed(scaled, masked(), filled)
+
+    def bindings(factor: float, value: float) -> Bindings:
+        numbers = (Scalar("Float", factor), Scalar("Float", value))
+        return Bindings(((0, 1), (1, 2), (3, 3)), (2,), numbers, ())
+
+    ones, twos = bindings(1.0, 7.0), bindings(2.0, 8.0)
+    calls = session.interpreter.counts.graph_calls
+    for number in range(CALLS_ONE_BY_ONE + 1):
+        graphs.run(RunGraph(0, program if not number else None, ones))
+    for each, first, second in (
+        (ones, [1, 2], [7, 2]),
+        (twos, [2, 4], [8, 4]),
+        (twos, [2, 4], [8, 4]),
+        (bindings(2.0, 8.0), [2, 4], [8, 4]),
+        (bindings(2.0, 9.0), [2, 4], [9, 4]),
+        (ones, [1, 2], [7, 2]),
+    ):
+        graphs.run(RunGraph(0, None, each))
+        assert session.values(2, size=2) == first
+        assert session.values(3, size=2) == second
+    assert session.interpreter.counts.graph_calls - calls == 7
 
 
 def test_floats_that_are_equal_but_differ_in_their_bytes_are_different_graphs(
