@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from typing import Final
 
+from burn_remote_protocol.latches import Latch
+
 __all__ = ["START_SECONDS", "BoundedThread"]
 
 # A thread starts within a millisecond, or within seconds if the machine is very busy.
@@ -33,11 +35,17 @@ class BoundedThread(threading.Thread):
         self._started = _BoundedEvent()
 
 
-class _BoundedEvent(threading.Event):
-    """An event for which nobody waits longer than ``START_SECONDS``."""
+class _BoundedEvent(Latch):
+    """An event for which nobody waits longer than ``START_SECONDS``.
 
-    def wait(self, timeout: float | None = None) -> bool:
+    Also not if the new thread ends inside of ``set``.
+    """
+
+    def wait(self, timeout_seconds: float | None = None) -> bool:
         """Wait for the event. Raises ``RuntimeError`` if it does not happen in time."""
-        if not super().wait(START_SECONDS if timeout is None else timeout):
+        if not super().wait(START_SECONDS if timeout_seconds is None else timeout_seconds):
             raise RuntimeError(_NOT_STARTED)
         return True
+
+    def _at_fork_reinit(self) -> None:
+        """Do nothing: after a fork, only the thread that forked goes on, and it was started."""

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from burn_remote_protocol.latches import Latch
+
 __all__ = ["ThreadTurns"]
 
 # How often a waiting thread looks whether its work has been cancelled.
@@ -20,7 +22,7 @@ class ThreadTurns:
     def __init__(self) -> None:
         self._lock: Final = threading.Lock()
         # The threads that wait, oldest first, behind the one that has the turn.
-        self._queue: Final[deque[threading.Event]] = deque()
+        self._queue: Final[deque[Latch]] = deque()
 
     @property
     def waiting(self) -> int:
@@ -33,7 +35,7 @@ class ThreadTurns:
 
         The context is ``False`` if ``is_cancelled`` returned ``True`` before the turn came.
         """
-        mine = threading.Event()
+        mine = Latch()
         try:
             with self._lock:
                 self._queue.append(mine)

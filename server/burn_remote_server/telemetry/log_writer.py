@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import queue
 import time
 from typing import Final, TextIO
 
 from burn_remote_protocol.bounded_threads import BoundedThread
+from burn_remote_protocol.timed_queue import TimedQueue
 
 __all__ = ["LogWriter"]
 
@@ -21,6 +21,8 @@ __all__ = ["LogWriter"]
 MAX_WAITING_LINES: Final = 4096
 # How long the end of the process waits for the stream.
 FLUSH_SECONDS: Final = 1.0
+# How often it looks whether all lines are written.
+FLUSH_PAUSE_SECONDS: Final = 0.002
 
 
 class LogWriter(logging.Handler):
@@ -35,7 +37,10 @@ class LogWriter(logging.Handler):
         super().__init__()
         self._stream: Final = stream
         self._file: Final = _unbuffered(stream)
-        self._lines: Final[queue.Queue[str]] = queue.Queue(MAX_WAITING_LINES)
+        self._lines: Final[TimedQueue[str]] = TimedQueue()
+        # Each has one writer: the threads that hold the handler's lock, or the thread that writes.
+        self._put = 0
+        self._done = 0
         self._dropped = 0
         self._thread: BoundedThread | None = None
 
@@ -49,10 +54,14 @@ class LogWriter(logging.Handler):
         except Exception:
             self.handleError(record)
             return
-        try:
-            self._lines.put_nowait(line)
-        except (queue.Full, MemoryError):
+        if self._lines.count >= MAX_WAITING_LINES:
             self._dropped += 1
+        else:
+            try:
+                self._lines.put(line)
+                self._put += 1
+            except MemoryError:
+                self._dropped += 1
         if self._thread is None:  # the lock of the handler is held
             self._start_thread()
 
@@ -66,13 +75,9 @@ class LogWriter(logging.Handler):
 
     def flush(self) -> None:
         """Wait until all lines are written, for at most ``FLUSH_SECONDS``."""
-        deadline = time.monotonic() + FLUSH_SECONDS
-        with self._lines.all_tasks_done:
-            while self._lines.unfinished_tasks:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return
-                self._lines.all_tasks_done.wait(left)
+        put, deadline = self._put, time.monotonic() + FLUSH_SECONDS
+        while self._done < put and time.monotonic() < deadline:
+            time.sleep(FLUSH_PAUSE_SECONDS)
 
     def _write(self) -> None:
         while True:
@@ -85,7 +90,7 @@ class LogWriter(logging.Handler):
             except (OSError, ValueError, MemoryError):
                 pass  # a full file system, or a stream that was closed
             try:  # noqa: SIM105 - as above
-                self._lines.task_done()
+                self._done += 1
             except MemoryError:
                 pass  # the line stays counted, so ``flush`` waits until its limit
 

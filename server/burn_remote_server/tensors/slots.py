@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from burn_remote_protocol.errors import OperationFailed, TransferFailed, detached
+from burn_remote_protocol.latches import Latch
 from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = ["InFlight", "Lent", "ProgressReport", "Slot", "Uploading"]
@@ -56,7 +57,7 @@ class InFlight:
         self.is_dropped = False
         self._is_lent = False
         self._lock = threading.Lock()
-        self._arrived = threading.Event()
+        self._arrived = Latch()
         self._value: Any = None
         self._error: OperationFailed | None = None
         # Called once, if the tensor arrives or fails after it was dropped.

@@ -1,0 +1,53 @@
+"""An event between threads happens once, and holds no lock that a failed allocation could leak."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from burn_remote_protocol.bounded_threads import BoundedThread
+from burn_remote_protocol.latches import Latch
+
+
+def test_all_threads_that_wait_are_woken() -> None:
+    latch, woken = Latch(), threading.Semaphore(0)
+
+    def wait() -> None:
+        if latch.wait(5):
+            woken.release()
+
+    threads = [threading.Thread(target=wait) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    latch.set()
+    latch.set()
+    for _ in threads:
+        assert woken.acquire(timeout=5)
+    assert latch.is_set()
+    assert latch.wait()
+
+
+def test_a_wait_ends_at_its_limit() -> None:
+    latch = Latch()
+    assert not latch.wait(0)
+    assert not latch.is_set()
+
+
+def test_a_thread_that_ends_while_it_reports_its_start_does_not_hang_the_one_that_started_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("burn_remote_protocol.bounded_threads.START_SECONDS", 0.001)
+    # ``threading.Event`` keeps its lock if the end of its ``with`` block lacks memory.
+    monkeypatch.setattr(threading.Condition, "__exit__", _lacks_memory)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    started = threading.Lock()
+    thread = BoundedThread(target=started.acquire)
+    thread.start()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert started.locked()
+
+
+def _lacks_memory(*_: object) -> None:
+    raise MemoryError
