@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Generator
 from typing import Final, TypeVar
 
+from burn_remote_protocol.loop_calls import LoopCall, TurnLock
+
 __all__ = [
     "LARGE_FRAME_BYTES",
     "NEVER_LONG_BYTES",
@@ -92,9 +94,9 @@ class DecodingTurns:
 
     def __init__(self) -> None:
         self.thread_lock: Final = threading.Lock()
-        self._turn: Final = asyncio.Lock()
+        self._turn: Final = TurnLock()
         self._spent = 0
-        self._is_renewing = False
+        self._renewing: Final = LoopCall(self._renew, lambda: bool(self._waiting))
         # Tasks that wait to decode a frame, oldest first, with its weight.
         self._waiting: Final[deque[tuple[int, asyncio.Future[None]]]] = deque()
 
@@ -110,33 +112,29 @@ class DecodingTurns:
         # Only after half of the weight, because scheduling a call for each frame would take longer.
         # What other iterations have spent before that does not matter.
         if self._spent >= WEIGHT_AT_ONCE // 2:
-            self._renew_soon()
+            self._renewing.request()
 
     async def wait(self, weight: int) -> None:
         """Wait for an iteration in which a frame may be decoded without a turn."""
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append((weight, turn))
-        self._renew_soon()
+        self._renewing.request()
         await turn
-
-    def _renew_soon(self) -> None:
-        if not self._is_renewing:
-            self._is_renewing = True
-            asyncio.get_running_loop().call_soon(self._renew)
 
     def _renew(self) -> None:
         """Begin to count anew, and wake the tasks whose frames may be decoded now."""
-        self._is_renewing = False
         # Tasks run in the next iteration. What they will decode counts now too, so that frames that
         # arrive before that do not double the work of an iteration.
         self._spent = 0
-        while self._waiting and self._spent < WEIGHT_AT_ONCE:
-            weight, turn = self._waiting.popleft()
-            if not turn.done():  # a session may have ended while it waited
-                turn.set_result(None)
-                self._spent += weight
-        if self._waiting:
-            self._renew_soon()
+        try:
+            while self._waiting and self._spent < WEIGHT_AT_ONCE:
+                weight, turn = self._waiting.popleft()
+                if not turn.done():  # a session may have ended while it waited
+                    turn.set_result(None)
+                    self._spent += weight
+        finally:
+            if self._waiting:
+                self._renewing.request()
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -171,7 +169,10 @@ class DecodingTurns:
 
     def _end(self, taken: float) -> None:
         if taken > SHORT_SECONDS:
-            # Not a wait of this session: it may end during the pause, for an invalid frame.
-            asyncio.get_running_loop().call_later(taken, self._turn.release)
-        else:
-            self._turn.release()
+            try:
+                # Not a wait of this session: it may end during the pause, for an invalid frame.
+                asyncio.get_running_loop().call_later(taken, self._turn.release)
+                return
+            except MemoryError:
+                pass  # without a pause, because nobody else would release the turn
+        self._turn.release()

@@ -9,6 +9,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Final, Generic, TypeVar
 
+from burn_remote_protocol.loop_calls import LoopCall
+
 __all__ = ["LONGEST_SECONDS", "BatchedCalls", "CallQueue", "Deadlines"]
 
 T = TypeVar("T")
@@ -19,6 +21,9 @@ H = TypeVar("H", bound=Hashable)
 # such threads, and a request of another client takes about five iterations.
 LONGEST_SECONDS: Final = 0.002
 
+# A timer that is later than this was lost, for lack of memory, or the loop is very busy.
+LATE_SECONDS: Final = 1.0
+
 
 class CallQueue:
     """A queue of calls; each iteration of the event loop makes at most ``per_iteration`` calls."""
@@ -28,6 +33,7 @@ class CallQueue:
         self._per_iteration: Final = per_iteration
         self._lock: Final = threading.Lock()
         self._calls: Final[deque[Callable[[], object]]] = deque()
+        self._running: Final = LoopCall(self._run, lambda: bool(self._calls))
         self._is_scheduled = False
 
     def add(self, call: Callable[[], object]) -> None:
@@ -51,7 +57,7 @@ class CallQueue:
             with self._lock:
                 self._is_scheduled = bool(self._calls)
             if self._is_scheduled:
-                self._loop.call_soon(self._run)
+                self._running.request()
 
 
 class BatchedCalls:
@@ -62,15 +68,14 @@ class BatchedCalls:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, per_iteration: int) -> None:
-        self._loop: Final = loop
         self._per_iteration: Final = per_iteration
         self._begun: Final[deque[Iterator[object]]] = deque()
+        self._running: Final = LoopCall(self._run, lambda: bool(self._begun))
 
     def call(self, call: Callable[[T], object], items: Iterable[T]) -> None:
         """Call ``call(item)`` for each item, beginning with the next iteration of the loop."""
         self._begun.append(map(call, items))
-        if len(self._begun) == 1:
-            self._loop.call_soon(self._run)
+        self._running.request()
 
     def finish(self) -> None:
         """Make all remaining calls now."""
@@ -93,7 +98,7 @@ class BatchedCalls:
                     break
         finally:
             if self._begun:
-                self._loop.call_soon(self._run)
+                self._running.request()
 
 
 class Deadlines(Generic[H]):
@@ -115,6 +120,7 @@ class Deadlines(Generic[H]):
         # In the order of their deadlines.
         self._items: Final[OrderedDict[H, float]] = OrderedDict()
         self._is_scheduled = False
+        self._catching_up: Final = LoopCall(self._expire, self._is_late)
 
     def add(self, item: H) -> None:
         """Start the timeout of an item. Raises ``RuntimeError`` if the loop has closed."""
@@ -133,6 +139,11 @@ class Deadlines(Generic[H]):
         """Remove an item, so that it does not expire."""
         with self._lock:
             self._items.pop(item, None)
+
+    def _is_late(self) -> bool:
+        """Return whether the timer of the first item must have been lost."""
+        first = next(iter(self._items.values()), None)
+        return first is not None and first + LATE_SECONDS < self._loop.time()
 
     def _schedule(self) -> None:
         with self._lock:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import time
@@ -11,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from burn_remote_protocol.errors import ProtocolViolation, QuotaExceeded
+from burn_remote_protocol.loop_calls import Signal
 from burn_remote_protocol.messages import FetchRequest
 from burn_remote_server.backends.interface import Loan
 from burn_remote_server.tensors.exposed_tensors import Exposed, Transfers
@@ -59,7 +59,7 @@ class OutgoingTransfers:
         self._begun: dict[int, _OutgoingTransfer] = {}
         self._lent: dict[int, _OutgoingTransfer] = {}
         self._making: list[Exposed] = []
-        self._idle: Final = asyncio.Event()
+        self._idle: Final = Signal()
         self._idle.set()
 
     def holds(self, transfer: bytes | int) -> bool:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from burn_remote_protocol.links.transport_interface import ConnectionGate
+from burn_remote_protocol.loop_calls import LoopCall, register
 
 __all__ = ["Accepted", "Acceptor"]
 
@@ -45,15 +46,19 @@ _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 class Accepted:
     """A connection that was accepted. It counts in the gate until ``leave``.
 
-    ``refusal`` is the gate's reason to refuse it with a response, or empty.
+    ``refusal`` is the gate's reason to refuse it with a response, or empty. ``is_started``: the
+    event loop's transport may own the socket.
     """
 
-    __slots__ = ("_gate", "_is_counted", "address", "refusal", "socket", "timer")
+    __slots__ = (
+        "_gate", "_is_counted", "address", "is_started", "refusal", "socket", "timer"
+    )  # fmt: skip
 
     def __init__(self, accepted: socket.socket, address: str, gate: ConnectionGate | None) -> None:
         self.socket: Final = accepted
         self.address: Final = address
         self.refusal = ""
+        self.is_started = False
         self.timer: asyncio.TimerHandle | None = None
         self._gate: Final = gate
         self._is_counted = False
@@ -104,9 +109,13 @@ class Acceptor:
         self._urgent: Final[collections.deque[Accepted]] = collections.deque()
         # By address; the first one is the next to start.
         self._waiting: Final[dict[str, collections.deque[Accepted]]] = {}
-        self._is_scheduled = False
+        self._starting: Final = LoopCall(
+            self._start_some, lambda: bool(self._urgent or self._waiting)
+        )
         self._accepts_more = False  # the system's queue was not empty in this iteration
+        self._paused: Final[dict[socket.socket, float]] = {}  # and since when
         self.is_accepting = True
+        register(self)
         for each in sockets:
             each.setblocking(False)
             each.listen(BACKLOG)
@@ -143,12 +152,20 @@ class Acceptor:
         self._loop.call_exception_handler(
             {"message": f"no connections are accepted for {PAUSE_SECONDS:g} s", "exception": error}
         )
+        self._paused[listening] = self._loop.time()
         self._loop.remove_reader(listening.fileno())
         self._loop.call_later(PAUSE_SECONDS, self._resume, listening)
 
     def _resume(self, listening: socket.socket) -> None:
         if self.is_accepting:
             self._loop.add_reader(listening.fileno(), self._accept, listening)
+        self._paused.pop(listening, None)
+
+    def recover(self) -> None:
+        """Accept again if the timer that ends a pause was lost."""
+        for listening, since in [*self._paused.items()]:
+            if since + 2 * PAUSE_SECONDS < self._loop.time():
+                self._resume(listening)
 
     def _enter(self, sock: socket.socket, name: Any) -> None:
         address = str(name[0]) if isinstance(name, tuple) else "a local socket"
@@ -158,6 +175,16 @@ class Acceptor:
             assert self._gate is not None  # it refused
             self._gate.record_rejection(accepted.refusal, self._loop.time())
             return
+        try:
+            self._wait_for_request(accepted)
+        except BaseException:  # for lack of memory: nobody else would close it
+            self._silent.discard(accepted)
+            self._loop.remove_reader(sock.fileno())
+            accepted.close()
+            raise
+
+    def _wait_for_request(self, accepted: Accepted) -> None:
+        sock = accepted.socket
         sock.setblocking(False)
         first = _peeked(accepted)
         if first is None:
@@ -196,23 +223,21 @@ class Acceptor:
             self._urgent.append(accepted)
         else:
             self._waiting.setdefault(accepted.address, collections.deque()).append(accepted)
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._loop.call_soon(self._start_some)
+        self._starting.request()
 
     def _start_some(self) -> None:
-        self._is_scheduled = False
         count = STARTS_WHILE_ACCEPTING if self._accepts_more else STARTS_AT_ONCE
         self._accepts_more = False
-        while count > 0 and (accepted := self._next()) is not None:
-            if _peeked(accepted):
-                self._start(accepted)
-                count -= 1
-            else:  # closed while it waited
-                accepted.close()
-        if self._urgent or self._waiting:
-            self._is_scheduled = True
-            self._loop.call_soon(self._start_some)
+        try:
+            while count > 0 and (accepted := self._next()) is not None:
+                if _peeked(accepted):
+                    self._start(accepted)
+                    count -= 1
+                else:  # closed while it waited
+                    accepted.close()
+        finally:  # also if the start of one connection failed
+            if self._urgent or self._waiting:
+                self._starting.request()
 
     def _next(self) -> Accepted | None:
         if self._urgent:

@@ -63,6 +63,7 @@ from burn_remote_protocol.links.websocket.async_sending import SendingConnection
 from burn_remote_protocol.links.websocket.frame_parser import FrameParser
 from burn_remote_protocol.links.websocket.frames import OPCODE_BITS, PING
 from burn_remote_protocol.links.websocket.receive_turns import BYTES_AT_ONCE, receive_turns
+from burn_remote_protocol.loop_calls import register
 
 __all__ = ["DirectClientConnection", "DirectConnection"]
 
@@ -90,6 +91,10 @@ EARLY_BYTES: Final = 2**16
 
 # How often a connection that waits for room in the memory pool tries again.
 STARVED_SECONDS: Final = 0.05
+
+# A connection that seems to have lost a callback ends if it does so in this many checks in a row,
+# because a check may come between two callbacks.
+TORN_CHECKS: Final = 3
 
 _HEADERS_END: Final = b"\r\n\r\n"
 
@@ -132,6 +137,9 @@ class DirectConnection(SendingConnection):
         self._has_unparsed = False  # reading is paused until this connection's next turn
         self._last_ping: bytes | None = None  # without a response so far
         self._has_ended = False  # the library saw the end; it must get no more control frames
+        self._is_lost = False  # ``connection_lost`` has returned
+        self._torn_checks = 0  # calls of ``recover`` in a row that found a torn connection
+        register(self)
 
     @property
     def is_within_message(self) -> bool:
@@ -325,9 +333,51 @@ class DirectConnection(SendingConnection):
         super().eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._is_lost:
+            return  # ``recover`` has called this
         self._has_ended = True
-        super().connection_lost(exc)
+        if not self.connection_lost_waiter.done():
+            super().connection_lost(exc)
         self._wake_receiver()
+        self._is_lost = True  # last, because a failed call is repeated
+
+    def recover(self) -> None:
+        """End a connection that lost a callback of the event loop, for lack of memory.
+
+        It reads nothing although it should, or its transport has closed without a callback.
+        """
+        self._torn_checks = self._torn_checks + 1 if self._is_torn() else 0
+        if self._torn_checks == TORN_CHECKS:
+            self.transport.abort()
+        elif self._torn_checks >= 2 * TORN_CHECKS:
+            self._lose()
+
+    def _lose(self) -> None:
+        """Do what ``connection_lost`` should have done, for all who wait for the end."""
+        try:
+            self.connection_lost(None)
+        except Exception:  # an earlier call has failed in the middle, and left a part undone
+            self.protocol.state = State.CLOSED
+            self.recv_messages.close()
+            if not self.connection_lost_waiter.done():
+                self.connection_lost_waiter.set_result(None)
+            self._wake_receiver()
+            self._is_lost = True
+
+    def _is_torn(self) -> bool:
+        transport = getattr(self, "transport", None)
+        if transport is None or self._is_lost:
+            return False
+        if transport.is_closing():
+            return bool(transport.get_write_buffer_size() == 0)
+        must_read = not (
+            self.reading_paused
+            or self._is_starved
+            or self._has_unparsed
+            or self._receives_elsewhere
+            or self._has_ended
+        )
+        return must_read and not transport.is_reading()
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -483,6 +533,14 @@ class DirectConnection(SendingConnection):
         self._turns.wait(self._parse_rest)
 
     def _parse_rest(self) -> None:
+        try:
+            self._parse_more()
+        except BaseException:
+            # It would read no more. The transport does this for errors in its own callbacks.
+            self.transport.abort()
+            raise
+
+    def _parse_more(self) -> None:
         self._has_unparsed = False
         self._parse()
         if not self._has_unparsed:

@@ -7,8 +7,9 @@ import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from websockets.asyncio import server as websocket_server
 from websockets.asyncio.server import Server, ServerConnection
@@ -133,9 +134,15 @@ class _Starter:
 
     def start(self, accepted: Accepted) -> None:
         """Start a connection in a task."""
-        task = asyncio.create_task(self._start(accepted))
+        coroutine = self._start(accepted)
+        try:
+            task = asyncio.create_task(coroutine)
+        except MemoryError:
+            coroutine.close()
+            accepted.close()
+            raise
         self._starting.add(task)
-        task.add_done_callback(self._starting.discard)
+        task.add_done_callback(partial(self._end, accepted))
 
     async def close(self) -> None:
         """Cancel TLS handshakes that are under way."""
@@ -145,14 +152,28 @@ class _Starter:
 
     async def _start(self, accepted: Accepted) -> None:
         connection = _GatedConnection(self._server, accepted, self._max_message_bytes)
-        try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection, accepted.socket, **self._tls
+        accepted.is_started = True
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: connection, accepted.socket, **self._tls
+        )
+
+    def _end(self, accepted: Accepted, task: asyncio.Task[None]) -> None:
+        """Stop counting a connection that was not made; no callback of it follows.
+
+        Not in ``_start``, which never runs if its task is cancelled before.
+        """
+        self._starting.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is None and not task.cancelled():
+            return
+        if accepted.is_started:
+            accepted.leave()  # the event loop closes the socket
+        else:
+            accepted.close()
+        if error is not None and not isinstance(error, OSError):  # TLS failed
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "a connection was not started", "exception": error, "task": task}
             )
-        except BaseException as error:
-            accepted.leave()  # no callback of the connection follows
-            if not isinstance(error, OSError | asyncio.CancelledError):  # TLS failed
-                raise
 
 
 def _duplicate(listening: Any) -> socket.socket:
@@ -185,9 +206,13 @@ class _GatedConnection(DirectServerConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Enable TCP keepalive, and begin the handshake."""
-        with contextlib.suppress(OSError):  # a socket that is not TCP has no keepalive
-            enable_tcp_keepalive(transport.get_extra_info("socket"))
-        super().connection_made(transport)
+        try:
+            with contextlib.suppress(OSError):  # a socket that is not TCP has no keepalive
+                enable_tcp_keepalive(transport.get_extra_info("socket"))
+            super().connection_made(transport)
+        except BaseException:  # for lack of memory: nobody else would close it
+            cast("asyncio.Transport", transport).abort()
+            raise
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop counting the connection."""

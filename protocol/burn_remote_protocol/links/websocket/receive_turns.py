@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Callable
 from typing import Final
 
+from burn_remote_protocol.loop_calls import LoopCall
+
 __all__ = [
     "BYTES_AT_ONCE",
     "CONTINUED_AT_ONCE",
@@ -45,9 +47,10 @@ class ReceiveTurns:
 
     def __init__(self) -> None:
         self._waiting: Final[collections.deque[Callable[[], None]]] = collections.deque()
-        self._is_scheduled = False
+        self._continuing: Final = LoopCall(self._continue, lambda: bool(self._waiting))
         self._long_bytes = 0  # of long payloads, since a connection last paused
         self._parsed_bytes = 0  # in this iteration
+        self._beginning: Final = LoopCall(self._begin_iteration, lambda: self._parsed_bytes > 0)
 
     def must_pause(self, count: int) -> bool:
         """Count ``count`` bytes of a long payload; return whether their connection must pause.
@@ -66,8 +69,7 @@ class ReceiveTurns:
             return False
         if self._waiting or self._parsed_bytes >= PARSED_AT_ONCE:
             return True
-        if not self._parsed_bytes:
-            asyncio.get_running_loop().call_soon(self._begin_iteration)
+        self._beginning.request()
         self._parsed_bytes += count
         return False
 
@@ -78,20 +80,15 @@ class ReceiveTurns:
         """Call ``resume`` in a later iteration of the event loop, after those that wait already."""
         self._long_bytes = 0
         self._waiting.append(resume)
-        self._schedule()
-
-    def _schedule(self) -> None:
-        if self._waiting and not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._continue)
+        self._continuing.request()
 
     def _continue(self) -> None:
         try:
             for _ in range(min(CONTINUED_AT_ONCE, len(self._waiting))):
                 self._waiting.popleft()()
         finally:
-            self._is_scheduled = False
-            self._schedule()
+            if self._waiting:
+                self._continuing.request()
 
 
 # By event loop, because a process may run several, each in its own thread.

@@ -7,7 +7,6 @@ ends.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from burn_remote_protocol.dialects.bounded_unpacking import unpacked_bytes
 from burn_remote_protocol.dialects.burn_0_22 import RunGraph
 from burn_remote_protocol.errors import HandshakeRefused, ProtocolViolation
 from burn_remote_protocol.links.receive_limits import URGENT_BYTES
+from burn_remote_protocol.loop_calls import Signal
 from burn_remote_protocol.messages import Upload
 from burn_remote_server.access.admission import Grant
 from burn_remote_server.access.quota import OverheadAccount, Pool
@@ -68,16 +68,16 @@ class BurnSession:
         )
         # ``wake`` is set when there are frames to send. ``progress`` is set when the queues have
         # become shorter, so reading may continue.
-        self.wake: Final = asyncio.Event()
+        self.wake: Final = Signal()
         # Sends the replies that can be sent without waiting; set by the handler that sends replies.
         self.send_now: Callable[[], None] = _no_handler
         # Held while a reply is taken from the outbox and written, and to change ``is_sending``.
         self.sending: Final = threading.Lock()
         # Whether the handler sends a reply that may take several writes.
         self.is_sending = False
-        self.progress: Final = asyncio.Event()
-        self.ended: Final = asyncio.Event()
-        self.complete: Final = asyncio.Event()
+        self.progress: Final = Signal()
+        self.ended: Final = Signal()
+        self.complete: Final = Signal()
         self._routes: set[str] = set()
         session.notify = self.notify
 

@@ -9,6 +9,7 @@ from typing import Final
 from burn_remote_protocol.dialects.native import encode_frame
 from burn_remote_protocol.errors import ConnectionLost
 from burn_remote_protocol.links.checksummed_links import AnyAsyncLink
+from burn_remote_protocol.loop_calls import Signal
 from burn_remote_protocol.messages import Acknowledged
 from burn_remote_server.execution.native_outbox import NativeOutbox
 from burn_remote_server.execution.sessions import Session
@@ -42,8 +43,8 @@ class FrameWriter:
         # The link takes no more frames; those of the outbox stay for the next link.
         self.is_broken = False
         self._is_idle = False  # ``run`` has sent everything and waits
-        self._wake = asyncio.Event()
-        self._progress = asyncio.Event()
+        self._wake = Signal()
+        self._progress = Signal()
 
     def stop(self) -> None:
         """Stop taking frames from the outbox, because another connection's writer takes over."""

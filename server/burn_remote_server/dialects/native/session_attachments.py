@@ -86,7 +86,11 @@ class Attachment:
         if Action.START_LEASE not in self._end.broke(link):
             return
         self._close_link()
-        self._lease = asyncio.get_running_loop().call_later(lease_seconds, self._expire)
+        try:
+            self._lease = asyncio.get_running_loop().call_later(lease_seconds, self._expire)
+        except MemoryError:
+            self._expire()  # without a lease, the session would never end
+            return
         if self.is_leaving:
             self.session.notify = self._finish_if_idle
             self._finish_if_idle()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from collections import Counter
 
 import pytest
@@ -11,7 +13,9 @@ from burn_remote_protocol.errors import ConnectionFailed
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.links.transport_interface import Request, Response
 from burn_remote_protocol.links.transport_registry import connect_async
-from burn_remote_protocol.links.websocket.listening import listen
+from burn_remote_protocol.links.websocket import listening
+from burn_remote_protocol.links.websocket.accepting import Accepted
+from burn_remote_protocol.links.websocket.listening import _Starter, listen
 from support.waiting import PATIENCE_SECONDS
 
 
@@ -135,3 +139,44 @@ async def test_a_second_host_is_a_bad_request_although_only_handlers_read_the_ho
         async with listen("127.0.0.1", 0, echo) as listener:
             response = await read_http(listener.port, request)
     assert response.startswith(b"HTTP/1.1 400 ")
+
+
+async def test_connections_whose_start_is_cancelled_before_its_first_step_leave_the_gate() -> None:
+    gate, loop = Gate(1000), asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
+    with ours:
+        accepted = Accepted(theirs, "192.0.2.7", gate)
+        assert accepted.enter()
+        starter = _Starter(Unused(), 1000, None, None)  # type: ignore[arg-type]
+        starter.start(accepted)
+        await starter.close()
+        await asyncio.sleep(0)
+        assert gate.open.total() == 0
+        assert theirs.fileno() == -1, "the socket is still open"
+        assert not loop.is_closed()
+
+
+async def test_a_connection_that_could_not_be_made_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lack_memory(transport: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(listening, "enable_tcp_keepalive", lack_memory)
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_exception_handler", lambda _: None)
+    gate = Gate(1000)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async with listen("127.0.0.1", 0, echo, gate=gate) as listener:
+            reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+            writer.write(b"GET / HTTP/1.1\r\n")
+            with contextlib.suppress(ConnectionError):
+                assert not await reader.read()
+            writer.close()
+            while gate.open.total():  # noqa: ASYNC110 - the gate has no event
+                await asyncio.sleep(0)
+
+
+class Unused:
+    """A server of ``websockets`` that no connection reaches."""
+
+    logger = None
