@@ -26,7 +26,7 @@ from burn_remote_server.backends.interface import Deliver
 from burn_remote_server.execution.costs import decoded_bytes
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.interpreter import Interpreter
-from burn_remote_server.execution.worker import Worker
+from burn_remote_server.execution.worker import THREAD_ENDED, Worker
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.telemetry.logs import get_logger, session_name
 
@@ -224,6 +224,12 @@ class Session:
         self.engine.leave_groups()
         self.notify()
         return True
+
+    def fail_if_dead(self) -> None:
+        """End the session if its thread has ended although it has work."""
+        if self._worker.is_dead:
+            self._worker.discard_calls()
+            self.error = self.error or SessionLost(THREAD_ENDED)
 
     def describe_work(self) -> str:
         """Say for an error message what the session is doing. Any thread may call this."""
@@ -476,7 +482,7 @@ class Session:
         if self._worker.queued or self.engine.estimate_close() > self._inline_cost:
             try:
                 self._worker.submit(self._close)
-            except SessionLost:  # no thread can be started
+            except (SessionLost, MemoryError):  # the thread cannot run it
                 self._close()
         else:
             self._close()
@@ -539,7 +545,11 @@ class Session:
 
     def _notify(self) -> None:
         # Looked up on the event loop, because a resume may have replaced the connection.
-        self.notify()
+        try:
+            self.notify()
+        except MemoryError as error:
+            # A reply may have been taken from the outbox and not sent: its reader would wait.
+            self.fail(error)
 
 
 def _no_cost() -> int:
@@ -575,6 +585,16 @@ class Sessions:
             if session.give_up_if_stuck(seconds):
                 self._stuck.add(session)
                 self.lost_operations += 1
+
+    def end_dead(self) -> None:
+        """End sessions whose threads have died, and notify the connections of failed ones again.
+
+        An earlier notice may be lost.
+        """
+        for session in self:
+            session.fail_if_dead()
+            if session.error is not None:
+                session.notify()
 
     def __len__(self) -> int:
         return len(self._open)

@@ -17,11 +17,16 @@ from burn_remote_protocol.bounded_threads import BoundedThread
 from burn_remote_protocol.errors import SessionLost
 from burn_remote_server.access.quota import Pool
 
-__all__ = ["Worker", "is_any_running"]
+__all__ = ["THREAD_ENDED", "Worker", "is_any_running"]
 
+THREAD_ENDED: Final = (
+    "the server ended the session, because the session's thread has ended for lack of memory"
+)
 
 # How long a thread that lacks memory waits before it tries again.
 PAUSE_SECONDS: Final = 0.001
+# How often a thread tries what fails for lack of memory.
+TRIES: Final = 100
 
 
 class _WorkerThread(BoundedThread):
@@ -63,6 +68,7 @@ class Worker:
         self._busy_since = 0.0
         self._submitted_bytes = 0
         self._completed_bytes = 0
+        self._is_stopped = False
 
     @property
     def queued(self) -> int:
@@ -84,11 +90,32 @@ class Worker:
         """Bytes held by calls that have not finished."""
         return self._submitted_bytes - self._completed_bytes
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether the thread has ended before ``stop``, so that its calls never finish.
+
+        A new thread ends before its first call if Python has no memory to register it.
+        """
+        return self._thread is not None and not self._thread.is_alive() and not self._is_stopped
+
+    def discard_calls(self) -> None:
+        """Count the queued calls of a dead thread as finished."""
+        while True:
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if item is not None and self._memory is not None:
+                self._memory.give_back(item[1])
+        self._completed, self._completed_bytes = self._submitted, self._submitted_bytes
+
     def submit(self, call: Callable[[], None], size: int = 0) -> None:
         """Run a call that holds ``size`` bytes, after all earlier ones.
 
         Raises ``SessionLost`` if the thread cannot be started.
         """
+        if self.is_dead:
+            raise SessionLost(THREAD_ENDED)
         if self._thread is None:
             thread = _WorkerThread(target=self._work, name=self._name)
             try:
@@ -99,23 +126,31 @@ class Worker:
             self._thread = thread
         if not self.queued:
             self._busy_since = time.monotonic()
-        self._submitted += 1
-        self._submitted_bytes += size
         if self._memory is not None and size:
             self._memory.add(size)
-        self._queue.put((call, size))
+        submitted, submitted_bytes = self._submitted, self._submitted_bytes
+        try:
+            # Before ``put``, because the thread may complete the call at once.
+            self._submitted, self._submitted_bytes = submitted + 1, submitted_bytes + size
+            self._queue.put((call, size))
+        except MemoryError:  # the thread did not get the call
+            self._submitted, self._submitted_bytes = submitted, submitted_bytes
+            if self._memory is not None and size:
+                self._memory.give_back(size)
+            raise
 
     def stop(self) -> None:
         """End the thread after the calls submitted so far."""
+        self._is_stopped = True
         if self._thread is not None:
-            self._queue.put(None)
+            _put_end(self._queue)
 
     def _work(self) -> None:
         self._try(self._prepare)
         while True:
             try:
                 item = self._queue.get()
-            except MemoryError:  # no item was taken
+            except (MemoryError, SystemError):  # no item was taken
                 continue
             if item is None:
                 return
@@ -143,7 +178,7 @@ class Worker:
                     is_returned = True
                 self._progress()
                 return
-            except MemoryError:
+            except (MemoryError, SystemError):
                 time.sleep(PAUSE_SECONDS)
 
     def _try(self, call: Callable[[], None]) -> None:
@@ -153,9 +188,18 @@ class Worker:
             self._report(error)
 
     def _report(self, error: BaseException) -> None:
-        while True:
+        for _ in range(TRIES):
             try:
                 self._failed(error)
                 return
-            except MemoryError:
+            except Exception:  # mostly for lack of memory
                 time.sleep(PAUSE_SECONDS)
+
+
+def _put_end(calls: queue.SimpleQueue[tuple[Callable[[], None], int] | None]) -> None:
+    for _ in range(TRIES):
+        try:
+            calls.put(None)
+            return
+        except MemoryError:
+            time.sleep(PAUSE_SECONDS)

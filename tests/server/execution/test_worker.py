@@ -11,6 +11,7 @@ from functools import partial
 
 import pytest
 
+from burn_remote_protocol.errors import SessionLost
 from burn_remote_server.access.quota import Pool
 from burn_remote_server.execution.worker import Worker
 
@@ -257,3 +258,42 @@ def test_the_thread_goes_on_if_telling_the_event_loop_or_reporting_fails_for_mem
 
 def raise_a_value_error() -> None:
     raise ValueError
+
+
+def test_calls_of_a_thread_that_died_before_its_first_call_are_counted_as_finished(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = Pool(1000)
+    monkeypatch.setattr(Worker, "_work", lambda self: None)  # Python could not register the thread
+    worker = Worker("test", nothing, nothing, raise_again, pool)
+    worker.submit(nothing, 100)
+    assert worker._thread is not None
+    worker._thread.join(5)
+    assert worker.is_dead
+    worker.discard_calls()
+    assert not worker.queued
+    assert not worker.queued_bytes
+    assert pool.has_room(1000)
+    with pytest.raises(SessionLost, match="thread has ended"):
+        worker.submit(nothing)
+
+
+def test_a_call_that_could_not_be_queued_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Pool(1000)
+    worker = Worker("test", nothing, nothing, raise_again, pool)
+    worker.submit(nothing)
+
+    class Full:
+        def put(self, item: object) -> None:
+            raise MemoryError
+
+    calls = worker._queue
+    monkeypatch.setattr(worker, "_queue", Full())
+    with pytest.raises(MemoryError):
+        worker.submit(nothing, 100)
+    monkeypatch.setattr(worker, "_queue", calls)
+    worker.stop()
+    assert worker._thread is not None
+    worker._thread.join(5)
+    assert not worker.queued
+    assert pool.has_room(1000)
