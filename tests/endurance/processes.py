@@ -26,12 +26,13 @@ TESTS: Final = Path(__file__).parent.parent
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a program ended: ``ended`` is the class name of its error, or empty."""
+    """How a program ended: ``ended`` is the class name of its last error, or empty."""
 
     ended: str
     text: str
     steps: int
     longest_seconds: float
+    lost_sessions: int
 
 
 class Probe:

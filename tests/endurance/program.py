@@ -2,7 +2,8 @@
 
 It runs random computations and compares each result with NumPy's. It ends after a number of steps,
 when its standard input closes, or when its server dies and a ``BurnRemoteError`` is raised; then it
-writes a report in JSON. Any other exception ends it with a traceback.
+writes a report in JSON. With ``--again``, it goes on with a new session after such an error. Any
+other exception ends it with a traceback.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ Work = Callable[["Program"], None]
 
 # Bytes of an upload: more than a chunk of 1 MiB, so that a crash may happen between two chunks.
 UPLOAD_BYTES: Final = 3 * 2**20
+# How long a program with ``--again`` waits before it opens another session.
+AGAIN_SECONDS: Final = 0.02
 
 
 class Program:
@@ -120,15 +123,30 @@ WORK: Final[tuple[Work, ...]] = (compute, queue_many, upload, keep, move, expose
 
 def run(given: argparse.Namespace) -> dict[str, Any]:
     """Work until the program ends for any reason; return the report."""
-    report: dict[str, Any] = {"ended": "", "text": "", "steps": 0, "longest_seconds": 0.0}
+    report: dict[str, Any] = {
+        "ended": "", "text": "", "steps": 0, "longest_seconds": 0.0, "lost_sessions": 0
+    }  # fmt: skip
     choices = random.Random(given.seed)
+    while not run_session(given, choices, report) and given.again:
+        report["lost_sessions"] += 1
+        if _is_asked_to_end(AGAIN_SECONDS):
+            break
+    return report
+
+
+def _is_asked_to_end(wait_seconds: float) -> bool:
+    return bool(select.select([sys.stdin], [], [], wait_seconds)[0])
+
+
+def run_session(given: argparse.Namespace, choices: random.Random, report: dict[str, Any]) -> bool:
+    """Work in one session; return whether the program shall end, and not its session only."""
     try:
         program = Program(given)
-        if given.announce:
+        if given.announce and not report["lost_sessions"]:
             sys.stdout.write("ready\n")
             sys.stdout.flush()
         while report["steps"] != given.steps:
-            if select.select([sys.stdin], [], [], given.think_seconds)[0]:
+            if _is_asked_to_end(given.think_seconds):
                 break
             started = time.monotonic()
             (compute if given.small else choices.choice(WORK))(program)
@@ -139,7 +157,8 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
         program.close()
     except br.BurnRemoteError as error:
         report["ended"], report["text"] = type(error).__name__, str(error)
-    return report
+        return False
+    return True
 
 
 def main() -> None:
@@ -153,6 +172,7 @@ def main() -> None:
     parser.add_argument("--think-seconds", type=float, default=0.0, help="pause before each step")
     parser.add_argument("--small", action="store_true", help="only small computations")
     parser.add_argument("--announce", action="store_true", help="say when the sessions are open")
+    parser.add_argument("--again", action="store_true", help="open a new session after an error")
     parser.add_argument("--vanish", action="store_true", help="end without closing the sessions")
     # A parent whose wait times out sends the signal to get tracebacks.
     faulthandler.register(signal.SIGUSR1)

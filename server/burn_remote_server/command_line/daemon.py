@@ -13,6 +13,7 @@ from typing import Final
 
 from burn_remote_protocol.dialects import native
 from burn_remote_protocol.errors import BurnRemoteError
+from burn_remote_protocol.loop_calls import Signal
 from burn_remote_server.backends.numpy.memory_limits import resident_bytes
 from burn_remote_server.command_line import banner, signals
 from burn_remote_server.command_line.garbage_collection import BoundedCollector
@@ -23,6 +24,7 @@ from burn_remote_server.command_line.heap_trimming import (
     share_one_heap,
     trims_after,
 )
+from burn_remote_server.command_line.loop_watchdog import GRACE_SECONDS, LoopWatchdog
 from burn_remote_server.command_line.systemd import READY, STOPPING, notify
 from burn_remote_server.execution.worker import is_any_running
 from burn_remote_server.hosting.host import Host
@@ -62,10 +64,22 @@ def run(settings: Settings, *, exit_now: Callable[[int], object] = os._exit) -> 
     log = telemetry.configure(settings.log_level, settings.log_format)
     share_one_heap()
     is_ready = False
+    ends = contextlib.ExitStack()
+    begin_to_drain: Callable[[], None] = _nothing
 
     def announce(host: Host) -> None:
         nonlocal is_ready
         is_ready = True
+        watchdog = LoopWatchdog(
+            asyncio.get_running_loop(),
+            host.examine_loop,
+            begin_to_drain,
+            settings.drain_seconds + GRACE_SECONDS,
+            leave,
+        )
+        watchdog.start()
+        watchdog.watch_signals()
+        ends.callback(watchdog.end)
         collector = BoundedCollector()
         collector.install()
         asyncio.get_running_loop().call_later(EXAMINE_EVERY_SECONDS, _examine, collector)
@@ -87,18 +101,21 @@ def run(settings: Settings, *, exit_now: Callable[[int], object] = os._exit) -> 
         exit_now(code)
 
     async def serve() -> None:
-        drain = asyncio.Event()
+        nonlocal begin_to_drain
+        drain = Signal()
 
-        def begin_to_drain() -> None:
-            notify(STOPPING, "draining")
+        def begin() -> None:
+            if not drain.is_set():
+                notify(STOPPING, "draining")
             drain.set()
 
+        begin_to_drain = begin
         signals.install(asyncio.get_running_loop(), begin_to_drain, exit_now=leave)
         await service.serve(settings, drain=drain, ready=announce)
 
     problem: Exception | None = None
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with ends, asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(serve())
     except* (BurnRemoteError, OSError) as group:
         if is_ready:
@@ -114,6 +131,10 @@ def run(settings: Settings, *, exit_now: Callable[[int], object] = os._exit) -> 
             sys.stdout.flush()
             sys.stderr.flush()
         exit_now(0)
+
+
+def _nothing() -> None:
+    """Do nothing: the server does not run yet."""
 
 
 def _trim_heaps(host: Host) -> None:

@@ -19,6 +19,7 @@ from burn_remote_protocol.errors import (
     UsageError,
 )
 from burn_remote_protocol.links.transport_interface import KeyedListener
+from burn_remote_protocol.loop_calls import Signal, recover
 from burn_remote_protocol.messages import Fetch
 from burn_remote_server.access.admission import NOBODY, Access, Grant
 from burn_remote_server.access.data_files import DataFiles
@@ -37,6 +38,7 @@ from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.sessions import SESSION_BYTES, Session, Sessions
 from burn_remote_server.fusion.counts import KernelCounts
 from burn_remote_server.fusion.fusing_backend import FusionBackend
+from burn_remote_server.hosting.lost_tasks import LostTasks
 from burn_remote_server.hosting.waiting_peers import WaitingPeers
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import CounterRegistry, Counters
@@ -282,10 +284,10 @@ class Host:
             self.counter_registry,
             group_engines(settings, backends[0]),
         )
-        self.draining: Final = asyncio.Event()
+        self.draining: Final = Signal()
         # Set when the server drains and the last session has ended. After that, only fetches by
         # peers remain.
-        self.sessions_ended: Final = asyncio.Event()
+        self.sessions_ended: Final = Signal()
         self.port = settings.port
         # The listener over Iroh, while the server has one.
         self.iroh: KeyedListener | None = None
@@ -316,6 +318,7 @@ class Host:
             # Memory that is kept for reuse counts in no quota.
             allowed = settings.total_bytes(backend.memory_bytes())
             backend.begin_recycling(allowed // KEPT_DIVISOR)
+        self._lost_tasks: Final = LostTasks()
         self._expired_at = time.monotonic()
         self._expire()
 
@@ -344,6 +347,15 @@ class Host:
         finally:  # also after an unexpected error, which the event loop logs
             if not self.draining.is_set():
                 self._loop.call_later(EXPIRE_EVERY_SECONDS, self._expire)
+
+    def examine_loop(self) -> None:
+        """Recover what the event loop has lost for lack of memory; call this each second."""
+        self.sessions.end_dead()
+        recover(self._loop)
+        self._lost_tasks.examine()
+        lateness = time.monotonic() - self._expired_at
+        if lateness > 5 * EXPIRE_EVERY_SECONDS and not self.draining.is_set():
+            self._expire()  # its timer is lost, or late: two timers do no harm
 
     def _expire_transfers(self) -> None:
         """Free expired exposes, a bounded number in each iteration of the event loop."""

@@ -19,6 +19,7 @@ from burn_remote_protocol.links.transport_interface import (
     Response,
 )
 from burn_remote_protocol.links.transport_registry import listen, listen_with_key
+from burn_remote_protocol.loop_calls import Signal
 from burn_remote_server import backends
 from burn_remote_server.access.admission import token_in_path
 from burn_remote_server.access.node_key import read_node_key
@@ -70,7 +71,7 @@ OPENING_BYTES: Final = 64 * 1024
 NOTICE_SECONDS: Final = 1.0
 
 
-async def serve(settings: Settings, *, drain: asyncio.Event, ready: Callable[[Host], None]) -> None:
+async def serve(settings: Settings, *, drain: Signal, ready: Callable[[Host], None]) -> None:
     """Serve until ``drain`` is set; then finish queued work, within the configured time.
 
     Calls ``ready`` with the host once the port accepts connections. Raises ``OSError`` if the

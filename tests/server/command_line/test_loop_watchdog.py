@@ -1,0 +1,85 @@
+"""A thread has the event loop examine itself, and ends a server that does not stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+from burn_remote_server.command_line.loop_watchdog import TOO_LATE_EXIT_CODE, LoopWatchdog
+
+
+class Ends:
+    """Records how the watchdog ends the process."""
+
+    def __init__(self) -> None:
+        self.codes: list[int] = []
+        self.came = threading.Event()
+
+    def __call__(self, code: int) -> None:
+        self.codes.append(code)
+        self.came.set()
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+def watchdog(
+    ends: Ends,
+    *,
+    examine: Callable[[], None] = nothing,
+    drain: Callable[[], None] = nothing,
+    stop_seconds: float = 0.0,
+) -> LoopWatchdog:
+    return LoopWatchdog(
+        asyncio.get_running_loop(), examine, drain, stop_seconds, ends, every_seconds=0.001
+    )
+
+
+async def test_the_loop_examines_itself_again_and_again() -> None:
+    examined = asyncio.Semaphore(0)
+    watching = watchdog(Ends(), examine=examined.release)
+    watching.start()
+    async with asyncio.timeout(5):
+        for _ in range(3):
+            await examined.acquire()
+    watching.end()
+
+
+async def test_a_server_that_does_not_stop_ends_though_its_loop_is_stuck() -> None:
+    ends = Ends()
+    watching = watchdog(ends)
+    watching.start()
+    watching.begin_stop()
+    assert ends.came.wait(5)  # blocks the loop
+    assert ends.codes == [TOO_LATE_EXIT_CODE]
+
+
+async def test_a_request_to_drain_that_the_loop_lost_is_repeated() -> None:
+    drained = asyncio.Event()
+    watching = watchdog(Ends(), drain=drained.set, stop_seconds=1000.0)
+    watching.start()
+    watching.begin_stop()
+    async with asyncio.timeout(5):
+        await drained.wait()
+    watching.end()
+
+
+async def test_sigterm_begins_the_stop_and_still_reaches_the_loop() -> None:
+    loop, terminated, ends = asyncio.get_running_loop(), asyncio.Event(), Ends()
+    previous = signal.getsignal(signal.SIGINT)
+    loop.add_signal_handler(signal.SIGTERM, terminated.set)
+    watching = watchdog(ends)
+    try:
+        watching.watch_signals()
+        os.kill(os.getpid(), signal.SIGTERM)
+        async with asyncio.timeout(5):
+            await terminated.wait()
+        watching.start()
+        assert await asyncio.to_thread(ends.came.wait, 5)
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGINT, previous)
