@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from burn_remote_protocol.loop_calls import LoopCall, Signal, TurnLock, recover, register
+from burn_remote_protocol.loop_calls import (
+    LoopCall,
+    Recoverable,
+    Signal,
+    TurnLock,
+    recover,
+    register,
+)
 
 
 class Failing:
@@ -79,7 +86,7 @@ async def test_one_that_cannot_recover_keeps_no_other_from_it() -> None:
         def recover(self) -> None:
             recovered.append("whole")
 
-    objects = [Broken(), Whole(), Broken()]
+    objects: list[Recoverable] = [Broken(), Whole(), Broken()]
     for each in objects:
         register(each)
     recover(asyncio.get_running_loop())
@@ -122,7 +129,7 @@ async def test_a_lock_whose_holder_failed_to_wake_the_next_task_goes_on() -> Non
     tasks = [asyncio.ensure_future(use(number)) for number in range(3)]
     await asyncio.sleep(0)
     # The wake-up of the first task is lost, and the task is ended for that.
-    callbacks = [callback for callback, _ in lock._waiters[0]._callbacks]  # type: ignore[attr-defined]
+    callbacks = [callback for callback, _ in lock._waiters[0]._callbacks]
     for callback in callbacks:
         lock._waiters[0].remove_done_callback(callback)
     lock.release()

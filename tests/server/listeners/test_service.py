@@ -18,6 +18,7 @@ from burn_remote_protocol.errors import ConnectionFailed, ConnectionLost, Sessio
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.links.transport_interface import Request
 from burn_remote_protocol.links.transport_registry import connect_async
+from burn_remote_protocol.loop_calls import Signal
 from burn_remote_protocol.messages import (
     Closing,
     FetchRequest,
@@ -57,7 +58,7 @@ class Running:
     """A server in a task of this event loop."""
 
     def __init__(self, **settings: Any) -> None:
-        self.drain = asyncio.Event()
+        self.drain = Signal()
         ready: asyncio.Future[Host] = asyncio.get_running_loop().create_future()
         self.ready = ready
         self.serving = asyncio.ensure_future(
@@ -253,7 +254,7 @@ async def test_a_port_in_use_is_an_error_that_leaves_nothing_running() -> None:
     async with server() as running:
         other = Settings(port=running.host.port)
         with pytest.raises((OSError, BaseExceptionGroup)) as caught:
-            await serve(other, drain=asyncio.Event(), ready=lambda host: None)
+            await serve(other, drain=Signal(), ready=lambda host: None)
         error = caught.value
         while isinstance(error, BaseExceptionGroup):
             (error,) = error.exceptions
