@@ -69,6 +69,9 @@ class AsyncLinkConformance:
             for fragment_bytes in (None, 1000):
                 tasks.create_task(near.send_buffers(pieces, fragment_bytes))
                 assert await far.receive() == b"".join(pieces)
+            for slice_bytes in (7, 1000, 10**6):
+                tasks.create_task(near.send_slices(pieces, slice_bytes))
+                assert await far.receive() == b"".join(pieces)
             await near.send(b"what follows it")
             assert await far.receive() == b"what follows it"
 

@@ -295,6 +295,9 @@ class AsyncMemoryLink(_End):
     ) -> None:
         await self.send(b"".join(buffers))
 
+    async def send_slices(self, buffers: Sequence[bytes | memoryview], slice_bytes: int) -> None:
+        await self.send_buffers(buffers)
+
     async def receive(self) -> bytes:
         async with self._changed:
             while True:

@@ -120,6 +120,9 @@ class ScriptedLink:
     ) -> None:
         await self.send(b"".join(buffers))
 
+    async def send_slices(self, buffers: Sequence[bytes | memoryview], slice_bytes: int) -> None:
+        await self.send_buffers(buffers)
+
     async def receive(self) -> bytes:
         while not self.frames:
             if self._ended:

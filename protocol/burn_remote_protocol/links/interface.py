@@ -410,6 +410,14 @@ class AsyncLink(Protocol):
         """
         ...
 
+    async def send_slices(self, buffers: Sequence[bytes | memoryview], slice_bytes: int) -> None:
+        """Send one frame like ``send_buffers``, undivided; other tasks run after each slice.
+
+        For a slow peer, this end keeps a copy of at most two slices. Nothing else may be sent
+        meanwhile. If the call is cancelled, the link ends, because the frame is incomplete.
+        """
+        ...
+
     async def receive(self) -> bytes:
         """Return the next frame. Cancelling it loses nothing.
 

@@ -193,6 +193,9 @@ class StreamLink:
             await self._may_send.wait()
         self.raise_end()
 
+    async def send_slices(self, buffers: Sequence[bytes | memoryview], slice_bytes: int) -> None:
+        await self.send_buffers(buffers)
+
     @property
     def is_writable(self) -> bool:
         return self._end is None and not self._finishes and self._may_send.is_set()

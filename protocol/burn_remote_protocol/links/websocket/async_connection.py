@@ -383,6 +383,9 @@ class DirectConnection(SendingConnection):
         super().resume_writing()
         self._respond_to_ping()
 
+    def resume_control_frames(self) -> None:
+        self._respond_to_ping()
+
     def _pass_handshake(self, data: bytes, tail: bytes) -> bytes:
         """Pass the HTTP headers to the library; return the bytes that follow them.
 

@@ -155,6 +155,12 @@ class WebSocketLink:
         except ConnectionClosed as error:
             self._raise_lost(error)
 
+    async def send_slices(self, buffers: Sequence[bytes | memoryview], slice_bytes: int) -> None:
+        try:
+            await self._connection.send_slices(buffers, slice_bytes)
+        except ConnectionClosed as error:
+            self._raise_lost(error)
+
     async def receive(self) -> bytes:
         try:
             return await self._connection.receive_message()

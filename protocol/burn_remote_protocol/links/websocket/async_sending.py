@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
 from websockets.asyncio.connection import Connection
@@ -30,7 +30,7 @@ class SendingConnection(Connection):
         self._senders: Final[set[asyncio.Future[None]]] = set()
         # The descriptor of the socket, while this class may write to it; see ``write_at_once``.
         self._descriptor: int | None = None
-        # A ``FrameSender``'s thread writes the frames: this class must write nothing in between.
+        # A ``FrameSender``'s thread or ``send_slices`` writes frames: nothing else may be written.
         self.sends_elsewhere = False
 
     @property
@@ -65,6 +65,41 @@ class SendingConnection(Connection):
                 yield fragment
 
         await super().send(counted())
+
+    async def send_slices(self, buffers: Sequence[bytes | memoryview], slice_bytes: int) -> None:
+        """Send several buffers as one frame, of which the transport gets one slice at a time.
+
+        Nothing else may be sent meanwhile. If the call ends before the frame is complete, the
+        connection is aborted. A client's frames have a mask, and are not sliced. Raises
+        ``ConnectionClosed``.
+        """
+        if self._masks or self.state is not State.OPEN or self.transport.is_closing():
+            await super().send(b"".join(buffers))
+            return
+        parts = [memoryview(frame_header(FINAL_BIT | BINARY, sum(map(len, buffers))))]
+        for buffer in buffers:
+            view = memoryview(buffer)
+            parts += [view[at : at + slice_bytes] for at in range(0, len(view), slice_bytes)]
+        self.sends_elsewhere = True
+        try:
+            while parts:
+                joined, size = [], 0
+                while parts and size < slice_bytes:
+                    joined.append(parts.pop(0))
+                    size += len(joined[-1])
+                self._written_bytes += size
+                self.transport.writelines(joined)
+                await (self._written() if self._writing_paused else asyncio.sleep(0))
+                if parts and (self.state is not State.OPEN or self.transport.is_closing()):
+                    await super().send(b"")  # raises the reason
+        finally:
+            self.sends_elsewhere = False
+            if parts:
+                self.transport.abort()
+        self.resume_control_frames()
+
+    def resume_control_frames(self) -> None:
+        """Send the control frames that had to wait for the end of a frame."""
 
     @property
     def is_writable(self) -> bool:

@@ -77,10 +77,13 @@ MAX_UNKNOWN_FRAMES: Final = 16
 UNKNOWN_FRAME_WEIGHT: Final = 4096
 # Messages sent in one iteration of the event loop, about 0.6 ms.
 SENT_AT_ONCE: Final = 64
-# Larger messages are sent in fragments, which the Rust client accepts but copies once more.
+# Larger messages are sent in slices, so that other tasks run in between.
 WHOLE_BYTES: Final = 2**24
-# The size of a fragment. While a socket is full, the event loop keeps a copy of the bytes that the
-# socket did not accept, so this limits the copy for a slow reader.
+# Larger messages are sent in fragments, which the Rust client accepts but copies once more. A frame
+# has at most 512 MiB in Burn 0.21.
+ONE_FRAME_BYTES: Final = 2**28
+# The size of a slice and of a fragment. While a socket is full, the event loop may keep a copy of
+# the bytes that the socket did not accept, so this limits the copy for a slow reader.
 FRAGMENT_BYTES: Final = 2**20
 # Queued requests of one peer. A Burn server waits for each response, so it queues none.
 MAX_WAITING_REQUESTS: Final = 64
@@ -415,7 +418,12 @@ def _send_nothing() -> None:
 async def _send(link: AsyncLink, buffers: Sequence[bytes | memoryview]) -> int:
     """Send one message from several buffers; return its size."""
     size = sum(map(len, buffers))
-    await link.send_buffers(buffers, None if size <= WHOLE_BYTES else FRAGMENT_BYTES)
+    if size <= WHOLE_BYTES:
+        await link.send_buffers(buffers)
+    elif size <= ONE_FRAME_BYTES:
+        await link.send_slices(buffers, FRAGMENT_BYTES)
+    else:
+        await link.send_buffers(buffers, FRAGMENT_BYTES)
     return size
 
 

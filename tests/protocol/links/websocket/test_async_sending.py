@@ -54,6 +54,50 @@ async def test_sent_bytes_include_fragments() -> None:
         assert connection.sent_bytes == before + 7
 
 
+async def test_slices_are_passed_to_the_transport_one_by_one_and_arrive_as_one_frame() -> None:
+    async with connected() as (connection, client):
+        connection.transport = transport = RecordingTransport(connection.transport)  # type: ignore[assignment]
+        payload = bytes(range(250)) * 40
+        before = connection.sent_bytes
+        await connection.send_slices((b"head", memoryview(payload), b"end"), 1000)
+        assert transport.calls == 11
+        fragments = [fragment async for fragment in client.recv_streaming()]
+        assert fragments == [b"head" + payload + b"end"]
+        await connection.drained()
+        assert connection.sent_bytes == before + len(payload) + 7 + 4
+
+
+async def test_other_tasks_run_between_slices() -> None:
+    async with connected() as (connection, client):
+        sending = asyncio.ensure_future(connection.send_slices((bytes(5000),), 1000))
+        await asyncio.sleep(0)
+        assert connection.sends_elsewhere
+        assert not sending.done()
+        await sending
+        assert await client.recv() == bytes(5000)
+
+
+async def test_a_ping_during_slices_is_answered_after_the_frame() -> None:
+    async with connected() as (connection, client):
+        sending = asyncio.ensure_future(connection.send_slices((bytes(2**24),), 1000))
+        await asyncio.sleep(0)
+        pong = await client.ping()
+        assert await client.recv() == bytes(2**24)
+        await pong
+        await sending
+
+
+async def test_an_incomplete_frame_ends_the_connection() -> None:
+    async with connected() as (connection, client):
+        sending = asyncio.ensure_future(connection.send_slices((bytes(5000),), 1000))
+        await asyncio.sleep(0)
+        sending.cancel()
+        with pytest.raises(ConnectionClosed):
+            await client.recv()
+        with pytest.raises(ConnectionClosed):
+            await connection.send_slices((bytes(10),), 4)
+
+
 async def test_bytes_that_the_kernel_accepted_count_as_sent() -> None:
     async with connected() as (connection, client):
         await connection.send_message(bytes(100), bytes(26))

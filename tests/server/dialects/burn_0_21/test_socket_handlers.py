@@ -201,6 +201,7 @@ async def test_a_response_over_the_clients_frame_limit_is_sent_in_fragments(
     host: Host, sessions: BurnSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket_handlers, "WHOLE_BYTES", 40)
+    monkeypatch.setattr(socket_handlers, "ONE_FRAME_BYTES", 40)
     monkeypatch.setattr(socket_handlers, "FRAGMENT_BYTES", 30)
     large = TensorData(bytes(range(100)), (25,), F32)
     read = encode_tasks([Read(1, 2, large.spec)], 1)
