@@ -176,27 +176,3 @@ def test_large_slices_and_views_share_memory_and_small_slices_do_not(gpu: Backen
 
     assert half.data.ptr == array.data.ptr
     assert part.data.ptr != array.data.ptr
-
-
-def test_operations_after_uploads_and_captures_run_on_the_streams_of_their_sessions(
-    gpu: Backend,
-) -> None:
-    import cupy
-
-    session = gpu.open_session()
-    session.activate()
-    own = cupy.cuda.get_current_stream()
-    assert own != cupy.cuda.Stream.null
-    array = np.ones((2, 2), np.float32)
-    x = uploaded(gpu, session, array)
-    assert cupy.cuda.get_current_stream() == own
-    gpu.to_bytes(session.share(x), F32)
-    assert cupy.cuda.get_current_stream() == own
-    square = TensorSpec((2, 2), F32)
-    multiply = session.bind(signature("Float.Matmul", square, square))
-    captured = session.capture(lambda inputs, _: [multiply(*inputs)], [x, x], [])
-    assert cupy.cuda.get_current_stream() == own
-    (product,) = captured.launch([x, x], []) or [None]
-    assert gpu.to_bytes(product, F32).tobytes() == (array @ array).tobytes()
-    gpu.open_session()
-    assert cupy.cuda.get_current_stream() == own

@@ -25,10 +25,9 @@ from burn_remote_server.backends.cupy.blas import (
     CapturedBlas,
     captured_by,
 )
-from burn_remote_server.backends.cupy.device import Gpu, OnStream
+from burn_remote_server.backends.cupy.device import Gpu
 from burn_remote_server.backends.cupy.graph_memory import InputMemory, OutputMemory
 from burn_remote_server.backends.cupy.launches import PreparedLaunch, kept_function
-from burn_remote_server.backends.cupy.new_arrays import new_array
 from burn_remote_server.backends.cupy.range_checks import RangeChecks, checked_by
 from burn_remote_server.backends.interface import CapturedRun, NotCaptured
 
@@ -167,13 +166,13 @@ class _Layout(NamedTuple):
     def empty(self) -> Any:
         """Return a new array."""
         if self.is_c:
-            return new_array(self.shape, self.dtype)
+            return cupy.ndarray(self.shape, self.dtype)
         return self.over(cupy.cuda.alloc(self.nbytes))
 
     def over(self, pointer: Any) -> Any:
         """Return an array in the memory at a pointer."""
         if self.is_c:
-            return new_array(self.shape, self.dtype, pointer)
+            return cupy.ndarray(self.shape, self.dtype, pointer)
         return cupy.ndarray(self.shape, self.dtype, pointer, strides=self.strides)
 
     def laid_out(self, array: Any) -> Any:
@@ -382,7 +381,7 @@ class CudaGraphs:
             raise NotCaptured("a number has more than 8 bytes")
         checks = RangeChecks()
         pool = cupy.cuda.MemoryPool(self._taken)
-        with cupy.cuda.using_allocator(pool.malloc), OnStream(side):
+        with cupy.cuda.using_allocator(pool.malloc), side:
             own = [_Layout.of(_without_gaps(array)).empty() for array in inputs]
             numbers = [cupy.empty((), constant.dtype) for constant in constants]
             blas = CapturedBlas(side, workspace)
@@ -410,7 +409,7 @@ class CudaGraphs:
 
     def _taken(self, size: int) -> Any:
         """Take memory from the GPU's pool, for work on the session's stream."""
-        with OnStream(self._stream):
+        with self._stream:
             return self._gpu.pool.malloc(size)
 
     def _shared_workspace(self) -> _Block:
