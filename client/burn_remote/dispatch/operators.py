@@ -474,9 +474,9 @@ def unary_function(operator: Operator) -> Callable[[Unary], Unary]:
                     out = OwningHandle()
                     out.spec = signature.outputs[0]
                     out.client = stack
-                    execute(signature, [handle.id], (out,))
+                    execute(signature, [handle.id], outputs := (out,))
                     if stack is not client:
-                        out = client.record_result(signature, handle, None, (out,))
+                        out = client.record_result(signature, handle, None, outputs)
                 result.handle = out
                 return result
             except BurnRemoteError as error:
