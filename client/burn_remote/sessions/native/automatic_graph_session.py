@@ -380,6 +380,7 @@ class AutomaticGraphSession(NativeSession):
         traffic.followed += place
         self._balance = balance if balance < START_BALANCE else START_BALANCE
         pattern.misses = pattern.alive_count = 0
+        pattern.is_recent = True  # takes less time than ``note_completed``
         self._last, self._pattern, self._counted, self._base = following, following, 0, base
         self.follower.ids = known
         return step

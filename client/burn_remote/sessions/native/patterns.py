@@ -135,7 +135,7 @@ class Pattern:
 
     __slots__ = (
         "alive_count", "checked_at", "dead", "drops", "earlier_drops", "first", "graph",
-        "graph_key", "input_count", "is_known", "kept", "misses", "nbytes", "number",
+        "graph_key", "input_count", "is_known", "is_recent", "kept", "misses", "nbytes", "number",
         "output_count", "steps", "successor", "usual_drops",
     )  # fmt: skip
 
@@ -176,6 +176,8 @@ class Pattern:
         self.misses = 0
         self.alive_count = 0  # calls in a row after which the program had tensors of ``dead``
         self.is_known = False  # whether it is in a ``PatternStore``
+        # Whether it was complete since a ``PatternStore`` last looked, without ``note_completed``.
+        self.is_recent = False
         # The pattern that came after this one.
         self.successor: Pattern | None = None
 
@@ -294,7 +296,7 @@ class PatternStore:
             return False
         self._steps_left -= len(pattern.steps)
         while len(self._patterns) >= MAX_PATTERNS:
-            self.discard(next(iter(self._patterns.values())))
+            self._discard_oldest()
         alike = self._by_start.setdefault(id(pattern.first.signature), [])
         while len(alike) >= MAX_ALIKE:
             self.discard(alike[-1])
@@ -314,6 +316,15 @@ class PatternStore:
         alike.remove(pattern)
         if not alike:
             del self._by_start[key]
+
+    def _discard_oldest(self) -> None:
+        """Forget the pattern that was complete longest ago, or put a recent one at the end."""
+        oldest = next(iter(self._patterns.values()))
+        if oldest.is_recent:
+            oldest.is_recent = False
+            self._patterns.move_to_end(id(oldest))
+        else:
+            self.discard(oldest)
 
     def note_completed(self, pattern: Pattern) -> None:
         """Note that a pattern was followed to its end."""

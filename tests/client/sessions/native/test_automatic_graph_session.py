@@ -164,6 +164,9 @@ def test_a_loop_hands_its_sequence_over_and_begins_it_again_in_one_step(
         x = step(x, weight)
     assert hand_overs.call_count == 0
     assert followed(device) == before + 240
+    pattern = device.session._pattern
+    assert pattern is not None
+    assert pattern.is_recent, "other sequences would displace it"
 
 
 def test_two_sequences_in_turn_have_the_results_of_single_operations(

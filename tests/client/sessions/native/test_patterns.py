@@ -127,6 +127,20 @@ def test_a_new_pattern_takes_the_place_of_the_one_that_was_complete_longest_ago(
     assert not store.starting_with(kept[1].first.signature)  # type: ignore[arg-type]
 
 
+def test_a_pattern_that_was_complete_since_the_last_look_keeps_its_place_once() -> None:
+    store = PatternStore()
+    kept = [pattern(signed) for signed in numbered(MAX_PATTERNS + 2)]
+    for each in kept[:MAX_PATTERNS]:
+        assert store.add(each)
+        each.is_recent = True
+    kept[1].is_recent = False
+    assert store.add(kept[MAX_PATTERNS])
+    assert [each.is_known for each in kept[:3]] == [True, False, True]
+    assert store.add(kept[MAX_PATTERNS + 1])
+    assert len(store) == MAX_PATTERNS
+    assert sum(each.is_known for each in kept) == MAX_PATTERNS
+
+
 def test_few_patterns_begin_with_the_same_operation() -> None:
     store = PatternStore()
     alike = [pattern(ADD, signed) for signed in numbered(MAX_ALIKE + 1)]
