@@ -6,6 +6,7 @@ import contextlib
 import gc
 import inspect
 import itertools
+import queue
 import signal
 import sys
 import threading
@@ -49,6 +50,7 @@ from burn_remote_protocol.links.websocket.frame_writer import FrameWriter
 from burn_remote_protocol.links.websocket.socket_streams import PlainStream, _Waker
 from burn_remote_protocol.session_states import ReplayWindow
 from burn_remote_protocol.timed_queue import TimedQueue
+from burn_remote_protocol.waiters import Waiters
 from burn_remote_server.custom import custom_operation
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.interpreter import Interpreter
@@ -108,6 +110,59 @@ def test_an_interrupt_at_any_line_of_a_large_read_leaves_the_session_alive(
     np.testing.assert_array_equal(x.numpy(), array)
     walk.check(Receiver._read_frame, Pending._finish, Pending._call_back)
     device.close(timeout_seconds=0)  # a longer close waits for a reply that no thread reads
+
+
+# What ``threading`` does in Python code while it holds a lock, or is about to release it.
+LOCKING = frozenset(
+    function.__code__
+    for function in (
+        threading.Condition.__enter__,
+        threading.Condition.__exit__,
+        threading.Condition.wait,
+        threading.Condition.notify,
+        threading.Event.set,
+        threading.Event.wait,
+    )
+)
+
+
+def _result_of_another_thread(read: Callable[[], Any]) -> Any:
+    """Return what a function returns in another thread.
+
+    Raises ``queue.Empty`` if it waits for a lock.
+    """
+    results = queue.SimpleQueue[Any]()
+    threading.Thread(target=lambda: results.put(read()), daemon=True).start()
+    return results.get(timeout=PATIENCE_SECONDS)
+
+
+@pytest.mark.usefixtures("unattended")
+@pytest.mark.parametrize("kind", ["local", "remote"])
+def test_ctrl_c_leaves_no_lock_taken_that_other_threads_need(
+    kind: str, first_server: RunningServer
+) -> None:
+    opened = br.LocalDevice() if kind == "local" else br.RemoteDevice(first_server.address)
+    with opened as device:
+        x = br.ones((3,), device=device)
+        large = br.ones((300_000,), device=device)
+        device.sync()
+        connection = device.session._connection
+        acknowledging = (Connection.note_acknowledged, Waiters.wake)
+        codes = LOCKING | {function.__code__ for function in acknowledging}
+        walk = Walk()
+        for run, place in enumerate(walk):
+            pending = (x * run).read()
+            interrupt = InterruptAfterCall(place, codes)
+            with interrupt.watching():
+                pending.result(PATIENCE_SECONDS)
+                connection.settle(0)
+                connection.note_acknowledged(0)  # as when a frame acknowledges an upload
+                large.numpy()
+            other = _result_of_another_thread((x + run).numpy)
+            assert other.tolist() == [1 + run] * 3, interrupt.place
+            assert pending.result(PATIENCE_SECONDS).tolist() == [run] * 3, interrupt.place
+        walk.check(Waiters.wake if kind == "local" else Connection.note_acknowledged)
+        device.close(timeout_seconds=0)  # a longer close waits for a reply that no thread reads
 
 
 def test_an_interrupt_during_a_local_operation_fails_only_that_operation(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar
 
 from burn_remote_protocol.errors import ArgumentMismatch, BurnRemoteError, fresh
 from burn_remote_protocol.signal_exceptions import is_of_signal_handler, pass_on_of_signal_handler
+from burn_remote_protocol.waiters import Waiters
 
 __all__ = ["Pending", "Source", "completed", "sent"]
 
@@ -141,9 +141,9 @@ class Pending(Generic[T]):
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Block until done, without reading any socket; return whether it is done."""
-        event = threading.Event()
-        with self._waking(event.set):
-            return event.wait(timeout_seconds)
+        waiters = Waiters()
+        with self._waking(waiters.wake):
+            return waiters.wait_until(self.done, timeout_seconds)
 
     def __await__(self) -> Generator[Any, None, T]:
         loop = asyncio.get_running_loop()

@@ -24,6 +24,7 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
+from burn_remote_protocol.waiters import Waiters
 
 __all__ = ["Receiver"]
 
@@ -102,7 +103,9 @@ class Receiver:
         self._waiters: set[object] = set()
         self._closed = False
         self._broken = False
-        self._changed = threading.Condition()
+        # Guards ``_source``, ``_broken`` and ``_closed``.
+        self._state_lock = threading.RLock()
+        self._changed = Waiters()
         self._attendant = threading.Thread(
             target=self._attend, name="burn-remote-receive", daemon=True
         )
@@ -160,17 +163,17 @@ class Receiver:
 
     def use(self, link: BlockingLink, handle: Callable[[Any], None]) -> None:
         """Continue with another link after one broke."""
-        with self._changed:
+        with self._state_lock:
             self._source = (link, handle)
             self._broken = False
-            self._changed.notify_all()
+            self._changed.wake()
         self._wanted.set()
 
     def close(self) -> None:
         """Stop receiving. Does not close the link."""
-        with self._changed:
+        with self._state_lock:
             self._closed = True
-            self._changed.notify_all()
+            self._changed.wake()
         self._wanted.set()
         self.callbacks.close()
         self._source[0].interrupt()
@@ -230,15 +233,15 @@ class Receiver:
             self._frame = None
         except BurnRemoteError as error:
             self._frame = None
-            with self._changed:
+            with self._state_lock:
                 self._broken = self._source[0] is link
             self._lost(link, error)
             return self._wait_for_link(timeout_seconds)
         return True
 
     def _wait_for_link(self, timeout_seconds: float | None) -> bool:
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or not self._broken, timeout_seconds)
+        self._changed.wait_until(lambda: self._closed or not self._broken, timeout_seconds)
+        with self._state_lock:
             return not self._closed and not self._broken
 
     def _attend(self) -> None:

@@ -43,6 +43,7 @@ from burn_remote_protocol.messages import (
     Welcome,
 )
 from burn_remote_protocol.operations.extensions import ANNOUNCED, EXTENSIONS_FIELD
+from burn_remote_protocol.waiters import Waiters
 from burn_remote_server.access.quota import Pool
 from burn_remote_server.backends import open_backends
 from burn_remote_server.backends.interface import Backend
@@ -148,10 +149,8 @@ class LocalLink:
         self._begun: bytes | None = None
         # The tasks of this first frame that remained after an interrupt.
         self._rest: tuple[Any, ...] | None = None
-        # Entering a condition runs Python code, where Ctrl-C may leave its lock taken for good. So
-        # the lock is taken directly.
         self._lock = threading.RLock()
-        self._arrived = threading.Condition(self._lock)
+        self._arrived = Waiters()
         self._running = threading.Lock()
         self._is_open = False
         # Fetches that may still be waiting for their expose.
@@ -215,16 +214,15 @@ class LocalLink:
     def _deliver(self) -> None:
         with self._lock:
             self._outbox.move_to(self._frames)
-            self._arrived.notify_all()
+            self._arrived.wake()
 
     def receive(self, timeout_seconds: float | None = None) -> bytes | None:
         """Return the next frame from the engine, or ``None`` after the timeout."""
-        with self._lock:
-            if not (self._readable() or self._arrived.wait_for(self._readable, timeout_seconds)):
-                return None
+        if not (self._readable() or self._arrived.wait_until(self._readable, timeout_seconds)):
+            return None
         # Only one thread receives. CPython runs no signal handler between removing the frame and
-        # the caller's assignment, because nothing is called. The lock was released before, because
-        # leaving a ``with`` block is a call.
+        # the caller's assignment, because nothing is called. So no lock is taken: leaving a
+        # ``with`` block is a call.
         frames = self._frames
         if frames:
             frame = frames[0]
@@ -234,10 +232,9 @@ class LocalLink:
 
     def wait_readable(self, timeout_seconds: float | None = None) -> bool:
         """Wait until a frame or the end can be received, without consuming it."""
-        with self._lock:
-            self._arrived.wait_for(lambda: self._readable() or self._interrupted, timeout_seconds)
-            self._interrupted = False
-            return self._readable()
+        self._arrived.wait_until(lambda: self._readable() or self._interrupted, timeout_seconds)
+        self._interrupted = False
+        return self._readable()
 
     def has_buffered(self) -> bool:
         """Whether a frame or the end can be received."""
@@ -254,7 +251,7 @@ class LocalLink:
         """Make another thread's ``wait_readable`` return."""
         with self._lock:
             self._interrupted = True
-            self._arrived.notify_all()
+            self._arrived.wake()
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """End the session and free its tensors."""
@@ -270,7 +267,7 @@ class LocalLink:
             self._awaited.clear()
         with self._lock:
             self.closed = True
-            self._arrived.notify_all()
+            self._arrived.wake()
 
     def _readable(self) -> bool:
         return bool(self._frames) or self.closed
@@ -278,7 +275,7 @@ class LocalLink:
     def _push(self, frame: bytes) -> None:
         with self._lock:
             self._frames.append(frame)
-            self._arrived.notify_all()
+            self._arrived.wake()
 
     def _send_message(self, message: object) -> None:
         self._push(encode_frame(message))

@@ -5,7 +5,7 @@ breaks, a thread dials again within the session's lease and tells the server whi
 Then it sends the frames again that the server did not receive. The program notices only a delay.
 
 Two locks: ``_sending`` keeps the order of what is sent and may be held while a send blocks.
-``_changed`` guards the state and is never held across I/O, so receiving never waits for sending.
+``_state_lock`` guards the state and is never held across I/O, so receiving never waits for sending.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ from burn_remote_protocol.session_states import (
     SessionEnd,
     State,
 )
+from burn_remote_protocol.waiters import Waiters
 
 __all__ = ["Connection"]
 
@@ -133,11 +134,10 @@ class Connection:
         sending = QuickLock()
         self._sending = sending.held
         self._is_sending = sending.is_owned
-        # Guards ``_end``, ``_link`` and ``error``. Entering a condition runs Python code, so
-        # sending and receiving a frame take its lock directly.
+        # Guards ``_end``, ``_link`` and ``error``.
         state = QuickLock()
         self._state_lock = state.held
-        self._changed = threading.Condition(state.lock)
+        self._changed = Waiters()
 
     @property
     def address(self) -> str:
@@ -185,9 +185,9 @@ class Connection:
         Raises ``ProtocolViolation`` if it acknowledges more frames than were sent.
         """
         if self._is_resumable:
-            with self._changed:
+            with self._state_lock:
                 self._end.acknowledge(received)
-                self._changed.notify_all()
+                self._changed.wake()
 
     # -- sending ------------------------------------------------------------------------------
 
@@ -224,8 +224,7 @@ class Connection:
             return
         while not self._send_if_room(frame, payload, size, handover):
             # Not under the sending lock, because resuming, which makes room, needs it.
-            with self._changed:
-                self._changed.wait_for(self._has_room)
+            self._changed.wait_until(self._has_room)
 
     def _hand_over(self, frame: bytes, handover: Handover) -> None:
         """Send a frame over a link that is not replaced: it takes the frame as a whole or not."""
@@ -347,8 +346,7 @@ class Connection:
         and then a new session could not be opened either.
         """
         self.receiver.poll()
-        with self._changed:
-            self._changed.wait_for(self._is_settled, timeout_seconds)
+        self._changed.wait_until(self._is_settled, timeout_seconds)
 
     def _is_settled(self) -> bool:
         # If another thread is reading, it may not have noticed the end of the link yet.
@@ -358,7 +356,7 @@ class Connection:
     def _break(self, link: BlockingLink, error: BurnRemoteError) -> None:
         """Mark a link as broken; resume if possible. Any thread may call this repeatedly."""
         is_break = isinstance(error, ConnectionLost | GarbledBytes)
-        with self._changed:
+        with self._state_lock:
             if self.error is not None or self._is_leaving or link is not self._link:
                 return
             if is_break and not isinstance(error, SessionLost) and self._is_resumable:
@@ -407,11 +405,10 @@ class Connection:
             self._pause(attempts.next_pause())
 
     def _pause(self, seconds: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self.error is not None, seconds)
+        self._changed.wait_until(lambda: self.error is not None, seconds)
 
     def _resume(self, timeout_seconds: float) -> None:
-        with self._changed:
+        with self._state_lock:
             self._end.begin_link()
             resume = Resume(self.welcome.session, self.welcome.secret, self._end.received)
         link, welcome = open_link(self._dial, self._token, timeout_seconds, resume, self._beat)
@@ -425,7 +422,7 @@ class Connection:
 
     def _continue_on(self, link: BlockingLink, welcome: Welcome) -> None:
         """Continue the session on a new link, and send again what did not arrive."""
-        with self._changed:
+        with self._state_lock:
             is_wanted = self.error is None
             if is_wanted:
                 try:
@@ -435,7 +432,7 @@ class Connection:
                     raise
                 self._link = link
             again = [*self._end.window.frames()]
-            self._changed.notify_all()
+            self._changed.wake()
         if not is_wanted:  # closed meanwhile
             send_closing(link)
             link.close()
@@ -451,17 +448,17 @@ class Connection:
 
     def end(self, error: BurnRemoteError) -> None:
         """End the session for good. A second call does nothing."""
-        with self._changed:
+        with self._state_lock:
             if self.error is not None:
                 return
             self.error = error
             self._end.fire(Event.CLOSE)
-            self._changed.notify_all()
         self._complete_end(error)
 
     def _complete_end(self, error: BurnRemoteError) -> None:
         """Close the link, fail what is pending, and end the threads. May be called again."""
         self._ending_steps.complete(
+            self._changed.wake,
             self._link.close,
             functools.partial(self._lost, error),
             self.receiver.close,
@@ -500,7 +497,7 @@ class Connection:
         server then skips the work that is queued. If Ctrl-C interrupts this, ``close`` does what
         was left.
         """
-        with self._changed:
+        with self._state_lock:
             if self.error is None and self._is_resumable:
                 session, secret = self.welcome.session, self.welcome.secret
                 self._farewell = Resume(session, secret, self._end.received)
