@@ -55,6 +55,7 @@ from burn_remote_protocol.session_states import (
     SessionEnd,
     State,
 )
+from burn_remote_protocol.signal_exceptions import is_of_signal_handler
 from burn_remote_protocol.waiters import Waiters
 
 __all__ = ["Connection"]
@@ -360,26 +361,40 @@ class Connection:
             if self.error is not None or self._is_leaving or link is not self._link:
                 return
             if is_break and not isinstance(error, SessionLost) and self._is_resumable:
-                if Action.RESUME not in self._end.broke(self._end.link):
-                    return
                 # The text, not the error, whose traceback would keep the program's tensors alive.
                 cause = str(error)
+                # The first thread that takes the cause resumes.
+                causes = [cause]
+                was_attached = self._is_attached
                 try:
-                    threading.Thread(
-                        target=self._resume_in_thread,
-                        args=(cause,),
-                        name="burn-remote-reconnect",
-                        daemon=True,
-                    ).start()
-                except (RuntimeError, MemoryError):
-                    error = SessionLost(f"{cause}; this process has no thread to resume it")
-                else:
+                    if Action.RESUME in self._end.broke(self._end.link):
+                        self._start_resuming(causes)
                     return
+                except BaseException as raised:
+                    is_interrupt = is_of_signal_handler(raised)
+                    if is_interrupt or not isinstance(raised, RuntimeError | MemoryError):
+                        # A thread whose start was interrupted may never run.
+                        if was_attached and not self._is_attached:
+                            self._start_resuming(causes)
+                        raise
+                    error = SessionLost(f"{cause}; this process has no thread to resume it")
         if type(error) is SessionLost:
             error = SessionLost(f"{self.address}: {error}; {OPEN_AGAIN}")
         self.end(error)
 
-    def _resume_in_thread(self, cause: str) -> None:
+    def _start_resuming(self, causes: list[str]) -> None:
+        threading.Thread(
+            target=self._resume_in_thread,
+            args=(causes,),
+            name="burn-remote-reconnect",
+            daemon=True,
+        ).start()
+
+    def _resume_in_thread(self, causes: list[str]) -> None:
+        try:
+            cause = causes.pop()
+        except IndexError:  # another thread resumes
+            return
         self._resuming = threading.get_ident()
         try:
             self._resume_within_lease(cause)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections import deque
@@ -37,6 +38,8 @@ from burn_remote_protocol.errors import (
 from burn_remote_protocol.links.checksummed_links import HEADER_BYTES
 from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.messages import Acknowledged, Closing, Refused, Resume, Welcome
+from burn_remote_protocol.session_states import SessionEnd
+from support.interrupts import InterruptAfterCall, Walk
 from support.link_ends import in_thread
 from support.memory_links import MemoryLink, memory_pair
 from support.waiting import PATIENCE_SECONDS
@@ -405,6 +408,44 @@ def test_a_link_that_the_server_closes_on_closing_is_not_resumed(
     connection.close()
     assert len(ends.links) == 1
     assert isinstance(ends.lost.get(timeout=PATIENCE_SECONDS), ClosedDevice)
+
+
+class Alarm(Exception):
+    """An exception of a signal handler."""
+
+
+# CPython 3.11 loses a thread if ``start`` raises an ``Exception`` after the thread was created.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("raises", [KeyboardInterrupt, Alarm])
+def test_a_session_whose_break_is_interrupted_anywhere_is_resumed(
+    raises: type[BaseException],
+) -> None:
+    starting: Any = (
+        Connection._break,
+        Connection._start_resuming,
+        SessionEnd.broke,
+        SessionEnd.fire,
+        threading.Thread.start,
+        threading.Event.wait,
+        threading.Condition.__enter__,
+        threading.Condition.__exit__,
+    )
+    codes = frozenset(function.__code__ for function in starting)
+    walk = Walk()
+    for place in walk:
+        ends = Ends(welcome(), welcome())
+        connection = ends.open()
+        link = connection._link
+        interrupt = InterruptAfterCall(place, codes, raises)
+        with contextlib.suppress(KeyError), interrupt.watching():  # of ``Thread.start``
+            connection._break(link, ConnectionLost("cut"))
+        # As the next call does, if the interrupt came before the break.
+        connection._break(link, ConnectionLost("cut"))
+        connection.settle(PATIENCE_SECONDS)
+        assert connection._link is not link, interrupt.place
+        assert len(ends.links) == 2, interrupt.place
+        connection.close()
+    walk.check(Connection._break, Connection._start_resuming, SessionEnd.fire, *starting[4:6])
 
 
 def test_an_unexpected_error_while_resuming_ends_the_session(
