@@ -36,10 +36,12 @@ class Latch:
         """Wait for the event; return whether it has happened."""
         if not self._is_set:
             timeout = -1.0 if timeout_seconds is None else max(0.0, timeout_seconds)
-            if not self._closed.acquire(timeout=timeout):
-                return self._is_set
-            self._open()
-        return True
+            try:
+                self._closed.acquire(timeout=timeout)
+            finally:  # also if a signal handler raises an exception once the lock is acquired
+                if self._is_set:
+                    self._open()
+        return self._is_set
 
     def _open(self) -> None:
         try:  # noqa: SIM105 - ``suppress`` needs memory

@@ -34,6 +34,31 @@ def test_a_wait_ends_at_its_limit() -> None:
     assert not latch.is_set()
 
 
+class InterruptedLock:
+    """A lock whose ``acquire`` is interrupted directly after it, as by Ctrl-C."""
+
+    def __init__(self, latch: Latch) -> None:
+        self._lock = latch._closed
+        self._set = latch.set
+        self.release = self._lock.release
+        self.locked = self._lock.locked
+
+    def acquire(self, *, timeout: float) -> bool:
+        self._set()
+        assert self._lock.acquire(timeout=timeout)
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_wait_leaves_the_latch_open_for_threads_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    latch = Latch()
+    monkeypatch.setattr(latch, "_closed", InterruptedLock(latch))
+    with pytest.raises(KeyboardInterrupt):
+        latch.wait()
+    assert not latch._closed.locked()
+
+
 def test_a_thread_that_ends_while_it_reports_its_start_does_not_hang_the_one_that_started_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
