@@ -8,6 +8,7 @@ that the program gets it like a ``KeyboardInterrupt``.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import inspect
 import signal
 from functools import partial
@@ -18,6 +19,10 @@ __all__ = ["RaisedAgain", "is_of_signal_handler", "pass_on_of_signal_handler"]
 
 # A handler gets two arguments: the number of the signal and the interrupted frame.
 _ARGUMENTS: Final = 2
+
+# ``signal.valid_signals`` and ``signal.getsignal`` look each number up in an enumeration, which
+# takes 0.3 ms for all: too long for each operation of a server that fails.
+_NUMBERS: Final = tuple(map(int, signal.valid_signals()))
 
 
 class RaisedAgain:
@@ -76,12 +81,10 @@ def _arguments(frame: FrameType) -> list[Any]:
 
 def _codes_of_handlers() -> set[CodeType | None]:
     codes: set[CodeType | None] = set()
-    for number in signal.valid_signals():
-        handler: Any = signal.getsignal(number)
-        if isinstance(handler, signal.Handlers):
-            # ``SIG_DFL`` and ``SIG_IGN``, members of an enumeration. The code below would take the
-            # ``__call__`` of all enumerations for that of a handler.
-            continue
+    for number in _NUMBERS:
+        handler: Any = _signal.getsignal(number)
+        if handler is None or isinstance(handler, int):
+            continue  # the handler is not Python's, or is ``SIG_DFL`` or ``SIG_IGN``
         while isinstance(handler, partial):
             handler = handler.func
         for called in (handler, type(handler).__call__):  # a function or method, or an object

@@ -135,3 +135,19 @@ def test_the_error_of_an_enumeration_is_not_of_a_signal_handler() -> None:
     with pytest.raises(ValueError, match="is not a valid") as raised:
         Kind(5)
     assert not is_of_signal_handler(raised.value)
+
+
+def test_looking_for_handlers_makes_no_members_of_enumerations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail() -> None:
+        raise ValueError("own")
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a slow function of the module signal was called")
+
+    monkeypatch.setattr(signal, "getsignal", refuse)
+    monkeypatch.setattr(signal, "valid_signals", refuse)
+    with pytest.raises(ValueError, match="own") as raised:
+        fail()
+    assert not is_of_signal_handler(raised.value)
