@@ -179,6 +179,12 @@ def burn_0_22_frame(data: bytes) -> None:
     expected = _outcome(burn_0_22.decode_messages, data)
     for _ in range(2):  # the second time, what was learned the first time is used
         assert _outcome(recognizer.decode, data) == expected
+        assert _outcome(lambda each: _in_steps(recognizer, each), data) == expected
+
+
+def _in_steps(recognizer: MessageRecognizer, data: bytes) -> list[object]:
+    """Decode a frame as long frames are decoded."""
+    return [one for one in recognizer.each_message(data) if one is not None]
 
 
 def _outcome(decode: Callable[[bytes], object], data: bytes) -> str:

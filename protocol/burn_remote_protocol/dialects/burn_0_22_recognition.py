@@ -245,7 +245,7 @@ class MessageRecognizer:
 
         It takes less time if all messages are known.
         """
-        if len(frame) <= LONGEST_FRAME_BYTES and 0x90 < frame[0] <= 0x9F:
+        if len(frame) <= LONGEST_FRAME_BYTES and b"\x90" < bytes(frame[:1]) <= b"\x9f":
             decoded, left, _ = self._recognized(bytes(frame))
             if not left:
                 yield from decoded

@@ -59,6 +59,16 @@ async def test_others_run_between_the_steps_of_a_long_message(
     assert iterations >= count * 160_000 // STEP_BYTES
 
 
+@pytest.mark.parametrize("frame", [b"", memoryview(b""), b"\x90", b"\xc1"])
+async def test_a_frame_without_messages_that_is_decoded_in_turns_is_no_error_of_the_server(
+    frame: bytes | memoryview,
+) -> None:
+    batch = FrameBatch(MessageRecognizer())
+    await batch.add_in_turns(frame, DecodingTurns())
+
+    assert [type(task) for task in batch.tasks] == ([] if frame == b"\x90" else [Unreadable])
+
+
 def test_a_message_is_decoded_only_when_it_is_taken() -> None:
     messages = burn_0_22.each_message(packed({"Seed": 1}, {"Nonsense": 1}))
 
