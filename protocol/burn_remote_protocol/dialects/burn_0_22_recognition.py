@@ -14,7 +14,8 @@ frame that matches is returned undivided, as a ``KnownFrame``.
 
 A call of a graph repeats its numbers, sizes and slices, up to 6 KiB, and differs only in the ids of
 the tensors that it binds. Frames with such calls are never wholes, because what a call costs
-changes when the server compiles the graph.
+changes when the server compiles the graph. A call is cached when it comes a second time, because
+some never do: an optimizer may count its steps in the numbers of its calls.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import msgpack
 from burn_remote_protocol.dialects.burn_0_22 import (
     Bindings,
     Message,
+    PackedMessage,
     RunGraph,
     decode_messages,
     each_message,
@@ -45,13 +47,16 @@ __all__ = ["FrameLayout", "KnownFrame", "MessageRecognizer", "Part"]
 # Messages kept by the bytes between their numbers, up to 4 KiB each. When programs have more
 # distinct messages, the cache is cleared.
 MESSAGES_KEPT: Final = 4096
-# Calls of graphs kept in the same way, up to 8 KiB each. Decoded values take up to eight times the
-# length of a call, so all take at most 9 MiB.
-CALLS_KEPT: Final = 128
-# Layouts of messages kept per session, and the sum of these messages' lengths. A layout takes up to
-# eight times the length of its message, so all take at most 2 MiB.
+# Calls of graphs kept in the same way, up to 8 KiB each. Keys and values take up to 22 times the
+# length of a call, so all take at most 11 MiB.
+CALLS_KEPT: Final = 64
+# Hashes kept per session of calls that came once. All take at most 100 KiB.
+CALLS_NOTED: Final = 1024
+# Layouts of messages kept per session, and the sum of these messages' lengths, to which each number
+# adds ``NUMBER_BYTES``. A layout takes up to eight times that, so all take at most 2 MiB.
 LAYOUTS_KEPT: Final = 1024
 LAYOUT_BYTES_KEPT: Final = 256 * 1024
+NUMBER_BYTES: Final = 16
 # Frames kept per session as wholes, and the sum of their lengths. A frame takes up to six times its
 # length, so all take at most 3 MiB. A program with an odd number of messages in a step has as many
 # different frames as a step has messages.
@@ -202,6 +207,7 @@ class MessageRecognizer:
         self.unknown = 0
         self._layouts: dict[tuple[Any, ...], _MessageLayout] = {}
         self._layout_bytes = 0
+        self._noted_calls: set[int] = set()
         self._successors: dict[_MessageLayout | None, _MessageLayout] = {}
         self._last: _MessageLayout | None = None
         # Frames by the layouts of their messages; ``None`` for frames that came only once.
@@ -262,7 +268,7 @@ class MessageRecognizer:
         """
         decoded: list[Message | ProtocolViolation] = []
         successors, last = self._successors, self._last
-        layouts = []
+        layouts: list[_MessageLayout | None] = []
         place = 1
         for count in range(frame[0] - 0x90, 0, -1):
             layout = successors.get(last)
@@ -272,9 +278,16 @@ class MessageRecognizer:
                 message = self._next(frame, place)
                 layout = self._search(message)
                 if layout is None:
-                    self._last = None
-                    self._context = (None, None)
-                    return decoded, count, place
+                    call = _call_alone(message)
+                    if call is None:
+                        self._last = None
+                        self._context = (None, None)
+                        return decoded, count, place
+                    decoded.append(call)
+                    layouts.append(None)
+                    place += len(message)
+                    last = None
+                    continue
                 successors[last] = layout
             if layout.signature is not None:
                 decoded.append(Operation(layout.signature, layout.read(message)))
@@ -289,12 +302,13 @@ class MessageRecognizer:
         self._expect(layouts, place)
         return decoded, 0, place
 
-    def _expect(self, layouts: list[_MessageLayout], size: int) -> None:
+    def _expect(self, messages: list[_MessageLayout | None], size: int) -> None:
         """Note a frame; if it came before, expect it after the same two messages next time."""
-        if len(layouts) < 2:
-            self._context = (self._context[1], layouts[0])
+        if len(messages) < 2:
+            self._context = (self._context[1], messages[0])
             return
-        if size <= LONGEST_KNOWN_FRAME_BYTES:
+        layouts = [one for one in messages if one is not None]
+        if size <= LONGEST_KNOWN_FRAME_BYTES and len(layouts) == len(messages):
             key = tuple(layouts)
             try:
                 known = self._frames[key]
@@ -308,12 +322,12 @@ class MessageRecognizer:
                 if known is None and not any(layout.is_call for layout in layouts):
                     known = self._frames[key] = FrameLayout(layouts)
                 if known is None:
-                    self._context = (layouts[-2], layouts[-1])
+                    self._context = (messages[-2], messages[-1])
                     return
                 if len(self._next_frames) >= FRAMES_KEPT:
                     self._next_frames.clear()
                 self._next_frames[self._context] = known
-        self._context = (layouts[-2], layouts[-1])
+        self._context = (messages[-2], messages[-1])
 
     def _forget_frames(self) -> None:
         self._frames.clear()
@@ -339,21 +353,34 @@ class MessageRecognizer:
             known = _CALLS[key] if is_call else _KNOWN[key]
         except KeyError:
             self.unknown += 1
+            if is_call and not self._came_before(key):
+                return None
             known = _learn_call(key, pieces) if is_call else _learn(key, pieces)
         if known is None:
             return None
         shape = (key, *map(len, pieces[2::3]))
         layout = self._layouts.get(shape)
         if layout is None:
-            self._layout_bytes += len(message)
+            size = len(message) + NUMBER_BYTES * (len(pieces) // 3)
+            self._layout_bytes += size
             if len(self._layouts) >= LAYOUTS_KEPT or self._layout_bytes > LAYOUT_BYTES_KEPT:
                 self._layouts.clear()
-                self._layout_bytes = len(message)
+                self._layout_bytes = size
                 self._successors.clear()
                 self._forget_frames()
             layout = _MessageLayout(pieces, known, is_call=is_call)
             self._layouts[shape] = layout
         return layout
+
+    def _came_before(self, key: tuple[bytes, ...]) -> bool:
+        """Return whether a call with a key came before, and note it."""
+        noted = hash(key)  # a call with an equal hash only makes this one be cached earlier
+        if noted in self._noted_calls:
+            return True
+        if len(self._noted_calls) >= CALLS_NOTED:
+            self._noted_calls.clear()
+        self._noted_calls.add(noted)
+        return False
 
 
 def _learn(key: tuple[bytes, ...], pieces: list[bytes]) -> Signature | _Make | None:
@@ -410,6 +437,16 @@ def _decoded_unused(
         return unused, decode_messages(b"\x91" + b"".join(changed))
     except BurnRemoteError:
         return unused, ()
+
+
+def _call_alone(message: bytes) -> RunGraph | None:
+    """Decode the bytes up to the next message in full; ``None`` if they are not one valid call."""
+    if not message.startswith(_CALL) or len(message) == LONGEST_CALL_BYTES:
+        return None
+    match PackedMessage(message, None).decode():
+        case [RunGraph() as call]:
+            return call
+    return None
 
 
 def _longest(frame: bytes, place: int) -> int:

@@ -151,18 +151,18 @@ def test_calls_of_graphs_bind_the_tensors_of_their_own_bytes(
             assert bound.bindings.tensors == ((0, first), (300, second))
 
 
-def test_calls_that_differ_only_in_tensors_are_decoded_in_full_once(
+def test_calls_that_differ_only_in_tensors_are_decoded_in_full_twice_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recognizer = MessageRecognizer()
     numbers = [float(number) for number in range(200)]
     long = [call(1000, 2000, scalars=numbers, graph=graph) for graph in range(4)]
     assert len(frame(*long)) > 4 * 2048
-    for written in (frame(call(1000, 2000), read(7, 1000)), frame(*long)):
+    for written in (frame(call(1000, 2000), read(7, 1000)), frame(*long)) * 2:
         [*recognizer.each_message(written)]
     seen = recognizer.unknown
-    monkeypatch.setattr(burn_0_22_recognition, "decode_messages", in_full)
-    monkeypatch.setattr(burn_0_22_recognition, "each_message", in_full)
+    for name in ("decode_messages", "each_message", "_call_alone"):
+        monkeypatch.setattr(burn_0_22_recognition, name, in_full)
 
     found = recognizer.decode(frame(call(1001, 2001), read(8, 1001)))
     again = recognizer.decode(frame(call(1002, 2002), read(9, 1002)))
@@ -176,6 +176,65 @@ def test_calls_that_differ_only_in_tensors_are_decoded_in_full_once(
     assert isinstance(found[0], RunGraph)
     assert isinstance(again[0], RunGraph)
     assert again[0].bindings.scalars is found[0].bindings.scalars
+
+
+def test_calls_whose_numbers_never_repeat_are_decoded_once_and_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As those of an optimizer that counts its steps; what follows them is still recognized."""
+    burn_0_22_recognition._CALLS.clear()
+    recognizer = MessageRecognizer()
+    recognizer.decode(frame(call(1000), add(1, 2, 1000), sync(7)))
+    seen = recognizer.unknown
+    monkeypatch.setattr(burn_0_22_recognition, "decode_messages", in_full)
+    frames = [
+        frame(call(number, scalars=(float(number),)), add(1, 2, number), sync(number))
+        for number in range(1001, 1101)
+    ]
+
+    found = [recognizer.decode(each) for each in frames]
+
+    assert recognizer.unknown - seen == len(frames)
+    assert not burn_0_22_recognition._CALLS
+    monkeypatch.undo()
+    assert found == [decode_messages(each) for each in frames]
+
+
+def test_the_hashes_of_calls_that_came_once_are_bounded_in_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(burn_0_22_recognition, "CALLS_NOTED", 8)
+    recognizer = MessageRecognizer()
+    for graph in range(30):
+        recognizer.decode(frame(call(1, graph=graph)))
+        assert len(recognizer._noted_calls) <= 8
+
+
+def test_calls_of_many_tensors_or_slices_take_at_most_the_memory_that_is_documented() -> None:
+    def bound(graph: int) -> Any:
+        return call(*[1] * 700, graph=graph)
+
+    def sliced(graph: int) -> Any:
+        slices = [[place % 9, None, 1] for place in range(2000)]
+        return {"Task": {"ExecuteGraph": [S, graph, [[], [], [], slices]]}}
+
+    for make in (bound, sliced):
+        burn_0_22_recognition._CALLS.clear()
+        frames = [frame(make(graph)) for graph in range(50) for _ in range(2)]
+        assert len(frames[-1]) < burn_0_22_recognition.LONGEST_CALL_BYTES
+        recognizer = MessageRecognizer()
+        tracemalloc.start()
+        try:
+            for each in frames:
+                recognizer.decode(each)
+            assert len(burn_0_22_recognition._CALLS) == 50
+            both, _ = tracemalloc.get_traced_memory()
+            del recognizer
+            shared, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert shared < 22 * sum(map(len, frames[::2]))
+        assert both - shared < 2 * 2**20
 
 
 def test_frames_with_calls_of_graphs_are_never_wholes() -> None:
@@ -212,7 +271,8 @@ def test_the_known_calls_are_bounded_in_number_and_length(monkeypatch: pytest.Mo
     burn_0_22_recognition._CALLS.clear()
     recognizer = MessageRecognizer()
     for graph in range(30):
-        recognizer.decode(frame(call(1, graph=graph, scalars=[0.5] * 40 * graph)))
+        for _ in range(2):
+            recognizer.decode(frame(call(1, graph=graph, scalars=[0.5] * 40 * graph)))
         assert len(burn_0_22_recognition._CALLS) <= 8
 
     lengths = [sum(map(len, key)) for key in burn_0_22_recognition._CALLS]
