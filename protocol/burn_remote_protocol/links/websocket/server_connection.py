@@ -15,6 +15,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.protocol import State
 
 from burn_remote_protocol.links.websocket.async_connection import DirectConnection
+from burn_remote_protocol.links.websocket.busy_polling import loop_polling
 from burn_remote_protocol.links.websocket.thread_receiver import CAN_LEND, ThreadReceiver
 
 __all__ = ["DirectServerConnection"]
@@ -26,6 +27,7 @@ class DirectServerConnection(DirectConnection, ServerConnection):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._lent: ThreadReceiver | None = None
+        self._polling = loop_polling(self.loop)
 
     def lend_receiver(self) -> ThreadReceiver | None:
         """Let a thread receive; ``None`` if it cannot, or if the event loop has work to finish.
@@ -65,6 +67,18 @@ class DirectServerConnection(DirectConnection, ServerConnection):
         )
         self._receives_elsewhere = True
         return self._lent
+
+    def _take_alone(self, data: bytes) -> bool:
+        polling = self._polling
+        if polling.pause:
+            polling.pause -= 1
+            return super()._take_alone(data)
+        polling.note_arrival(self)
+        before = self._written_bytes
+        is_taken = super()._take_alone(data)
+        if self._written_bytes != before:
+            polling.note_reply()
+        return is_taken
 
     def _in_loop(self, call: Callable[..., None], *arguments: Any) -> None:
         """Call a function on the event loop; called by the thread that receives."""

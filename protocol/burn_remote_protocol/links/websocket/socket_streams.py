@@ -21,6 +21,7 @@ import threading
 import time
 from typing import Final, Protocol
 
+from burn_remote_protocol.links.websocket.busy_polling import ThreadPolling
 from burn_remote_protocol.links.websocket.frame_parser import READ_BYTES
 from burn_remote_protocol.links.websocket.frame_writer import OutgoingBuffer
 
@@ -154,11 +155,20 @@ class PlainStream:
         self._waker = _Waker(sock)
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
+        self._polling = ThreadPolling()
 
     def read(self, received: list[bytes], size: int, timeout_seconds: float | None) -> bool:
         if timeout_seconds is None:
-            # One call reads a whole large payload and fills its bytes object in place.
-            flags = _WHOLE if size > READ_BYTES else 0
+            polling = self._polling
+            if size > READ_BYTES:
+                # One call reads a whole large payload and fills its bytes object in place.
+                flags = _WHOLE
+            else:
+                flags = 0
+                if polling.pause:
+                    polling.pause -= 1
+                else:
+                    polling.wait(self._poll.poll)
         elif self._poll.poll(_milliseconds(timeout_seconds)):
             size = min(size, TIMED_READ_BYTES)
             flags = 0
