@@ -62,7 +62,6 @@ def test_an_interrupted_wait_leaves_the_latch_open_for_threads_that_wait(
 def test_a_thread_that_ends_while_it_reports_its_start_does_not_hang_the_one_that_started_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("burn_remote_protocol.bounded_threads.START_SECONDS", 0.001)
     # ``threading.Event`` keeps its lock if the end of its ``with`` block lacks memory.
     monkeypatch.setattr(threading.Condition, "__exit__", _lacks_memory)
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
