@@ -14,7 +14,11 @@ __all__ = ["Latch"]
 
 
 class Latch:
-    """An event that happens once, for any number of waiting threads."""
+    """An event that happens once, for any number of waiting threads.
+
+    ``_closed`` is released without a call of a Python function, at whose start CPython may run a
+    signal handler: its exception would leave the lock taken.
+    """
 
     def __init__(self) -> None:
         # Locked until the event. Whoever acquires it after that releases it for the next one.
@@ -30,7 +34,10 @@ class Latch:
         """Note that the event has happened, and wake all threads that wait for it."""
         if not self._is_set:
             self._is_set = True
-            self._open()
+            try:  # noqa: SIM105 - ``suppress`` needs memory
+                self._closed.release()
+            except RuntimeError:
+                pass  # another thread has opened it at the same moment
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Wait for the event; return whether it has happened."""
@@ -40,11 +47,8 @@ class Latch:
                 self._closed.acquire(timeout=timeout)
             finally:  # also if a signal handler raises an exception once the lock is acquired
                 if self._is_set:
-                    self._open()
+                    try:  # noqa: SIM105 - as above
+                        self._closed.release()
+                    except RuntimeError:
+                        pass
         return self._is_set
-
-    def _open(self) -> None:
-        try:  # noqa: SIM105 - ``suppress`` needs memory
-            self._closed.release()
-        except RuntimeError:
-            pass  # another thread has opened it at the same moment

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from types import FunctionType
 
 import pytest
 
 from burn_remote_protocol.bounded_threads import BoundedThread
 from burn_remote_protocol.latches import Latch
+from support.interrupts import InterruptAfterCall, Walk
 
 
 def test_all_threads_that_wait_are_woken() -> None:
@@ -57,6 +59,32 @@ def test_an_interrupted_wait_leaves_the_latch_open_for_threads_that_wait(
     with pytest.raises(KeyboardInterrupt):
         latch.wait()
     assert not latch._closed.locked()
+
+
+class SetBeforeAcquire(InterruptedLock):
+    """A lock whose latch is set by another thread directly before a wait acquires it."""
+
+    def acquire(self, *, timeout: float) -> bool:
+        self._set()
+        return self._lock.acquire(timeout=timeout)
+
+
+def test_an_interrupt_at_any_place_leaves_a_latch_open_that_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    functions = [each for each in vars(Latch).values() if isinstance(each, FunctionType)]
+    codes = frozenset(each.__code__ for each in functions)
+    walk = Walk()
+    for place in walk:
+        latch, waited = Latch(), Latch()
+        monkeypatch.setattr(waited, "_closed", SetBeforeAcquire(waited))
+        interrupt = InterruptAfterCall(place, codes)
+        with interrupt.watching():
+            latch.set()
+            waited.wait()
+        for one in (latch, waited):
+            assert not (one.is_set() and one._closed.locked()), interrupt.place
+    walk.check(Latch.set, Latch.wait)
 
 
 def test_a_thread_that_ends_while_it_reports_its_start_does_not_hang_the_one_that_started_it(
