@@ -87,7 +87,8 @@ class LostTasks:
             self._loop.call_soon(self._loop.call_soon, self._confirm, task, place)
 
     def _confirm(self, task: _Task, place: _Place) -> None:
-        now = None if task.done() else _stuck_place(task)
+        # A busy loop may run two examinations in one iteration, which both find the task.
+        now = None if task.done() or task in self._endings else _stuck_place(task)
         if now is not None and all(a is b for a, b in zip(now, place, strict=True)):
             self._end(task)
 

@@ -64,6 +64,32 @@ async def test_a_cancelled_task_that_was_lost_ends() -> None:
         await asyncio.wait_for(task, 5)
 
 
+async def test_a_lost_task_that_two_examinations_find_at_once_ends_once() -> None:
+    lost, waited = LostTasks(), asyncio.get_running_loop().create_future()
+    errors: list[SessionLost] = []
+
+    async def work() -> None:
+        try:
+            await waited
+        except SessionLost as error:
+            errors.append(error)
+            await asyncio.sleep(0)
+            raise
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    lose_callbacks(waited)
+    waited.set_result(None)
+    # The iterations in which the calls of two queued examinations run.
+    lost._look(task)
+    lost._look(task)
+    for _ in range(6):
+        await asyncio.sleep(0)
+    with pytest.raises(SessionLost) as ended:
+        await asyncio.wait_for(task, 5)
+    assert errors == [ended.value]
+
+
 async def grouped(child: asyncio.Future[None]) -> None:
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(_wait_for(child))
