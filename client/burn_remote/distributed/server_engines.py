@@ -206,8 +206,8 @@ class RingEngine:
             try:
                 read = self._devices[rank].runners.read_tensor_async(token)
                 read.on_done(partial(_put, arrived, rank))
+                asked += 1  # it arrives, with an error, also if the next call raises one
                 read.attend()
-                asked += 1
             except BurnRemoteError as error:
                 errors.append((rank, error))
         # The servers bound how long a barrier takes, and sessions how long they try to resume.
