@@ -30,6 +30,9 @@ class CallbackThread:
         self._calls: Final[Calls] = queue.SimpleQueue()
         self._starting = threading.Lock()
         self._is_started = False
+        # The first thread that takes the element makes the calls. An interrupt of a start may have
+        # come before or after the thread began, so there may be a second thread.
+        self._unclaimed: Final = [True]
         self._is_closed = False
 
     def deferred(self, callback: Callback) -> Callback:
@@ -38,7 +41,7 @@ class CallbackThread:
             if not self._is_started:
                 threading.Thread(
                     target=_call_until_closed,
-                    args=(self._calls,),
+                    args=(self._calls, self._unclaimed),
                     name="burn-remote-callbacks",
                     daemon=True,
                 ).start()
@@ -57,7 +60,11 @@ class CallbackThread:
         self._calls.put(None)
 
 
-def _call_until_closed(calls: Calls) -> None:
+def _call_until_closed(calls: Calls, unclaimed: list[bool]) -> None:
+    try:
+        unclaimed.pop()
+    except IndexError:  # another thread makes the calls
+        return
     while (call := calls.get()) is not None:
         # SystemExit and CancelledError must not end the thread, because callbacks that are queued
         # behind this one wait for it.

@@ -15,6 +15,7 @@ import pytest
 import burn_remote as br
 from burn_remote.runner.pending import Pending
 from burn_remote.sessions.callback_thread import CallbackThread
+from support.interrupts import InterruptAfterCall, Walk
 from support.servers import RunningServer, server
 from support.waiting import PATIENCE_SECONDS
 
@@ -158,6 +159,29 @@ def test_what_a_deferred_callback_raises_is_logged(caplog: pytest.LogCaptureFixt
         assert called.outcome() == 7
     thread.close()
     assert "of the program" in caplog.text
+
+
+# CPython 3.11 loses a thread if ``start`` raises an exception after the thread was created.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_start_that_is_interrupted_anywhere_leaves_one_thread_that_the_end_ends() -> None:
+    starting: Any = (CallbackThread.deferred, threading.Thread.start)
+    codes = frozenset(function.__code__ for function in starting)
+    walk = Walk()
+    for place in walk:
+        before = {*threading.enumerate()}
+        thread, called = CallbackThread(), Called(lambda: 7)
+        interrupt = InterruptAfterCall(place, codes)
+        with contextlib.suppress(KeyError), interrupt.watching():  # of ``Thread.start``
+            thread.deferred(called)
+        thread.deferred(called)(Pending())
+        assert called.outcome() == 7, interrupt.place
+        started = [one for one in threading.enumerate() if one.is_alive() and one not in before]
+        thread.close()
+        for one in started:
+            if one.name == "burn-remote-callbacks":
+                one.join(PATIENCE_SECONDS)
+                assert not one.is_alive(), interrupt.place
+    walk.check(*starting)
 
 
 def test_a_callback_is_called_although_the_device_closes_before_its_value(
