@@ -31,6 +31,9 @@ EXAMINE_EVERY_SECONDS: Final = 1.0
 # delay it: notices take 1 s, and the end of a connection twice CLOSE_TIMEOUT_SECONDS.
 GRACE_SECONDS: Final = 15.0
 
+# How many intervals count for one: on a busy machine, the thread continues late.
+LONGEST_WAITS: Final = 5
+
 TOO_LATE_EXIT_CODE: Final = 1
 
 
@@ -38,7 +41,8 @@ class LoopWatchdog:
     """Calls ``examine`` on the loop each second, in which the loop looks for what it lost.
 
     Once ``begin_stop`` was called, also calls ``drain`` on the loop each second. ``stop_seconds``
-    later, it calls ``exit_now`` in its thread, unless ``end`` was called before.
+    later, not counting the time for which the process was suspended, it calls ``exit_now`` in its
+    thread, unless ``end`` was called before.
     """
 
     def __init__(
@@ -96,14 +100,17 @@ class LoopWatchdog:
         signal.signal(number, handle)
 
     def _watch(self) -> None:
-        deadline: float | None = None
+        stopping_seconds, before = 0.0, self._clock()
         while True:
             try:
                 if self._ends.wait(self._every_seconds):
                     return
+                now = self._clock()
+                passed, before = now - before, now
                 if self._is_stopping:
-                    deadline = deadline or self._clock() + self._stop_seconds
-                    if self._clock() >= deadline:
+                    # The rest of a longer time has passed while the process was suspended: SIGSTOP.
+                    stopping_seconds += min(passed, LONGEST_WAITS * self._every_seconds)
+                    if stopping_seconds >= self._stop_seconds:
                         break
                     self._loop.call_soon_threadsafe(self._drain)
                 self._loop.call_soon_threadsafe(self._examine)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 
 from burn_remote_server.command_line.loop_watchdog import TOO_LATE_EXIT_CODE, LoopWatchdog
@@ -33,10 +34,10 @@ def watchdog(
     examine: Callable[[], None] = nothing,
     drain: Callable[[], None] = nothing,
     stop_seconds: float = 0.0,
+    clock: Callable[[], float] = time.monotonic,
 ) -> LoopWatchdog:
-    return LoopWatchdog(
-        asyncio.get_running_loop(), examine, drain, stop_seconds, ends, every_seconds=0.001
-    )
+    loop = asyncio.get_running_loop()
+    return LoopWatchdog(loop, examine, drain, stop_seconds, ends, every_seconds=0.001, clock=clock)
 
 
 async def test_the_loop_examines_itself_again_and_again() -> None:
@@ -66,6 +67,21 @@ async def test_a_request_to_drain_that_the_loop_lost_is_repeated() -> None:
     async with asyncio.timeout(5):
         await drained.wait()
     watching.end()
+
+
+async def test_a_server_that_was_suspended_while_it_stops_gets_the_rest_of_its_time() -> None:
+    ends, drained = Ends(), asyncio.Semaphore(0)
+    times = iter((0.0, 1.0))
+    watching = watchdog(
+        ends, drain=drained.release, stop_seconds=1000.0, clock=lambda: next(times, 1e6)
+    )
+    watching.begin_stop()
+    watching.start()
+    async with asyncio.timeout(5):
+        for _ in range(3):
+            await drained.acquire()
+    watching.end()
+    assert not ends.codes
 
 
 async def test_sigterm_begins_the_stop_and_still_reaches_the_loop() -> None:
