@@ -463,12 +463,19 @@ class Connection:
 
     def end(self, error: BurnRemoteError) -> None:
         """End the session for good. A second call does nothing."""
-        with self._state_lock:
-            if self.error is not None:
-                return
-            self.error = error
-            self._end.fire(Event.CLOSE)
-        self._complete_end(error)
+        has_ended = True
+        try:
+            with self._state_lock:
+                has_ended = self.error is not None
+                if has_ended:
+                    return
+                self.error = error
+                self._end.fire(Event.CLOSE)
+            self._complete_end(error)
+        except BaseException:  # Ctrl-C: other threads wait for what has failed
+            if not has_ended and self.error is error:
+                self._complete_end(error)
+            raise
 
     def _complete_end(self, error: BurnRemoteError) -> None:
         """Close the link, fail what is pending, and end the threads. May be called again."""

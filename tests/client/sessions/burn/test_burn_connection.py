@@ -10,6 +10,7 @@ import pytest
 
 from burn_remote.sessions.burn.burn_connection import BurnConnection
 from burn_remote.sessions.burn.burn_version_differences import Burn021
+from burn_remote.sessions.ending import Ending, _failure_of
 from burn_remote_protocol.dialects.burn_0_21 import encode_close
 from burn_remote_protocol.errors import (
     BurnRemoteError,
@@ -19,6 +20,7 @@ from burn_remote_protocol.errors import (
     ProtocolViolation,
 )
 from support.burn_end import ROUTES, BurnEnd, burn_end
+from support.interrupts import InterruptAfterCall, Walk
 from support.waiting import PATIENCE_SECONDS
 
 
@@ -59,6 +61,23 @@ def connected() -> Iterator[Connected]:
         made.connection.start()
         yield made
         made.connection.end(ClosedDevice("the test is over"))
+
+
+def test_a_session_whose_end_is_interrupted_anywhere_fails_what_other_threads_wait_for() -> None:
+    steps: Any = (BurnConnection.end, BurnConnection._complete_end, Ending.complete, _failure_of)
+    codes = frozenset(function.__code__ for function in steps)
+    walk = Walk()
+    for place in walk:
+        with burn_end() as end:
+            connection = Connected(end).connection
+            connection.start()
+            interrupt = InterruptAfterCall(place, codes)
+            with interrupt.watching():
+                connection.end(ClosedDevice("the test is over"))
+            is_complete = connection._ending_steps.is_complete
+            assert connection.error is None or is_complete, interrupt.place
+            connection.end(ClosedDevice("the test is over"))
+    walk.check(*steps)
 
 
 def test_frames_sent_together_arrive_one_by_one_in_order(connected: Connected) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from burn_remote.sessions.ending import Ending, _failure_of
 from burn_remote.sessions.native import native_connection as module
 from burn_remote.sessions.native import resume_attempts
 from burn_remote.sessions.native.link_opening import send_closing
@@ -446,6 +447,20 @@ def test_a_session_whose_break_is_interrupted_anywhere_is_resumed(
         assert len(ends.links) == 2, interrupt.place
         connection.close()
     walk.check(Connection._break, Connection._start_resuming, SessionEnd.fire, *starting[4:6])
+
+
+def test_a_session_whose_end_is_interrupted_anywhere_fails_what_other_threads_wait_for() -> None:
+    steps: Any = (Connection.end, Connection._complete_end, Ending.complete, _failure_of)
+    codes = frozenset(function.__code__ for function in steps)
+    walk = Walk()
+    for place in walk:
+        connection = Ends(welcome()).open()
+        interrupt = InterruptAfterCall(place, codes)
+        with interrupt.watching():
+            connection.end(SessionLost("gone"))
+        assert connection.error is None or connection._ending_steps.is_complete, interrupt.place
+        connection.close()
+    walk.check(*steps)
 
 
 def test_an_unexpected_error_while_resuming_ends_the_session(
