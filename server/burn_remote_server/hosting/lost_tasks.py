@@ -138,6 +138,10 @@ def _awaited(awaitable: object) -> object | None:
         found: object | None = getattr(awaitable, name, None)
         if found is not None:
             return found
+    if getattr(awaitable, "gi_code", None) is _rest.__code__:
+        frame: types.FrameType | None = getattr(awaitable, "gi_frame", None)
+        # It drives the rest of a lost task, and is the same object whatever that awaits.
+        return None if frame is None else frame.f_locals["coroutine"]
     return None
 
 

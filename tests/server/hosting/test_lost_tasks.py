@@ -48,6 +48,28 @@ async def test_a_lost_task_ends_after_its_cleanup() -> None:
     assert done == ["cleaned up"]
 
 
+async def test_the_cleanup_of_a_lost_task_is_left_alone_while_it_runs() -> None:
+    lost, waited = LostTasks(), asyncio.get_running_loop().create_future()
+    done: list[int] = []
+
+    async def work() -> None:
+        try:
+            await waited
+        finally:
+            for number in range(20):
+                await asyncio.sleep(0)
+                done.append(number)
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    lose_callbacks(waited)
+    waited.set_result(None)
+    await examine(lost, 5)
+    with pytest.raises(SessionLost):
+        await asyncio.wait_for(task, 5)
+    assert done == [*range(20)]
+
+
 async def test_a_cancelled_task_that_was_lost_ends() -> None:
     lost, waited = LostTasks(), asyncio.get_running_loop().create_future()
 
