@@ -34,11 +34,15 @@ class Waiters:
     def wake(self) -> None:
         """Let all waiting threads look at the state again."""
         if self._waiting:
-            for waiter in [*self._waiting]:
-                try:
-                    waiter.release()
-                except RuntimeError as error:  # it was woken already, and has not looked yet
-                    pass_on_of_signal_handler(error)
+            try:
+                for waiter in [*self._waiting]:
+                    try:
+                        waiter.release()
+                    except RuntimeError as error:  # it was woken already, and has not looked yet
+                        pass_on_of_signal_handler(error)
+            except BaseException:  # Ctrl-C: the other threads must look too
+                self.wake()
+                raise
 
     def wait_until(self, is_true: Callable[[], bool], timeout_seconds: float | None = None) -> bool:
         """Wait until ``is_true()``; return ``False`` at the timeout.

@@ -58,6 +58,20 @@ def test_a_wake_without_a_change_ends_no_wait() -> None:
     assert flag.waiters.wait_until(is_true)
 
 
+def test_an_interrupted_wake_wakes_all_waiting_threads_or_none() -> None:
+    walk = Walk()
+    for place in walk:
+        waiters, waiting = Waiters(), [threading.Lock() for _ in range(3)]
+        for each in waiting:
+            each.acquire()
+            waiters._waiting.add(each)
+        interrupt = InterruptAfterCall(place, frozenset({Waiters.wake.__code__}))
+        with interrupt.watching():
+            waiters.wake()
+        assert len({each.locked() for each in waiting}) == 1, interrupt.place
+    walk.check(Waiters.wake)
+
+
 def test_an_interrupted_wait_or_wake_keeps_no_other_thread_from_waiting_and_waking() -> None:
     codes = frozenset({Waiters.wait_until.__code__, Waiters.wake.__code__})
     walk = Walk()
