@@ -20,7 +20,7 @@ _logger: Final = logging.getLogger("burn_remote_protocol.loop_calls")
 
 
 class Recoverable(Protocol):
-    """What may lose callbacks of its event loop, and can find out."""
+    """An object that can detect and repeat lost callbacks of its event loop."""
 
     def recover(self) -> None:
         """Repeat what was lost. Called on the event loop, each second."""

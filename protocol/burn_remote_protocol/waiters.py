@@ -19,7 +19,7 @@ __all__ = ["Waiters"]
 
 
 class Waiters:
-    """Threads that wait until a claim about a state is true.
+    """Threads that wait until a predicate of a state is true.
 
     Whoever changes the state calls ``wake`` afterwards. There is no lock: a waiting thread
     registers before it looks at the state, so it is woken by each change that it has not seen.

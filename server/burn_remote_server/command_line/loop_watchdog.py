@@ -1,9 +1,9 @@
-"""The thread that watches the event loop: what it lost, and whether it ends after a signal.
+"""The thread that has the event loop recover lost callbacks, and ends a server that hangs.
 
 A failed allocation can lose any callback of an event loop, also the one that handles a signal, and
 the timers that would look for lost ones. So a thread asks the loop each second to examine itself.
-After SIGTERM or SIGINT, the thread repeats the request to drain, and ends the process if that takes
-longer than it may.
+After SIGTERM or SIGINT, the thread repeats the request to drain, and ends the process if the server
+does not stop in time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TOO_LATE_EXIT_CODE: Final = 1
 
 
 class LoopWatchdog:
-    """Calls ``examine`` on the loop each second, in which the loop looks for what it lost.
+    """Calls ``examine``, which recovers lost callbacks, on the loop each second.
 
     Once ``begin_stop`` was called, also calls ``drain`` on the loop each second. ``stop_seconds``
     later, not counting the time for which the process was suspended, it calls ``exit_now`` in its

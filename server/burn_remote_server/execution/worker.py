@@ -25,7 +25,7 @@ THREAD_ENDED: Final = (
 
 # How long a thread that lacks memory waits before it tries again.
 PAUSE_SECONDS: Final = 0.001
-# How often a thread tries what fails for lack of memory.
+# The number of times that a thread tries a call that fails for lack of memory.
 TRIES: Final = 100
 
 

@@ -4,8 +4,8 @@
 ``MemoryError`` and forgets the task: the task never runs again, and cancelling it has no effect. A
 session, or the end of the server, would wait for it forever. A lost task is recognized by its
 state: what it waits for is done, or it waits for nothing, and it makes no progress while the event
-loop runs all callbacks that were scheduled before. What ``asyncio`` itself waits for is looked up
-in its own objects: the futures of ``gather``, ``wait`` and ``TaskGroup``.
+loop runs all callbacks that were scheduled before. The futures that ``gather``, ``wait`` and
+``TaskGroup`` await are found in the objects of ``asyncio``.
 """
 
 from __future__ import annotations

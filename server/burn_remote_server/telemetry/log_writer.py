@@ -21,7 +21,7 @@ __all__ = ["LogWriter"]
 MAX_WAITING_LINES: Final = 4096
 # How long the end of the process waits for the stream.
 FLUSH_SECONDS: Final = 1.0
-# How often it looks whether all lines are written.
+# The interval at which ``flush`` checks whether all lines are written.
 FLUSH_PAUSE_SECONDS: Final = 0.002
 
 
