@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from burn_remote_protocol.links.transport_interface import ConnectionGate
 from burn_remote_protocol.loop_calls import LoopCall, register
+from burn_remote_protocol.snapshots import items_of
 
 __all__ = ["Accepted", "Acceptor"]
 
@@ -163,7 +164,7 @@ class Acceptor:
 
     def recover(self) -> None:
         """Accept again if the timer that ends a pause was lost."""
-        for listening, since in [*self._paused.items()]:
+        for listening, since in items_of(self._paused):
             if since + 2 * PAUSE_SECONDS < self._loop.time():
                 self._resume(listening)
 
