@@ -38,7 +38,7 @@ def test_the_embeddings_are_those_of_the_model_in_numpy_and_cost_one_round_trip(
     expected = embed(read, tokens, lengths)
 
     assert requests == 1
-    for document in ("README.md", "docs/performance.md"):
+    for document in ("README.md", "docs/performance/training.md"):
         assert f" {operations} operations" in (ROOT / document).read_text()
     assert np.abs(found - expected).max() < 1e-5
 

@@ -2,7 +2,7 @@
 
 A thread that blocks for 50 µs loses more than these: an idle core has to be woken, and the caches
 no longer have the thread's code and data. If both ends poll, a small round trip takes 0.6 times as
-long on two quiet cores, for the same processor time (docs/performance.md).
+long on two quiet cores, for the same processor time (docs/performance/engine.md).
 
 Each end polls only while all of these hold:
 
