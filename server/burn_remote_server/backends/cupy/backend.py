@@ -102,10 +102,6 @@ class CupySession(ArraySession):
             self._stream.use()
             self._gpu.release_finished()
 
-    def seed(self, seed: int) -> None:
-        with contextlib.suppress(DeviceLost), self._faults:
-            super().seed(seed)
-
     def share(self, array: Any) -> Shared:
         with self._faults:
             return self._gpu.shared(array, self._stream)
@@ -236,7 +232,6 @@ class CupyBackend(ArrayBackend):
     def open_session(self, custom: CustomOperations = NO_OPERATIONS) -> CupySession:
         with self._faults:
             stream = self._gpu.take_stream()
-        with self._faults, self._gpu.device, stream:
             numbers = CudaRandomStream()
             table = {**self._shared, **kernel_table(random_families(CUPY, numbers))}
             return CupySession(self, self._gpu, stream, table, numbers.seed, custom)

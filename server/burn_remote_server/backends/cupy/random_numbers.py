@@ -12,14 +12,27 @@ __all__ = ["CudaRandomStream"]
 
 
 class CudaRandomStream:
-    """CuPy's Philox generator. The same seed gives other numbers than NumPy's."""
+    """CuPy's Philox generator. The same seed gives other numbers than NumPy's.
+
+    A new generator runs a kernel, which fills 16 MB of the GPU's memory, on the current stream. Any
+    thread may seed a session, so the generator is made when numbers are drawn: then the session's
+    stream is the current one.
+    """
 
     def __init__(self) -> None:
+        self._made: Any = None
         self.seed(int.from_bytes(os.urandom(8), "little"))
 
     def seed(self, seed: int) -> None:
         """Restart the generator from a seed."""
-        self._generator = cupy.random.Generator(cupy.random.Philox4x3210(seed % 2**64))
+        self._seed = seed % 2**64
+        self._made = None
+
+    @property
+    def _generator(self) -> Any:
+        if self._made is None:
+            self._made = cupy.random.Generator(cupy.random.Philox4x3210(self._seed))
+        return self._made
 
     def uniform(self, shape: tuple[int, ...]) -> Any:
         """Draw ``float64`` numbers from [0, 1)."""
