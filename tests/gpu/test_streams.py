@@ -190,3 +190,15 @@ def _until_it_draws_numbers(gpu: Backend) -> None:
     first = bytes(gpu.to_bytes(draw(), F32))
     session.seed(3)
     assert bytes(gpu.to_bytes(draw(), F32)) == first
+
+
+def _gives_its_stream_back_once(gpu: Backend) -> None:
+    cuda = pytest.importorskip("cupy").cuda
+    first = gpu.open_session()
+    first.close()
+    first.close()
+    streams = []
+    for _ in range(2):
+        gpu.open_session().activate()
+        streams.append(cuda.get_current_stream())
+    assert streams[0] != streams[1]

@@ -85,6 +85,7 @@ class CupySession(ArraySession):
         self.binds_slowly = backend.cudnn is not None
         self._gpu = gpu
         self._stream = stream
+        self._is_closed = False
         self._awaited: Any = None  # the event for which the stream was made to wait last
         # The event of the last ``share_all``, until the stream has to wait for others.
         self._shared_by: Any = None
@@ -166,7 +167,9 @@ class CupySession(ArraySession):
             return self._graphs.capture(run, inputs, constants)
 
     def close(self) -> None:
-        self._gpu.give_back_stream(self._stream)
+        if not self._is_closed:  # two later sessions must not get the same stream
+            self._is_closed = True
+            self._gpu.give_back_stream(self._stream)
 
     def _keeps_precision(
         self, kernel: PreparedKernel, first: ArraySpec, parameters: Parameters
