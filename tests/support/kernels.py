@@ -29,6 +29,7 @@ __all__ = [
     "BACKEND_NAME",
     "BFLOAT16",
     "Array",
+    "backend",
     "compute",
     "new_session",
     "on_host",
@@ -62,12 +63,13 @@ def spec_of(array: Array) -> TensorSpec:
 
 
 @cache
-def _backend() -> Backend:
+def backend() -> Backend:
+    """Return the tested backend; skips the test where there is no GPU for it."""
     try:
-        (backend,) = open_backends(BACKEND_NAME, 1)
+        (found,) = open_backends(BACKEND_NAME, 1)
     except UsageError as error:
         pytest.skip(str(error))
-    return backend
+    return found
 
 
 def sent(tensor: Any) -> Any:
@@ -77,7 +79,7 @@ def sent(tensor: Any) -> Any:
     if isinstance(tensor, list | tuple):
         return [sent(item) for item in tensor]
     spec = spec_of(tensor)
-    shared = _backend().to_device(TensorData(tensor.tobytes(), spec.shape, spec.dtype))
+    shared = backend().to_device(TensorData(tensor.tobytes(), spec.shape, spec.dtype))
     return _session().adopt(shared)
 
 
@@ -88,13 +90,13 @@ def received(result: Any) -> Any:
     if type(result) is tuple:
         return tuple([received(item) for item in result])
     dtype = np.dtype(result.dtype)
-    elements = _backend().to_bytes(result, _DTYPES[dtype])
+    elements = backend().to_bytes(result, _DTYPES[dtype])
     return np.frombuffer(elements, dtype).reshape(result.shape)
 
 
 def new_session() -> BackendSession:
-    """Return a session of the NumPy backend."""
-    return _backend().open_session()
+    """Return a session of the tested backend."""
+    return backend().open_session()
 
 
 @cache
@@ -153,7 +155,7 @@ def compute(
     before = [array.tobytes() for array in arrays]
     # As in a session's thread, infinities and NaN cause no warnings, which would be errors here.
     context = contextvars.copy_context()
-    context.run(_backend().prepare_thread)
+    context.run(backend().prepare_thread)
     bound = (session or _session()).bind(signed)
     result = received(context.run(bound, *sent(tensors)))
     assert before == [array.tobytes() for array in arrays]

@@ -16,7 +16,7 @@ from burn_remote_server.backends.array.core.array_dtypes import LOW_PRECISION, a
 from burn_remote_server.backends.array.core.precision import in_float32
 from burn_remote_server.backends.array.kernels.kernel_families import module_families
 from burn_remote_server.backends.array.kernels.networks.module_kernels import ModuleKernels
-from support.kernels import BACKEND_NAME, new_session, received, sent
+from support.kernels import BACKEND_NAME, backend, received, sent
 
 __all__ = ["BFLOAT16", "Array", "call_kernel", "normal", "run", "spec_of"]
 
@@ -42,7 +42,7 @@ def normal(seed: int, *shape: int, dtype: Any = np.float64) -> Array:
 def _families() -> list[Any]:
     if BACKEND_NAME == "numpy":
         return [*module_families(np)]
-    new_session()  # skips where there is no GPU
+    backend()  # skips where there is no GPU
     from burn_remote_server.backends.cupy.array_module import CUPY
     from burn_remote_server.backends.cupy.kernel_families import cuda_families
 
