@@ -178,7 +178,43 @@ def test_large_slices_and_views_share_memory_and_small_slices_do_not(gpu: Backen
     assert part.data.ptr != array.data.ptr
 
 
-def _until_it_draws_numbers(gpu: Backend) -> None:
+def test_operations_after_uploads_and_captures_run_on_the_streams_of_their_sessions(
+    gpu: Backend,
+) -> None:
+    import cupy
+
+    session = gpu.open_session()
+    session.activate()
+    own = cupy.cuda.get_current_stream()
+    assert own != cupy.cuda.Stream.null
+    array = np.ones((2, 2), np.float32)
+    x = uploaded(gpu, session, array)
+    assert cupy.cuda.get_current_stream() == own
+    gpu.to_bytes(session.share(x), F32)
+    assert cupy.cuda.get_current_stream() == own
+    square = TensorSpec((2, 2), F32)
+    multiply = session.bind(signature("Float.Matmul", square, square))
+    captured = session.capture(lambda inputs, _: [multiply(*inputs)], [x, x], [])
+    assert cupy.cuda.get_current_stream() == own
+    (product,) = captured.launch([x, x], []) or [None]
+    assert gpu.to_bytes(product, F32).tobytes() == (array @ array).tobytes()
+    gpu.open_session()
+    assert cupy.cuda.get_current_stream() == own
+
+
+def test_a_session_that_is_closed_twice_gives_its_stream_back_once(gpu: Backend) -> None:
+    cuda = pytest.importorskip("cupy").cuda
+    first = gpu.open_session()
+    first.close()
+    first.close()
+    streams = []
+    for _ in range(2):
+        gpu.open_session().activate()
+        streams.append(cuda.get_current_stream())
+    assert streams[0] != streams[1]
+
+
+def test_a_session_has_no_generator_until_it_draws_numbers(gpu: Backend) -> None:
     # Seeding runs in any thread, where the stream of another session may be the current one.
     used = gpu.memory().used
     session = gpu.open_session()
@@ -190,15 +226,3 @@ def _until_it_draws_numbers(gpu: Backend) -> None:
     first = bytes(gpu.to_bytes(draw(), F32))
     session.seed(3)
     assert bytes(gpu.to_bytes(draw(), F32)) == first
-
-
-def _gives_its_stream_back_once(gpu: Backend) -> None:
-    cuda = pytest.importorskip("cupy").cuda
-    first = gpu.open_session()
-    first.close()
-    first.close()
-    streams = []
-    for _ in range(2):
-        gpu.open_session().activate()
-        streams.append(cuda.get_current_stream())
-    assert streams[0] != streams[1]

@@ -72,15 +72,21 @@ def backend() -> Backend:
     return found
 
 
-def sent(tensor: Any) -> Any:
-    """Convert a NumPy array, or a list of them, to arrays of the tested backend."""
+def sent(tensor: Any, session: BackendSession | None = None) -> Any:
+    """Convert a NumPy array, or a list of them, to arrays of the tested backend.
+
+    The session, or one for all tests, becomes the thread's current one, as in a server. Only its
+    stream waits until the elements have arrived on a GPU.
+    """
     if BACKEND_NAME == "numpy" or tensor is None:
         return tensor
     if isinstance(tensor, list | tuple):
-        return [sent(item) for item in tensor]
+        return [sent(item, session) for item in tensor]
     spec = spec_of(tensor)
     shared = backend().to_device(TensorData(tensor.tobytes(), spec.shape, spec.dtype))
-    return _session().adopt(shared)
+    chosen = session or _session()
+    chosen.activate()
+    return chosen.adopt(shared)
 
 
 def received(result: Any) -> Any:
@@ -156,8 +162,10 @@ def compute(
     # As in a session's thread, infinities and NaN cause no warnings, which would be errors here.
     context = contextvars.copy_context()
     context.run(backend().prepare_thread)
-    bound = (session or _session()).bind(signed)
-    result = received(context.run(bound, *sent(tensors)))
+    chosen = session or _session()
+    bound = chosen.bind(signed)
+    chosen.activate()
+    result = received(context.run(bound, *sent(tensors, chosen)))
     assert before == [array.tobytes() for array in arrays]
     results = result if type(result) is tuple else (result,)
     for array, spec in zip(results, signed.outputs, strict=True):

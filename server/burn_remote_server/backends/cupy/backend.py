@@ -33,7 +33,7 @@ from burn_remote_server.backends.cupy.communicator import (
     new_identifier,
 )
 from burn_remote_server.backends.cupy.cudnn_convolution import Cudnn, open_cudnn
-from burn_remote_server.backends.cupy.device import Gpu, Shared
+from burn_remote_server.backends.cupy.device import Gpu, OnStream, Shared
 from burn_remote_server.backends.cupy.element_launches import launched
 from burn_remote_server.backends.cupy.faults import lacks_memory
 from burn_remote_server.backends.cupy.host_copies import BLOCK_BYTES, Reads, Upload, host_array
@@ -276,7 +276,7 @@ class CupyBackend(ArrayBackend):
 
     def finished(self, upload: Upload, dtype: DType) -> Shared:
         stream = self._gpu.transfers
-        with self._faults, self._gpu.device, stream:
+        with self._faults, self._gpu.device, OnStream(stream):
             array = _truth(upload.array) if dtype.is_bool else upload.array
             return self._gpu.shared(array, stream)
 
@@ -284,7 +284,7 @@ class CupyBackend(ArrayBackend):
         with self._faults, self._gpu.device:
             if not isinstance(array, Shared):
                 return _copied(array, dtype, cupy.cuda.get_current_stream())
-            with self._gpu.transfers as stream:
+            with OnStream(self._gpu.transfers) as stream:
                 stream.wait_event(array.ready)
                 return _copied(array.array, dtype, stream)
 
@@ -301,10 +301,12 @@ class CupyBackend(ArrayBackend):
     def import_shared(self, shared: Shared, spec: TensorSpec, source: Backend) -> Any:
         if not isinstance(source, CupyBackend):
             return super().import_shared(shared, spec, source)
-        with self._faults, source._faults, source._gpu.device, source._gpu.transfers as there:
+        on_source = OnStream(source._gpu.transfers)
+        with self._faults, source._faults, source._gpu.device, on_source as there:
             there.wait_event(shared.ready)
             whole = source._gpu.shared(cupy.ascontiguousarray(shared.array), there)
-        with source._faults, self._faults, self._gpu.device, self._gpu.transfers as here:
+        on_own = OnStream(self._gpu.transfers)
+        with source._faults, self._faults, self._gpu.device, on_own as here:
             here.wait_event(whole.ready)
             array = cupy.empty(whole.array.shape, whole.array.dtype)
             # CuPy copies directly between the GPUs if the machine supports it.
@@ -322,7 +324,7 @@ class CupyBackend(ArrayBackend):
         return self._lends_to
 
     def lend(self, shared: Shared, dtype: DType) -> Loan | None:
-        with self._faults, self._gpu.device, self._lender.stream as stream:
+        with self._faults, self._gpu.device, OnStream(self._lender.stream) as stream:
             stream.wait_event(shared.ready)
             try:
                 return self._lender.lend(_as_on_the_wire(shared.array, dtype))

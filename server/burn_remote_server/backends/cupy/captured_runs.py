@@ -25,7 +25,7 @@ from burn_remote_server.backends.cupy.blas import (
     CapturedBlas,
     captured_by,
 )
-from burn_remote_server.backends.cupy.device import Gpu
+from burn_remote_server.backends.cupy.device import Gpu, OnStream
 from burn_remote_server.backends.cupy.graph_memory import InputMemory, OutputMemory
 from burn_remote_server.backends.cupy.launches import PreparedLaunch, kept_function
 from burn_remote_server.backends.cupy.range_checks import RangeChecks, checked_by
@@ -381,7 +381,7 @@ class CudaGraphs:
             raise NotCaptured("a number has more than 8 bytes")
         checks = RangeChecks()
         pool = cupy.cuda.MemoryPool(self._taken)
-        with cupy.cuda.using_allocator(pool.malloc), side:
+        with cupy.cuda.using_allocator(pool.malloc), OnStream(side):
             own = [_Layout.of(_without_gaps(array)).empty() for array in inputs]
             numbers = [cupy.empty((), constant.dtype) for constant in constants]
             blas = CapturedBlas(side, workspace)
@@ -409,7 +409,7 @@ class CudaGraphs:
 
     def _taken(self, size: int) -> Any:
         """Take memory from the GPU's pool, for work on the session's stream."""
-        with self._stream:
+        with OnStream(self._stream):
             return self._gpu.pool.malloc(size)
 
     def _shared_workspace(self) -> _Block:

@@ -21,7 +21,7 @@ from burn_remote_server.backends.cupy.event_poller import EventPoller
 from burn_remote_server.backends.cupy.faults import Faults
 from burn_remote_server.backends.interface import CapturedRun, Memory
 
-__all__ = ["Gpu", "Shared", "new_event"]
+__all__ = ["Gpu", "OnStream", "Shared", "new_event"]
 
 
 # Most CUDA events that are kept for reuse: more than a program has in use at once.
@@ -33,6 +33,27 @@ class Shared(NamedTuple):
 
     array: Any
     ready: Any
+
+
+class OnStream:
+    """A context in which a stream is the thread's current one for the current device.
+
+    Afterwards, the previous one is current again. CuPy's own ``with stream`` ends with the stream
+    of the ``with`` statement around it, not with that of ``use``: a session's later operations
+    would run on the null stream, which waits for the streams of all sessions.
+    """
+
+    __slots__ = ("_previous", "_stream")
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __enter__(self) -> Any:
+        self._previous = cupy.cuda.get_current_stream()
+        return self._stream.use()
+
+    def __exit__(self, *error: object) -> None:
+        self._previous.use()
 
 
 def new_event() -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 
 from burn_remote_protocol.dialects.native import UPLOAD_CHUNK_BYTES
 from burn_remote_protocol.errors import DeviceLost, OperationFailed
-from burn_remote_server.backends.cupy.device import Gpu, new_event
+from burn_remote_server.backends.cupy.device import Gpu, OnStream, new_event
 from burn_remote_server.backends.cupy.host_blocks import HostBlocks
 from burn_remote_server.backends.cupy.pinned_memory import HostMemory, is_pinned
 from burn_remote_server.backends.interface import Deliver
@@ -53,7 +53,7 @@ class Upload(HostBlocks):
 
     def __init__(self, gpu: Gpu, shape: tuple[int, ...], dtype: Any) -> None:
         self._gpu = gpu
-        with gpu.device, gpu.transfers:
+        with gpu.device, OnStream(gpu.transfers):
             self.array = cupy.empty(shape, dtype)
         super().__init__(self.array.nbytes, BLOCK_BYTES)
         self._sent = 0
