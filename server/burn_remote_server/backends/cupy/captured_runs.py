@@ -28,6 +28,7 @@ from burn_remote_server.backends.cupy.blas import (
 from burn_remote_server.backends.cupy.device import Gpu, OnStream
 from burn_remote_server.backends.cupy.graph_memory import InputMemory, OutputMemory
 from burn_remote_server.backends.cupy.launches import PreparedLaunch, kept_function
+from burn_remote_server.backends.cupy.new_arrays import new_array
 from burn_remote_server.backends.cupy.range_checks import RangeChecks, checked_by
 from burn_remote_server.backends.interface import CapturedRun, NotCaptured
 
@@ -166,13 +167,13 @@ class _Layout(NamedTuple):
     def empty(self) -> Any:
         """Return a new array."""
         if self.is_c:
-            return cupy.ndarray(self.shape, self.dtype)
+            return new_array(self.shape, self.dtype)
         return self.over(cupy.cuda.alloc(self.nbytes))
 
     def over(self, pointer: Any) -> Any:
         """Return an array in the memory at a pointer."""
         if self.is_c:
-            return cupy.ndarray(self.shape, self.dtype, pointer)
+            return new_array(self.shape, self.dtype, pointer)
         return cupy.ndarray(self.shape, self.dtype, pointer, strides=self.strides)
 
     def laid_out(self, array: Any) -> Any:

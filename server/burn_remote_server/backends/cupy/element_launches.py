@@ -25,6 +25,7 @@ from burn_remote_server.backends.cupy.launches import (
     kept_function,
     number_structure,
 )
+from burn_remote_server.backends.cupy.new_arrays import new_array
 from burn_remote_server.backends.cupy.row_kernels import OPTIONS
 from burn_remote_server.backends.interface import Run
 
@@ -96,7 +97,7 @@ def _unary(run: Run, prepare: Callable[[], PreparedLaunch], shape: Shape, dtype:
             return run(x)
         if launch is None:
             launch = prepare()
-        result = cupy.ndarray(shape, dtype)
+        result = new_array(shape, dtype)
         pointers = launch.pointers
         pointers[0], pointers[1] = x.data.ptr, result.data.ptr
         launch.run(cupy.cuda.get_current_stream().ptr)
@@ -114,7 +115,7 @@ def _binary(run: Run, prepare: Callable[[], PreparedLaunch], shape: Shape, dtype
             return run(x, y)
         if launch is None:
             launch = prepare()
-        result = cupy.ndarray(shape, dtype)
+        result = new_array(shape, dtype)
         pointers = launch.pointers
         pointers[0], pointers[1], pointers[2] = x.data.ptr, y.data.ptr, result.data.ptr
         launch.run(cupy.cuda.get_current_stream().ptr)
@@ -132,7 +133,7 @@ def _of_several(run: Run, prepare: Callable[[], PreparedLaunch], shape: Shape, d
             return run(*arrays)
         if launch is None:
             launch = prepare()
-        result = cupy.ndarray(shape, dtype)
+        result = new_array(shape, dtype)
         for place, array in enumerate((*arrays, result)):
             launch.pointers[place] = array.data.ptr
         launch.run(cupy.cuda.get_current_stream().ptr)

@@ -20,6 +20,7 @@ from cupy.cuda import cublas
 from burn_remote_protocol.tensors import Shape
 from burn_remote_server.backends.array.core.array_dtypes import BFLOAT16
 from burn_remote_server.backends.cupy.blas import capturing
+from burn_remote_server.backends.cupy.new_arrays import new_array
 
 __all__ = ["matmul", "plain_matmul", "round_to_tf32"]
 
@@ -94,7 +95,7 @@ def matmul(lhs: Any, rhs: Any, out: Any = None) -> Any:
         out[...] = matmul(lhs, rhs)
         return out
     if out is None:
-        out = cupy.ndarray(gemms.shape, lhs.dtype)
+        out = new_array(gemms.shape, lhs.dtype)
     if gemms.is_zero:
         out[...] = 0
         return out
@@ -130,7 +131,7 @@ def plain_matmul(lhs: Any, rhs: Any) -> Any:
         lhs = cupy.ascontiguousarray(lhs.T)
     if gemm.copies_rhs:
         rhs = cupy.ascontiguousarray(rhs)
-    out = cupy.ndarray(gemm.shape, lhs.dtype)
+    out = new_array(gemm.shape, lhs.dtype)
     blas = capturing()
     multiply = _gemm if blas is None else blas.gemm
     multiply(

@@ -10,6 +10,7 @@ import numpy as np
 
 from burn_remote_protocol.tensors import Shape
 from burn_remote_server.backends.cupy.launches import PreparedLaunch, kept_function, prepared
+from burn_remote_server.backends.cupy.new_arrays import new_array
 from burn_remote_server.backends.cupy.row_kernels import (
     OPTIONS,
     row_grid,
@@ -53,7 +54,7 @@ def _run(kind: str, array: Any, shape: Shape) -> Any:
         return PreparedLaunch(function, *row_grid(rows, columns), 2, values)
 
     launch = prepared((kind, dtype, rows, columns, device), make)
-    target = cupy.ndarray(shape, dtype)
+    target = new_array(shape, dtype)
     launch.pointers[0], launch.pointers[1] = array.data.ptr, target.data.ptr
     launch.run(cupy.cuda.get_current_stream().ptr)
     return target

@@ -23,6 +23,7 @@ from burn_remote_server.backends.cupy.column_kernels import (
     column_width,
 )
 from burn_remote_server.backends.cupy.launches import PreparedLaunch, kept_function, prepared
+from burn_remote_server.backends.cupy.new_arrays import new_array
 from burn_remote_server.backends.cupy.row_kernels import are_fitting
 from burn_remote_server.backends.cupy.row_reductions import row_sums
 
@@ -51,7 +52,7 @@ def sum_columns(
 
         launch = prepared(("columns", dtype, each, width, device), make)
         is_last = shape is not None and each is passes[-1]
-        target = cupy.ndarray(shape if is_last else (each.grid[2], each.remaining, width), dtype)
+        target = new_array(shape if is_last else (each.grid[2], each.remaining, width), dtype)
         launch.pointers[0], launch.pointers[1] = array.data.ptr, target.data.ptr
         launch.run(cupy.cuda.get_current_stream().ptr)
         array = target

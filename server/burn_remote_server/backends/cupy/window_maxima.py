@@ -12,6 +12,7 @@ from burn_remote_protocol.tensors import Shape
 from burn_remote_server.backends.array.kernels.networks.windows import Windows
 from burn_remote_server.backends.cupy.launches import PreparedLaunch, kept_function, prepared
 from burn_remote_server.backends.cupy.maxima_kernels import MAXIMA, maxima_launch, maxima_source
+from burn_remote_server.backends.cupy.new_arrays import new_array
 
 __all__ = ["window_maxima"]
 
@@ -30,7 +31,7 @@ def window_maxima(x: Any, windows: Windows, shape: Shape, where: Any = None) -> 
     within its plane in ``where``, an array of ``int64``, if given: -1 for a window without
     elements.
     """
-    y = cupy.ndarray(shape, x.dtype)
+    y = new_array(shape, x.dtype)
     if not y.size:
         return y
     device = cupy.cuda.runtime.getDevice()

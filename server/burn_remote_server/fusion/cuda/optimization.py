@@ -18,6 +18,7 @@ from burn_remote_protocol.tensors import Shape
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
 from burn_remote_server.backends.cupy.cuda_expressions import expression_of
 from burn_remote_server.backends.cupy.launches import PreparedLaunch, is_c_ordered, number_structure
+from burn_remote_server.backends.cupy.new_arrays import new_array
 from burn_remote_server.fusion.background_compiler import BackgroundCompiler
 from burn_remote_server.fusion.cuda.kernel_source import KernelStep
 from burn_remote_server.fusion.fuser import Optimization, OptimizationState, StreamOperation
@@ -118,7 +119,7 @@ class CudaOptimization(Optimization):
             if array.shape != shape or array.dtype != dtype or not is_c_ordered(array):
                 return None
         read = self._pointers(inputs)  # these arrays live until the kernel is queued
-        outputs = [cupy.ndarray(shape, dtype) for shape, dtype in self._results]
+        outputs = [new_array(shape, dtype) for shape, dtype in self._results]
         pointers = kernel.pointers
         for place, array in enumerate((*read, *outputs)):
             pointers[place] = array.data.ptr
