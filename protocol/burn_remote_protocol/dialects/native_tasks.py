@@ -76,6 +76,7 @@ __all__ = [
     "DEFINE_GRAPH_TASK",
     "DEFINE_TASK",
     "DROP_TASK",
+    "EXECUTE_TASK",
     "MAX_GRAPHS",
     "MAX_GRAPH_STEPS",
     "MAX_GROUPS",
@@ -128,6 +129,7 @@ SLOW_TASKS: Final = frozenset(
 DEFINE_TASK: Final = _DEFINE
 DEFINE_GRAPH_TASK: Final = _DEFINE_GRAPH
 DROP_TASK: Final = _DROP
+EXECUTE_TASK: Final = _EXECUTE
 READ_TASK: Final = _READ
 
 

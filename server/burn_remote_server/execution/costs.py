@@ -13,15 +13,26 @@ from burn_remote_protocol.dialects.native import (
     DEFINE_GRAPH_TASK,
     DEFINE_TASK,
     DROP_TASK,
+    EXECUTE_TASK,
     READ_TASK,
     SLOW_TASKS,
     Batch,
 )
 from burn_remote_protocol.tensors import MAX_RANK
+from burn_remote_server.execution.interpreter_turns import LONG_COST
 from burn_remote_server.programs.graphs import GRAPH_STEP_COST, GraphPlan
 from burn_remote_server.programs.plans import Plan
 
-__all__ = ["DEFINITION_BYTE_COST", "READ_COST", "TASK_COST", "batch_cost", "decoded_bytes"]
+__all__ = [
+    "DEFINITION_BYTE_COST",
+    "NEW_SIGNATURE_COST",
+    "READ_COST",
+    "TASK_COST",
+    "batch_cost",
+    "cost_of_plan",
+    "decoded_bytes",
+    "python_cost",
+]
 
 # All costs are in nanoseconds. Dispatching one task in Python takes about a microsecond.
 TASK_COST: Final = 1_000
@@ -35,6 +46,9 @@ DEFINITION_BYTE_COST: Final = 0.5
 # Checking a definition and binding it to its kernel, in addition to decoding its bytes.
 BOUND_COST: Final = 10_000
 DECODED_BYTE_COST: Final = 30
+
+# Decoding, checking and binding a signature, and failing or executing its operation once.
+NEW_SIGNATURE_COST: Final = 100_000
 
 # Copying one element into the order of the wire.
 READ_COST: Final = 1
@@ -109,6 +123,33 @@ def _cost_of_numbered(
         return 0, tasks
     cost = sum(count * numbered[number].cost for number, count in counts.items() if number >= 0)
     return cost, [task for task in tasks if task[0] < 0] if min(counts) < 0 else ()
+
+
+def python_cost(task: Any, numbered: Mapping[int, Plan | GraphPlan]) -> int | None:
+    """Estimate the cost of a task of a batch that computes in Python, holding the interpreter lock.
+
+    Returns ``None`` for a task that computes without the lock for longer, or that may wait for
+    another session, a disk or a device.
+    """
+    try:
+        number = task[0]
+        if number >= 0:
+            return cost_of_plan(numbered[number])
+        if number in (EXECUTE_TASK, DEFINE_TASK):
+            return NEW_SIGNATURE_COST
+        cost_of = _OTHERS.get(number)
+        if cost_of is None:
+            return None
+        cost = cost_of(task)
+        return None if number == READ_TASK and cost > LONG_COST else TASK_COST + cost
+    except (TypeError, IndexError, KeyError):
+        return TASK_COST  # a malformed task, which ends the session
+
+
+def cost_of_plan(plan: Plan | GraphPlan) -> int | None:
+    """Estimate the cost of an operation or a graph that computes in Python, or return ``None``."""
+    steps = len(plan.steps) if isinstance(plan, GraphPlan) else 1
+    return None if plan.cost > LONG_COST * steps else TASK_COST * steps + plan.cost
 
 
 _DEFINITIONS: Final[dict[int, Callable[[Any], int]]] = {

@@ -60,11 +60,17 @@ from burn_remote_server.access.data_files import NO_FILES, DataFiles
 from burn_remote_server.access.quota import OverheadAccount
 from burn_remote_server.backends.interface import Deliver
 from burn_remote_server.execution.collective_tasks import CollectiveTasks
-from burn_remote_server.execution.costs import DEFINITION_BYTE_COST, DROPPED_COST, batch_cost
+from burn_remote_server.execution.costs import (
+    DEFINITION_BYTE_COST,
+    DROPPED_COST,
+    batch_cost,
+    python_cost,
+)
 from burn_remote_server.execution.early_drops import EarlyDrops
 from burn_remote_server.execution.engine_interfaces import Groups, Outbox
 from burn_remote_server.execution.file_tasks import FileTasks
 from burn_remote_server.execution.interpreter import Interpreter
+from burn_remote_server.execution.interpreter_turns import InterpreterTurn
 from burn_remote_server.execution.kept_tensor_tasks import KeptTasks
 from burn_remote_server.programs.graph_runner import Stopped
 from burn_remote_server.programs.graphs import GraphPlan
@@ -154,6 +160,8 @@ class Engine:
         # Returns a function that the device may call in its own thread; the callback then runs in
         # the session's thread, in order.
         self.later: Callable[[Deliver], Deliver] = _not_asynchronous
+        # The turn of the session's thread; the caller may set another one.
+        self.turn = InterpreterTurn()
         self._collectives: Final = CollectiveTasks(
             interpreter,
             groups,
@@ -198,7 +206,7 @@ class Engine:
         numbered, handlers = interpreter.numbered, self._handlers
         self.tasks = tasks = batch.tasks
         interpreter.begin_batch()
-        waiting = enumerate(tasks)
+        waiting = self._in_turns(tasks)
         last_uses = LastUses(tasks)
         for place, task in waiting:
             if self.is_stopped:
@@ -232,6 +240,13 @@ class Engine:
                 raise plan.wrong_tensors(task[1:])
         self.place = len(tasks)
         self.tasks = ()
+
+    def _in_turns(self, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """Yield tasks with their places, in turns with other sessions if many of them work."""
+        if not self.turn.is_crowded:
+            return enumerate(tasks)
+        numbered = self._interpreter.numbered
+        return self.turn.paced(enumerate(tasks), lambda each: python_cost(each[1], numbered))
 
     def _invoke_large(
         self, plan: Plan, tasks: Sequence[Any], place: int, waiting: Iterator[Any]

@@ -26,6 +26,7 @@ from burn_remote_server.backends.interface import Deliver
 from burn_remote_server.execution.costs import decoded_bytes
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.interpreter import Interpreter
+from burn_remote_server.execution.interpreter_turns import InterpreterTurn, InterpreterTurns
 from burn_remote_server.execution.worker import THREAD_ENDED, Worker
 from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.telemetry.logs import get_logger, session_name
@@ -123,6 +124,7 @@ class Session:
         memory: Pool | None = None,
         own_bytes: int = 0,
         decoding_lock: threading.Lock | None = None,
+        turns: InterpreterTurns | None = None,
         operation_lost_seconds: float = math.inf,
     ) -> None:
         self.identifier = identifier
@@ -159,6 +161,9 @@ class Session:
         if memory is not None:
             memory.add(own_bytes)
         self._decoding_lock = decoding_lock or threading.Lock()
+        self.turn: Final = InterpreterTurn(turns)
+        engine.turn = self.turn
+        interpreter.tensors.before_waiting = self.turn.leave
         self._operation_lost_seconds = operation_lost_seconds
         # Whether the thread waits until a large task may exceed the memory pool.
         self._waits_for_memory = False
@@ -307,7 +312,8 @@ class Session:
         self._enqueue(partial(self._run, partial(self._run_parts, parts)), size)
 
     def _run_parts(self, parts: Iterator[Part]) -> None:
-        while (part := self.decode_in_thread(partial(next, parts, None))) is not None:
+        while (part := self._next_part(parts)) is not None:
+            self.turn.spend(part.held_bytes * DECODED_COST_PER_BYTE // MAX_UNPACKED_BYTES_PER_BYTE)
             with self._room(part.held_bytes) as is_given:
                 if not is_given or self.engine.is_stopped:
                     return
@@ -315,6 +321,11 @@ class Session:
                 # Otherwise the part would stay in memory without being counted, while the next one
                 # waits for room.
                 self.engine.tasks = ()
+
+    def _next_part(self, parts: Iterator[Part]) -> Part | None:
+        self.turn.enter()
+        part: Part | None = self.decode_in_thread(partial(next, parts, None))
+        return part
 
     def decode_in_thread(self, decode: Callable[[], T]) -> T:
         """Return what ``decode`` returns; only one session's thread decodes at a time.
@@ -352,6 +363,7 @@ class Session:
         if size > max(memory.max_bytes // 4, LARGE_PART_BYTES):
             raise ended_for_memory("a task", memory.refusal(size))
         self._waits_for_memory = True
+        self.turn.leave()
         with memory.overdrafts.turn(lambda: self.engine.is_stopped) as is_given:
             self._waits_for_memory = False
             memory.add(size)
@@ -422,6 +434,7 @@ class Session:
         ``held_bytes`` is the memory of what the call executes, or 0 for a single short frame.
         """
         memory = self._memory
+        self.turn.enter()
         if memory is None or not held_bytes:
             self._run(call)
             return
@@ -457,10 +470,18 @@ class Session:
     def _enqueue(self, call: Callable[[], None], size: int = 0) -> None:
         """Run a call in the worker; end the session if it has no thread for it."""
         try:
-            self._worker.submit(call, size)
+            self._worker.submit(partial(self._in_turn, call), size)
         except SessionLost as error:
             self.error = self.error or error
             self.notify()
+
+    def _in_turn(self, call: Callable[[], None]) -> None:
+        """Run a call of the worker; if many sessions work, it takes turns with theirs."""
+        try:
+            self.turn.begin()
+            call()
+        finally:
+            self.turn.end()
 
     def count(self) -> None:
         """Update the session's counters from the interpreter's counts."""
@@ -481,7 +502,7 @@ class Session:
         # Freeing many tensors takes long; in the worker it does not block the event loop.
         if self._worker.queued or self.engine.estimate_close() > self._inline_cost:
             try:
-                self._worker.submit(self._close)
+                self._worker.submit(partial(self._in_turn, self._close))
             except (SessionLost, MemoryError):  # the thread cannot run it
                 self._close()
         else:

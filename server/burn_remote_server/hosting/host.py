@@ -35,6 +35,7 @@ from burn_remote_server.execution.decoding_turns import DecodingTurns
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.engine_interfaces import Outbox
 from burn_remote_server.execution.interpreter import Interpreter
+from burn_remote_server.execution.interpreter_turns import InterpreterTurns
 from burn_remote_server.execution.sessions import SESSION_BYTES, Session, Sessions
 from burn_remote_server.fusion.counts import KernelCounts
 from burn_remote_server.fusion.fusing_backend import FusionBackend
@@ -217,6 +218,7 @@ class Device:
             memory=self.host_memory,
             own_bytes=SESSION_BYTES,
             decoding_lock=self.host.decoding.thread_lock,
+            turns=self.host.turns,
             operation_lost_seconds=max(
                 settings.operation_lost_seconds,
                 LOST_OPERATION_FACTOR * settings.max_operation_seconds,
@@ -257,6 +259,7 @@ class Host:
         self.outgoing_transfers: Final[set[OutgoingTransfers]] = set()
         self.downloads: Final = DownloadScheduler(tasks)
         self.decoding: Final = DecodingTurns()
+        self.turns: Final = InterpreterTurns()
         self.sessions: Final = Sessions(settings.max_sessions)
         self.access: Final = Access(settings)
         self.files: Final = DataFiles(settings.data_dir)

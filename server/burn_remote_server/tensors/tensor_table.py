@@ -31,6 +31,10 @@ def _nothing(tensors: tuple[int, ...], failure: OperationFailed) -> None:
     """Do nothing."""
 
 
+def _without_turns() -> None:
+    """Do nothing."""
+
+
 class TensorTable:
     """A session's tensors by id, counted against its quota.
 
@@ -66,6 +70,8 @@ class TensorTable:
         self.lost: DeviceLost | None = None
         # Reports the failure of a collective; the arguments are its outputs and the failure.
         self.report: Callable[[tuple[int, ...], OperationFailed], None] = _nothing
+        # Called before a thread may wait for a tensor.
+        self.before_waiting: Callable[[], None] = _without_turns
         # The tensor that is being fetched and for which an operation waits now.
         self.waits_for: InFlight | None = None
 
@@ -94,6 +100,7 @@ class TensorTable:
         if slot.last_report is not None:
             slot.note_progress(0)  # the session itself has worked until now
         self.waits_for = slot
+        self.before_waiting()
         try:
             fetched = slot.array()
         except CollectiveFailed as failure:

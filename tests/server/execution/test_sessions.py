@@ -48,6 +48,11 @@ from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.dialects.native.session_attachments import Attachments
 from burn_remote_server.dialects.native.session_handler import serve_session
 from burn_remote_server.execution import worker
+from burn_remote_server.execution.interpreter_turns import (
+    FREE_THREADS,
+    InterpreterTurn,
+    InterpreterTurns,
+)
 from burn_remote_server.execution.sessions import (
     DECODED_COST_PER_BYTE,
     DECODED_SHARES,
@@ -743,4 +748,26 @@ async def test_a_session_that_waits_passes_on_only_the_reports_of_other_servers(
         slot.fail(TransferFailed("over"))
         await running.idle()
         assert running.below.interpreter.tensors.waits_for is None
+    running.session.end()
+
+
+async def test_the_threads_of_many_sessions_take_turns_for_parts_and_other_work() -> None:
+    turns = InterpreterTurns()
+    working = [InterpreterTurn(turns) for _ in range(FREE_THREADS)]
+    for each in working:
+        each.begin()
+    running = Running(turns=turns)
+    turn = running.session.turn
+    seen: list[bool] = []
+
+    def decode() -> None:
+        seen.append(turn.has_turn)
+
+    async with asyncio.timeout(5):
+        running.session.submit_parts(iter([Part(0, decode, lambda _: None)] * 2), 1)
+        running.session.submit(decode)
+        await running.idle()
+    assert seen == [True] * 3
+    await until(lambda: running.session.turn not in turns.working)
+    assert not turns.queue
     running.session.end()

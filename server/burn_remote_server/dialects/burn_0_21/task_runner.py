@@ -14,10 +14,16 @@ from typing import Any, Final, NamedTuple
 from burn_remote_protocol.errors import BurnRemoteError, OperationFailed, ProtocolViolation
 from burn_remote_protocol.messages import Fetch, QueryDType, Read, Sync, Task, Upload
 from burn_remote_protocol.operations.row import Operation
-from burn_remote_server.execution.costs import READ_COST, TASK_COST
+from burn_remote_server.execution.costs import (
+    NEW_SIGNATURE_COST,
+    READ_COST,
+    TASK_COST,
+    cost_of_plan,
+)
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.engine_interfaces import Outbox
 from burn_remote_server.execution.interpreter import Interpreter
+from burn_remote_server.execution.interpreter_turns import LONG_COST
 from burn_remote_server.programs.stream_fusion import MAX_WINDOW_TASKS, Entry
 from burn_remote_server.telemetry.logs import get_logger
 
@@ -66,7 +72,9 @@ class TaskRunner:
             self._interpreter.fusion.known_until = 0
         engine = self._engine
         engine.tasks = tasks
-        waiting = enumerate(tasks)
+        waiting: Iterator[tuple[int, Any]] = enumerate(tasks)
+        if engine.turn.is_crowded:
+            waiting = engine.turn.paced(waiting, self._python_cost)
         for engine.place, task in waiting:
             if engine.is_stopped:
                 return
@@ -153,6 +161,15 @@ class TaskRunner:
                 total += cost
             total += TASK_COST
         return total
+
+    def _python_cost(self, entry: tuple[int, Any]) -> int | None:
+        """Estimate the cost of a task that computes in Python; return ``None`` for others."""
+        _, task = entry
+        if type(task) is Operation:
+            plan = self._interpreter.plans.known_plan(task.signature)
+            return NEW_SIGNATURE_COST if plan is None else cost_of_plan(plan)
+        cost = self.cost_of(task)
+        return None if cost is None or cost > LONG_COST else TASK_COST + cost
 
     def _give_up(self, task: Any, error: Exception) -> None:
         """Make the session fail with a task's error, and reply to the task."""

@@ -146,6 +146,8 @@ class Burn22Runner(TaskRunner):
             if not step and (self.failure is not None or tensors.lost is not None):
                 break
             frame, program = frames[place], programs[place]
+            if not step:
+                self._engine.turn.spend(program.cost)
             count = len(program.steps)
             stop = stop_at if place == last else count
             self._engine.tasks = frame

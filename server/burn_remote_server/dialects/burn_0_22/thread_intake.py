@@ -50,6 +50,7 @@ def receive_in_thread(
     unread: Sequence[bytes] = ()
     try:
         while not (unread or work.must_yield or is_draining()):
+            work.turn.leave()
             frames = receiver.receive(WAIT_SECONDS)
             if not frames:
                 break

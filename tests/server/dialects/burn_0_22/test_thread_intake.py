@@ -17,6 +17,7 @@ from burn_remote_protocol.errors import ConnectionLost, SessionLost
 from burn_remote_protocol.messages import Sync
 from burn_remote_server.dialects.burn_0_22.thread_intake import receive_in_thread
 from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES
+from burn_remote_server.execution.interpreter_turns import InterpreterTurn
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES
 from burn_remote_server.telemetry.counters import Counters
 from support.servers import RunningServer, server
@@ -68,6 +69,7 @@ class Working:
         self.no_room_for = 2**30  # the size of a frame
         self.outbox = SimpleNamespace(frames=deque[list[bytes]]())
         self.session = self
+        self.turn = InterpreterTurn()
 
     def run_in_thread(self, call: Callable[[], None], held_bytes: int) -> None:
         self.held.append(held_bytes)
