@@ -61,7 +61,9 @@ def test_the_reference_has_every_public_name_once() -> None:
     assert public - set(found) - described_by_their_members == {"gradients"}
 
 
-@pytest.mark.parametrize("page", ["security.md", "conformance.md", "coming-from/burn.md"])
+@pytest.mark.parametrize(
+    "page", ["security.md", "conformance.md", "coming-from/burn.md", "performance/gpu.md"]
+)
 def test_links_of_a_page_stay_inside_the_site(page: str) -> None:
     depth = page.count("/")
     links = re.findall(r"\]\(((?:\.\./)*)[^)]*\)", rendered(page))

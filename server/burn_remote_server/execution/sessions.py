@@ -66,7 +66,7 @@ SMALL_PART_BYTES: Final = MAX_UNPACKED_BYTES_PER_BYTE * PART_BYTES
 # A task that takes more than this, and more than a quarter of the pool, needs room in the pool.
 LARGE_PART_BYTES: Final = 16 * 1024 * 1024
 # Memory of a session's own objects and of its thread: 40 to 60 KiB when it has executed its first
-# operations, up to 80 KiB with a thread (``docs/security.md``).
+# operations, up to 80 KiB with a thread (``docs/security/limits.md``).
 SESSION_BYTES: Final = 80 * 1024
 # A frame whose contents take more than the pool divided by this is decoded in parts. Python returns
 # memory to the system in blocks of 1 MiB, so a few live objects keep the memory of all others that
