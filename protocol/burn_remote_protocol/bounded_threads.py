@@ -23,16 +23,37 @@ _NOT_STARTED: Final = (
 )
 
 
+class _NotInTime(RuntimeError):
+    """A thread did not start in time."""
+
+
 class BoundedThread(threading.Thread):
     """A daemon thread whose ``start`` raises ``RuntimeError`` if it does not run in time.
 
-    ``start`` also raises ``RuntimeError`` if the system has no thread, and ``MemoryError``.
+    ``start`` also raises ``RuntimeError`` if the system has no thread, and ``MemoryError``. A
+    thread whose ``start`` raised never calls its function, also if it begins later.
     """
 
     def __init__(self, *arguments: object, **options: object) -> None:
         """Prepare a thread, as ``threading.Thread`` does."""
         super().__init__(*arguments, **{"daemon": True, **options})  # type: ignore[arg-type]
         self._started = _BoundedEvent()
+        # Acquired by ``run``, or by a ``start`` that gives up: by whichever comes first.
+        self._is_decided: Final = threading.Lock()
+
+    def start(self) -> None:
+        """Start the thread, and wait until it runs. Raises ``RuntimeError``, ``MemoryError``."""
+        try:
+            super().start()
+        except (_NotInTime, MemoryError):
+            # Otherwise the thread began at the end of the wait, and runs.
+            if self._is_decided.acquire(blocking=False):
+                raise
+
+    def run(self) -> None:
+        """Call the thread's function, unless ``start`` has given up."""
+        if self._is_decided.acquire(blocking=False):
+            super().run()
 
 
 class _BoundedEvent(Latch):
@@ -44,7 +65,7 @@ class _BoundedEvent(Latch):
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Wait for the event. Raises ``RuntimeError`` if it does not happen in time."""
         if not super().wait(START_SECONDS if timeout_seconds is None else timeout_seconds):
-            raise RuntimeError(_NOT_STARTED)
+            raise _NotInTime(_NOT_STARTED)
         return True
 
     def _at_fork_reinit(self) -> None:
