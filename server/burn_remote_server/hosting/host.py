@@ -323,6 +323,7 @@ class Host:
             backend.begin_recycling(allowed // KEPT_DIVISOR)
         self._lost_tasks: Final = LostTasks()
         self._expired_at = time.monotonic()
+        self._expiry: asyncio.TimerHandle | None = None
         self._expire()
 
     @property
@@ -348,8 +349,10 @@ class Host:
                 device.backend.expire_memory()
                 device.backend.examine()
         finally:  # also after an unexpected error, which the event loop logs
+            if self._expiry is not None:
+                self._expiry.cancel()  # ``examine_loop`` may come before a timer that is only late
             if not self.draining.is_set():
-                self._loop.call_later(EXPIRE_EVERY_SECONDS, self._expire)
+                self._expiry = self._loop.call_later(EXPIRE_EVERY_SECONDS, self._expire)
 
     def examine_loop(self) -> None:
         """Recover what the event loop has lost for lack of memory; call this each second."""
@@ -358,7 +361,7 @@ class Host:
         self._lost_tasks.examine()
         lateness = time.monotonic() - self._expired_at
         if lateness > 5 * EXPIRE_EVERY_SECONDS and not self.draining.is_set():
-            self._expire()  # its timer is lost, or late: two timers do no harm
+            self._expire()  # its timer is lost, or late
 
     def _expire_transfers(self) -> None:
         """Free expired exposes, a bounded number in each iteration of the event loop."""

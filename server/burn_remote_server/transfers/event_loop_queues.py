@@ -120,6 +120,7 @@ class Deadlines(Generic[H]):
         # In the order of their deadlines.
         self._items: Final[OrderedDict[H, float]] = OrderedDict()
         self._is_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
         self._catching_up: Final = LoopCall(self._expire, self._is_late)
 
     def add(self, item: H) -> None:
@@ -149,8 +150,9 @@ class Deadlines(Generic[H]):
         with self._lock:
             first = next(iter(self._items.values()), None)
             self._is_scheduled = first is not None
-        if first is not None:
-            self._loop.call_at(first, self._expire)
+        if self._timer is not None:
+            self._timer.cancel()  # ``_catching_up`` may come before a timer that is only late
+        self._timer = None if first is None else self._loop.call_at(first, self._expire)
 
     def _expire(self) -> None:
         now = self._loop.time()

@@ -128,6 +128,24 @@ async def test_periodic_work_goes_on_after_an_error(monkeypatch: pytest.MonkeyPa
     assert [str(error) for error in reported] == ["a defect of the backend"] * 2
 
 
+async def test_periodic_work_that_is_late_has_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with hosting() as host:
+        loop = asyncio.get_running_loop()
+        timers: list[asyncio.TimerHandle] = []
+        call_later = loop.call_later
+
+        def noted(*arguments: Any) -> asyncio.TimerHandle:
+            timers.append(call_later(*arguments))
+            return timers[-1]
+
+        monkeypatch.setattr(loop, "call_later", noted)
+        for _ in range(3):
+            host._expired_at -= 3600.0  # as after the suspension of the process
+            host.examine_loop()
+        assert len(timers) == 3
+        assert sum(not timer.cancelled() for timer in timers) == 1
+
+
 async def test_expired_exposes_are_freed_without_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EXPIRE_EVERY_SECONDS", 0.001)
     async with hosting() as host:

@@ -6,9 +6,11 @@ import asyncio
 import itertools
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from burn_remote_protocol.loop_calls import recover
 from burn_remote_server.transfers import event_loop_queues
 from burn_remote_server.transfers.event_loop_queues import (
     LONGEST_SECONDS,
@@ -137,3 +139,26 @@ def test_what_is_added_after_the_loop_has_closed_is_refused_each_time() -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError, match="closed"):
             queue.add(list)
+
+
+async def test_deadlines_that_are_late_have_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    timers: list[asyncio.TimerHandle] = []
+    call_at = loop.call_at
+
+    def noted(*arguments: Any) -> asyncio.TimerHandle:
+        timers.append(call_at(*arguments))
+        return timers[-1]
+
+    monkeypatch.setattr(loop, "call_at", noted)
+    monkeypatch.setattr(event_loop_queues, "LATE_SECONDS", -3600.0)  # every timer seems late
+    expired: list[str] = []
+    deadlines = Deadlines(600.0, expired.append)
+    deadlines.add("item")
+    for _ in range(10):
+        await asyncio.sleep(0)
+        recover(loop)
+    await asyncio.sleep(0)
+    assert len(timers) > 2
+    assert sum(not timer.cancelled() for timer in timers) == 1
+    deadlines.discard("item")
