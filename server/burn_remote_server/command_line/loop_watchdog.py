@@ -65,7 +65,10 @@ class LoopWatchdog:
         self._clock: Final = clock
         self._ends: Final = Latch()
         self._is_stopping = False
-        self._is_examining = False
+        # Numbers of examinations: of the last one that the thread has asked for, and of the last
+        # one before the loop examined itself.
+        self._asked = 0
+        self._examined = 0
 
     def start(self) -> None:
         """Start the thread; a server whose system has no thread for it goes on without."""
@@ -99,6 +102,16 @@ class LoopWatchdog:
 
         signal.signal(number, handle)
 
+    def _examine_once(self, number: int) -> None:
+        """Examine the loop, unless it has just done so for a later request.
+
+        A loop that was blocked for some seconds runs the requests of all of them at once, and what
+        it finds unchanged in several examinations counts as lost.
+        """
+        if number > self._examined:
+            self._examined = self._asked
+            self._examine()
+
     def _watch(self) -> None:
         stopping_seconds, before = 0.0, self._clock()
         while True:
@@ -113,7 +126,8 @@ class LoopWatchdog:
                     if stopping_seconds >= self._stop_seconds:
                         break
                     self._loop.call_soon_threadsafe(self._drain)
-                self._loop.call_soon_threadsafe(self._examine)
+                self._asked += 1
+                self._loop.call_soon_threadsafe(self._examine_once, self._asked)
             except MemoryError:
                 pass  # again in a second
             except RuntimeError:

@@ -50,6 +50,27 @@ async def test_the_loop_examines_itself_again_and_again() -> None:
     watching.end()
 
 
+async def test_a_loop_that_was_blocked_examines_itself_once() -> None:
+    examined: list[int] = []
+    asked = threading.Semaphore(0)
+
+    def clock() -> float:
+        asked.release()
+        return 0.0
+
+    watching = watchdog(Ends(), examine=lambda: examined.append(1), clock=clock)
+    watching.start()
+    for _ in range(5):  # blocks the loop
+        assert asked.acquire(timeout=5)
+    watching.end()
+    for thread in threading.enumerate():
+        if thread.name == "loop-watchdog":
+            thread.join(5)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert examined == [1]
+
+
 async def test_a_server_that_does_not_stop_ends_though_its_loop_is_stuck() -> None:
     ends = Ends()
     watching = watchdog(ends)
