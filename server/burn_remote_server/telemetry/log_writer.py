@@ -6,7 +6,6 @@ that hangs. On the event loop, such a write would stop all sessions.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import logging
 import time
@@ -39,9 +38,12 @@ class LogWriter(logging.Handler):
         self._file: Final = _unbuffered(stream)
         self._lines: Final[TimedQueue[str]] = TimedQueue()
         # Each has one writer: the threads that hold the handler's lock, or the thread that writes.
+        # That thread needs no lock, because ``logging.shutdown`` holds the handler's during
+        # ``flush``.
         self._put = 0
         self._done = 0
         self._dropped = 0
+        self._reported = 0  # of the dropped lines
         self._thread: BoundedThread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -107,11 +109,10 @@ class LogWriter(logging.Handler):
             rest = rest[count:]
 
     def _dropped_line(self) -> str:
-        dropped = self._dropped
+        dropped = self._dropped - self._reported
         if not dropped:
             return ""
-        with self.lock or contextlib.nullcontext():
-            self._dropped -= dropped
+        self._reported += dropped
         facts = {"facts": {"lines": dropped}, "msg": "log lines dropped", "name": __name__}
         return "\n" + self.format(
             logging.makeLogRecord({**facts, "levelno": logging.WARNING, "levelname": "WARNING"})

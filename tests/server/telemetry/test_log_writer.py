@@ -95,6 +95,25 @@ def test_the_end_does_not_wait_for_a_stream_that_blocks(
     assert blocked.getvalue() == ""
 
 
+def test_lines_after_dropped_ones_are_written_at_the_end_of_the_process(
+    blocked: Blocked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_writer, "MAX_WAITING_LINES", 2)
+    monkeypatch.setattr(log_writer, "FLUSH_SECONDS", PATIENCE_SECONDS)
+    writer = LogWriter(blocked)
+    writer.handle(record("0"))
+    assert blocked.entered.wait(PATIENCE_SECONDS)
+    for number in range(1, 8):
+        writer.handle(record(str(number)))
+    writer.acquire()  # as ``logging.shutdown`` does
+    try:
+        blocked.opened.set()
+        writer.flush()
+        assert blocked.getvalue() == "0\n1\nlog lines dropped\n2\n"
+    finally:
+        writer.release()
+
+
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_lines_that_cannot_be_written_are_lost_without_an_error(is_closed: bool) -> None:
     stream = io.StringIO() if is_closed else Full()
