@@ -8,6 +8,7 @@ from collections.abc import Callable
 from queue import Empty
 from typing import Final
 
+from burn_remote_protocol.links.websocket.usable_cores import usable_cores
 from burn_remote_protocol.timed_queue import TimedQueue
 
 __all__ = ["BackgroundSender", "has_spare_core"]
@@ -23,7 +24,7 @@ BUSY_CORES: Final = 3
 def has_spare_core() -> bool:
     """Return whether this process can use a core for a thread that sends."""
     try:
-        return len(os.sched_getaffinity(0)) >= BUSY_CORES
+        return usable_cores() >= BUSY_CORES
     except AttributeError:  # only Linux has it
         return (os.cpu_count() or 1) >= BUSY_CORES
 

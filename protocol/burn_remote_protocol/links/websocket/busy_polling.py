@@ -9,9 +9,9 @@ Each end polls only while all of these hold:
 - The last messages came within ``SHORT_SECONDS``. A peer that is far away or computes for longer is
   never polled for.
 - A poll finds its message within ``POLL_SECONDS``.
-- There are no more runnable threads on this machine than cores of this process. Otherwise polls
-  take a core from a thread that has work to do, perhaps from the peer itself. Where the system does
-  not tell, nothing is polled.
+- This process may use at least two cores (``usable_cores.py``), and no more threads are runnable on
+  this machine than that. Otherwise polls take a core from a thread that has work to do, perhaps
+  from the peer itself. Where the system does not tell, nothing is polled.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import weakref
 from collections.abc import Callable
 from typing import Final, final
 
+from burn_remote_protocol.links.websocket.usable_cores import usable_cores
 from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 
 __all__ = ["LoopPolling", "ThreadPolling", "is_crowded", "loop_polling"]
@@ -47,13 +48,17 @@ LONG_MESSAGES: Final = 16
 # An event loop whose turn takes longer than this has other work, or waits for the interpreter.
 LATE_SECONDS: Final = 50e-6
 
+# The cores that polls of both ends take on one machine, or in one container.
+BOTH_ENDS: Final = 2
+
 _LOAD: Final = "/proc/loadavg"
 
 
 def is_crowded() -> bool:
-    """Return whether more threads are runnable than this process has cores.
+    """Return whether more threads are runnable than this process may use cores.
 
-    Also ``True`` for a single core, which the peer may need, and if the system does not tell.
+    Also ``True`` if it may use less than two, because the peer may need one, and if the system does
+    not tell.
     """
     try:
         descriptor = os.open(_LOAD, os.O_RDONLY | os.O_CLOEXEC)
@@ -62,9 +67,9 @@ def is_crowded() -> bool:
             runnable = int(os.read(descriptor, 256).split()[3].split(b"/")[0])
         finally:
             os.close(descriptor)
-        cores = len(os.sched_getaffinity(0))
+        cores = usable_cores()
         # Some sandboxes always report 0, although this thread runs.
-        return cores == 1 or not 1 <= runnable <= cores
+        return cores < BOTH_ENDS or not 1 <= runnable <= cores
     except (OSError, AttributeError, ValueError, IndexError) as error:
         pass_on_of_signal_handler(error)
         return True
