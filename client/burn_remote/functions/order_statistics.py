@@ -18,12 +18,13 @@ from burn_remote.arguments.numbers import real_number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import reshaped
 from burn_remote.functions.arithmetic import add, multiply
-from burn_remote.functions.casting import at_least_float32
+from burn_remote.functions.casting import as_float, at_least_float32
 from burn_remote.functions.elementwise import isnan
 from burn_remote.functions.logic import equal
 from burn_remote.functions.manipulation import part, permute_dims, stack
 from burn_remote.functions.searching import sort
 from burn_remote.functions.selection import mask_fill, where
+from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import ArgumentMismatch, DTypeMismatch, ShapeMismatch
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def quantile(
     if not count:
         raise ShapeMismatch(f"{x.handle.spec} has no elements along axes {list(places)}")
     lines = reshaped(permute_dims(at_least_float32(x), [*rest, *places]), (*shape, count))
-    ordered = sort(lines)
+    # Integers are sorted exactly and converted afterwards.
+    ordered = as_float(sort(lines), F32)
     if keepdims:
         shape = tuple([1 if place in places else size for place, size in enumerate(x.shape)])
     fractions = _fractions(q, 1)

@@ -69,9 +69,13 @@ def test_a_median_is_half_way_also_where_the_distance_is_infinite(array: list[fl
     assert float(br.median(br.tensor(values, device="local"))) == expected
 
 
-def test_the_median_of_integers_is_a_float32() -> None:
-    found = br.median(br.tensor([1, 2], device="local"))
-    assert (found.dtype, float(found)) == (br.float32, 1.5)
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64])
+@pytest.mark.parametrize("array", [[1, 2], [3, 1, 2], [7]])
+@pytest.mark.parametrize("q", [0, 0.3, 0.5, [0.5, 0.3]], ids=str)
+def test_quantiles_of_integers_are_float32(dtype: type, array: list[int], q: Any) -> None:
+    found = br.quantile(br.tensor(np.asarray(array, dtype), device="local"), q)
+    assert found.dtype == br.float32
+    np.testing.assert_allclose(found.numpy(), np.quantile(array, q), rtol=1e-6)
 
 
 def test_a_quantile_has_a_gradient() -> None:
