@@ -1,8 +1,8 @@
 """Medians and quantiles, under NumPy's names.
 
-``axis=None`` means all axes. Integers give float32; a NaN among the elements gives NaN. The
-functions raise ``ShapeMismatch`` if an axis has no elements, and ``DTypeMismatch`` for bools and
-for complex numbers, which have no order.
+``axis=None`` means all axes. Integers give float32; float16 and bfloat16 are rounded once. A NaN
+among the elements gives NaN. The functions raise ``ShapeMismatch`` if an axis has no elements, and
+``DTypeMismatch`` for bools and for complex numbers, which have no order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from burn_remote.arguments.numbers import real_number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import reshaped
 from burn_remote.functions.arithmetic import add, multiply
-from burn_remote.functions.casting import as_float, at_least_float32
+from burn_remote.functions.casting import (
+    LOW_PRECISION,
+    as_float,
+    at_least_float32,
+    converted_to,
+)
 from burn_remote.functions.elementwise import isnan
 from burn_remote.functions.logic import equal
 from burn_remote.functions.manipulation import part, permute_dims, stack
@@ -73,9 +78,11 @@ def quantile(
     if keepdims:
         shape = tuple([1 if place in places else size for place, size in enumerate(x.shape)])
     fractions = _fractions(q, 1)
+    dtype = x.dtype if x.dtype in LOW_PRECISION else ordered.dtype
     if isinstance(fractions, float):
-        return reshaped(_between(ordered, fractions), shape)
-    return stack([reshaped(_between(ordered, fraction), shape) for fraction in fractions])
+        return converted_to(reshaped(_between(ordered, fractions), shape), dtype)
+    found = stack([reshaped(_between(ordered, fraction), shape) for fraction in fractions])
+    return converted_to(found, dtype)
 
 
 def _fractions(q: float | Sequence[float], largest: int) -> float | list[float]:

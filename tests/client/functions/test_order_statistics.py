@@ -78,6 +78,16 @@ def test_quantiles_of_integers_are_float32(dtype: type, array: list[int], q: Any
     np.testing.assert_allclose(found.numpy(), np.quantile(array, q), rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("q", [0.3, 0.5, [0.1, 0.9]], ids=str)
+def test_quantiles_of_low_precision_are_rounded_once(dtype: str, q: Any) -> None:
+    x = br.tensor(drawn((9, 8)), device="local").astype(dtype)
+    found = br.quantile(x, q, 1)
+    assert str(found.dtype) == dtype
+    expected = br.quantile(x.astype(br.float32), q, 1).astype(dtype)
+    np.testing.assert_array_equal(found.numpy(), expected.numpy())
+
+
 def test_a_quantile_has_a_gradient() -> None:
     x = br.tensor([4.0, 1.0, 3.0, 2.0], device="local")
     gradient = br.grad(lambda y: br.quantile(y, 0.25))(x)
