@@ -115,6 +115,22 @@ class PastCall:
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
 
+    def converted(self, convert: Callable[[Any], Any]) -> PastCall:
+        """Return the same call with ``convert`` applied to its tensors and gradients."""
+
+        def each(value: Any) -> Any:
+            if value is None:
+                return None
+            return tuple(map(each, value)) if isinstance(value, tuple) else convert(value)
+
+        return PastCall(
+            {name: each(value) for name, value in self._values.items()},
+            [*map(each, self.grads)],
+            self.parameters,
+            self._specs,
+            self._needed,
+        )
+
     def spec(self, name: str) -> Any:
         """Return the shape and dtype of an input; a tuple for a list, ``None`` if absent."""
         return self._specs[name]

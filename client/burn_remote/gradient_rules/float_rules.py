@@ -161,7 +161,14 @@ def _of_number_power(grad: Tensor, lhs: Tensor, rhs: float) -> Tensor:
         return zeros(grad, grad.handle.spec)
     if rhs == 1:
         return grad
-    power = lhs if rhs == 2 else POWF_SCALAR.exact_scalar(lhs, rhs - 1)
+    if rhs == 2:
+        return MUL.binary(grad, MUL_SCALAR.scalar(lhs, 2))
+    return _of_other_power(grad, lhs, rhs)
+
+
+@rounded_once
+def _of_other_power(grad: Tensor, lhs: Tensor, rhs: float) -> Tensor:
+    power = POWF_SCALAR.exact_scalar(lhs, rhs - 1)
     return MUL.binary(grad, MUL_SCALAR.scalar(power, rhs))
 
 

@@ -18,6 +18,7 @@ from burn_remote.functions.logic import equal
 from burn_remote.functions.manipulation import broadcast_to, matrix_transpose
 from burn_remote.functions.selection import mask_fill
 from burn_remote.functions.statistics import max, mean, sum
+from burn_remote.gradient_rules.wide_rules import jointly_rounded_once
 from burn_remote_protocol.operations.families import convolution_rows, layers
 from burn_remote_protocol.operations.shape_rules.convolution_rules import window_count
 
@@ -69,6 +70,7 @@ rule(
 
 
 @joint(layers.ATTENTION, uses=("query", "key", "value", "mask", "attn_bias"))
+@jointly_rounded_once
 def _of_attention(call: PastCall) -> dict[str, Tensor | None]:
     """Compute the attention weights again, because the operation does not keep them."""
     (grad,) = call.grads

@@ -16,7 +16,7 @@ from burn_remote.autodiff.custom_vjp import custom_vjp
 from burn_remote.autodiff.rule_table import PastCall, joint, rule
 from burn_remote.dispatch.operators import Operator, counted, reshaped
 from burn_remote.functions.arithmetic import add, divide, multiply, negative, subtract
-from burn_remote.functions.casting import converted_to
+from burn_remote.functions.casting import converted_to, rounded_once
 from burn_remote.functions.complex_numbers import adjoint, complex, imag, real
 from burn_remote.functions.factorizations import det, eig, eigh, inv, solve, svd
 from burn_remote.functions.logic import equal, logical_and, logical_not, not_equal
@@ -25,6 +25,7 @@ from burn_remote.functions.matrix_parts import tril, triu
 from burn_remote.functions.selection import mask_fill, where
 from burn_remote.functions.statistics import prod, sum
 from burn_remote.gradient_rules.spreading import zeros
+from burn_remote.gradient_rules.wide_rules import jointly_rounded_once
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.operations.families import floats, matrix_rows
 from burn_remote_protocol.tensors import TensorSpec
@@ -97,7 +98,8 @@ def _antihermitian(x: Tensor) -> Tensor:
 # -- Inverses and determinants --------------------------------------------------------------------
 
 rule(
-    matrix_rows.INV, input=lambda grad, out: negative(_product(_adjoint(out), grad, _adjoint(out)))
+    matrix_rows.INV,
+    input=rounded_once(lambda grad, out: negative(_product(_adjoint(out), grad, _adjoint(out)))),
 )
 
 
@@ -148,11 +150,14 @@ def _cofactors(x: Tensor, determinant: Tensor) -> Tensor:
 
 rule(
     matrix_rows.DET,
-    input=lambda grad, input, out: multiply(_numbers(grad), _cofactors(input, out.detach())),
+    input=rounded_once(
+        lambda grad, input, out: multiply(_numbers(grad), _cofactors(input, out.detach()))
+    ),
 )
 
 
 @joint(matrix_rows.SLOGDET, uses=("tensor", "sign"))
+@jointly_rounded_once
 def _of_logarithm(call: PastCall) -> Gradients:
     of_sign, grad = call.grads
     x, sign = call["tensor"], call["sign"]
@@ -166,6 +171,7 @@ def _of_logarithm(call: PastCall) -> Gradients:
 
 
 @joint(matrix_rows.SOLVE, uses=("lhs", "out"))
+@jointly_rounded_once
 def _of_solution(call: PastCall) -> Gradients:
     (grad,) = call.grads
     of_rhs = solve(_adjoint(call["lhs"]), grad)
@@ -176,6 +182,7 @@ def _of_solution(call: PastCall) -> Gradients:
 # -- Hermitian matrices ---------------------------------------------------------------------------
 
 
+@rounded_once
 def _of_cholesky(grad: Tensor, out: Tensor, upper: bool) -> Tensor:
     """Return the Hermitian gradient: Murray's equation 9, with ``solve`` instead of inverses."""
     factor, grad = (_adjoint(out), _adjoint(grad)) if upper else (out, grad)
@@ -189,6 +196,7 @@ rule(matrix_rows.CHOLESKY, tensor=_of_cholesky)
 
 
 @joint(matrix_rows.EIGH, uses=("values", "vectors"))
+@jointly_rounded_once
 def _of_eigenvectors(call: PastCall) -> Gradients:
     of_values, of_vectors = call.grads
     vectors = call["vectors"]
@@ -202,6 +210,7 @@ def _of_eigenvectors(call: PastCall) -> Gradients:
     return {"tensor": _hermitian(_product(vectors, inner, _adjoint(vectors)))}
 
 
+@rounded_once
 def _of_real_eigenvalues(grad: Tensor, input: Tensor) -> Tensor:
     vectors = eigh(input).eigenvectors
     return _product(multiply(vectors, _row(grad)), _adjoint(vectors))
@@ -213,6 +222,7 @@ rule(matrix_rows.EIGVALSH, input=_of_real_eigenvalues)
 
 
 @joint(matrix_rows.QR, uses=("q", "r"))
+@jointly_rounded_once
 def _of_orthogonal_triangular(call: PastCall) -> Gradients:
     of_q, of_r = call.grads
     q, r = call["q"], call["r"]
@@ -244,6 +254,7 @@ def _of_independent_columns(q: Tensor, r: Tensor, of_q: Tensor, of_r: Tensor) ->
 
 
 @joint(matrix_rows.SVD, uses=("u", "s", "vh"))
+@jointly_rounded_once
 def _of_singular_vectors(call: PastCall) -> Gradients:
     of_u, of_s, of_vh = call.grads
     u, s, vh = call["u"], call["s"], call["vh"]
@@ -295,6 +306,7 @@ def _with_phases(inner: Tensor, skew: Tensor, s: Tensor) -> Tensor:
     return add(inner, mask_fill(halves, _off_diagonal(halves), 0.0))
 
 
+@rounded_once
 def _of_singular_values(grad: Tensor, input: Tensor) -> Tensor:
     u, _, vh = svd(input, full_matrices=False)
     return _product(multiply(u, _row(grad)), vh)

@@ -81,7 +81,9 @@ rule(
     lhs=lambda grad: grad,
     # out = lhs - n rhs. Rounding (lhs - out) / rhs gives n, but the floor of lhs / rhs may not: 1.0
     # / 0.1 rounds to 10, and 1.0 % 0.1 is 1.0 - 9 * 0.1.
-    rhs=lambda grad, lhs, rhs, out: negative(grad * ROUND.unary((lhs - out) / rhs).detach()),
+    rhs=rounded_once(
+        lambda grad, lhs, rhs, out: negative(grad * ROUND.unary((lhs - out) / rhs).detach())
+    ),
 )
 rule(numeric.REM_SCALAR, lhs=lambda grad: grad)
 rule(numeric.NEG, input=lambda grad: negative(grad))
@@ -136,6 +138,7 @@ def _where_inside(grad: Tensor, x: Tensor, least: float, most: float) -> Tensor:
 # -- Powers ---------------------------------------------------------------------------------------
 
 
+@rounded_once
 def _of_integer_power(grad: Tensor, lhs: Tensor, rhs: Tensor) -> Tensor:
     """Return ``grad * rhs * lhs ** (rhs - 1)``, and 0 where the exponent is 0, also for 0 ** 0."""
     power = POWI.binary(lhs, rhs - 1)
@@ -150,6 +153,11 @@ def _of_number_power(grad: Tensor, lhs: Tensor, rhs: float) -> Tensor:
         return grad
     if rhs == 2:
         return MUL.binary(grad, MUL_SCALAR.scalar(lhs, 2))
+    return _of_other_power(grad, lhs, rhs)
+
+
+@rounded_once
+def _of_other_power(grad: Tensor, lhs: Tensor, rhs: float) -> Tensor:
     power = POWI_SCALAR.exact_scalar(lhs, rhs - 1)
     return MUL.binary(grad, MUL_SCALAR.scalar(power, rhs))
 
@@ -187,14 +195,16 @@ uniform(
 )
 rule(
     numeric.PROD,
-    input=lambda grad, input, input_spec: MUL.binary(
-        spread(grad, input_spec),
-        reshaped(_product_of_others(reshaped(input, (input_spec.size,)), 0), input_spec.shape),
+    input=rounded_once(
+        lambda grad, input, input_spec: MUL.binary(
+            spread(grad, input_spec),
+            reshaped(_product_of_others(reshaped(input, (input_spec.size,)), 0), input_spec.shape),
+        )
     ),
 )
 rule(
     numeric.PROD_DIM,
-    input=lambda grad, input, axis: MUL.binary(grad, _product_of_others(input, axis)),
+    input=rounded_once(lambda grad, input, axis: MUL.binary(grad, _product_of_others(input, axis))),
 )
 
 
@@ -316,8 +326,10 @@ rule(
 )
 rule(
     numeric.CUM_PROD,
-    input=lambda grad, input, axis: MUL.binary(
-        _product_before(input, axis), _weighted_rest(grad, input, axis)
+    input=rounded_once(
+        lambda grad, input, axis: MUL.binary(
+            _product_before(input, axis), _weighted_rest(grad, input, axis)
+        )
     ),
 )
 

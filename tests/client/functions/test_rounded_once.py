@@ -199,6 +199,17 @@ def test_gradients_are_computed_in_float32_and_rounded_once(
         np.testing.assert_array_equal(bits(third), bits(one))
 
 
+def of_cholesky(grad: Any, x: Any, y: Any) -> Any:
+    """Return Murray's equation 9 (arXiv:1602.07527), made symmetric."""
+    half = np.tril(y.T @ np.tril(grad))
+    half[np.diag_indices(7)] /= 2
+    found = np.linalg.solve(y.T, half) @ np.linalg.inv(y)
+    return (found + found.T) / 2
+
+
+MATRIX: Final = ROWS[:7] + 5 * np.eye(7)
+DEFINITE: Final = MATRIX @ MATRIX.T
+
 # Functions of one row, arguments, and the gradient, given the rounded result.
 RULES: Final[list[tuple[Function, np.ndarray, Callable[[Any, Any, Any], Any]]]] = [
     (br.acos, SHARES, lambda grad, x, y: -grad / np.sqrt(1 - x * x)),
@@ -227,6 +238,8 @@ RULES: Final[list[tuple[Function, np.ndarray, Callable[[Any, Any, Any], Any]]]] 
     (F.softmax, ROWS, lambda grad, x, y: y * (grad - (grad * y).sum(1, keepdims=True))),
     (F.softmin, ROWS, lambda grad, x, y: y * ((grad * y).sum(1, keepdims=True) - grad)),
     (F.log_softmax, ROWS, lambda grad, x, y: grad - np.exp(y) * grad.sum(1, keepdims=True)),
+    (br.linalg.inv, MATRIX, lambda grad, x, y: -y.T @ grad @ y.T),
+    (br.linalg.cholesky, DEFINITE, of_cholesky),
 ]
 
 
@@ -236,7 +249,7 @@ def test_gradients_of_rows_are_rounded_once(
     device: br.Device, function: Function, array: np.ndarray, gradient: Any, dtype: str
 ) -> None:
     (x,) = given([array], dtype, device)
-    (factors,) = given([np.round(OTHERS * 64) / 64], dtype, device)
+    (factors,) = given([np.round(OTHERS[: len(array)] * 64) / 64], dtype, device)
     result, pull = br.vjp(function, x)
     (found,) = pull(factors)
     exact = gradient(*[each.astype(br.float64).numpy() for each in (factors, x, result)])
@@ -244,6 +257,55 @@ def test_gradients_of_rows_are_rounded_once(
     distance = np.abs(steps(found) - steps(expected))
     assert distance.max() <= 1
     assert (distance > 0).mean() <= 0.02
+
+
+QUERIES, KEYS, VALUES = (rng.normal(size=(1, 2, 6, 8)) for _ in range(3))
+BIAS = rng.normal(size=(1, 2, 6, 6))
+
+# Functions of one row whose gradients take several steps.
+ROWS_OF_INPUTS: Final[dict[str, tuple[Function, Sequence[np.ndarray]]]] = {
+    "x ** 3": (lambda x: x**3, [X]),
+    "x ** -2": (lambda x: x**-2, [X]),
+    "x ** 1.7": (lambda x: x**1.7, [POSITIVE]),
+    "integer powers": (lambda x: x ** br.full((7,), 3, dtype=br.int32, device=x.device), [ROWS]),
+    "%": (br.remainder, [ROWS, POSITIVE]),
+    "prod": (br.prod, [ROWS[:2]]),
+    "prod along an axis": (with_options(br.prod, axis=1), [ROWS]),
+    "cumulative_prod": (with_options(br.cumulative_prod, axis=1), [ROWS]),
+    "attention": (F.scaled_dot_product_attention, [QUERIES, KEYS, VALUES, BIAS]),
+    "causal attention": (
+        with_options(F.scaled_dot_product_attention, is_causal=True),
+        [QUERIES, KEYS, VALUES],
+    ),
+    "det": (br.linalg.det, [MATRIX]),
+    "slogdet": (lambda x: br.linalg.slogdet(x).logabsdet, [MATRIX]),
+    "eigvalsh": (br.linalg.eigvalsh, [DEFINITE]),
+    "svdvals": (br.linalg.svdvals, [MATRIX]),
+}
+
+
+@each_low_dtype
+@pytest.mark.parametrize(("function", "arrays"), [*ROWS_OF_INPUTS.values()], ids=[*ROWS_OF_INPUTS])
+def test_gradients_of_rows_of_several_steps_are_rounded_once(
+    device: br.Device, function: Function, arrays: Sequence[np.ndarray], dtype: str
+) -> None:
+    low = given(arrays, dtype, device)
+    found = pulled(function, low)
+    expected = pulled(function, [x.astype(br.float32) for x in low])
+    for one, other in zip(found, expected, strict=True):
+        if function in (br.remainder, br.linalg.det):
+            # These gradients use the rounded result.
+            assert np.abs(steps(one) - steps(other.astype(dtype))).max() <= 1
+        else:
+            np.testing.assert_array_equal(bits(one), bits(other.astype(dtype)))
+
+
+def test_products_of_large_float16_have_finite_gradients(device: br.Device) -> None:
+    array = np.array([300.0, 300.0, 1e-3, 1e-3])
+    x = br.tensor(array, dtype=br.float16, device=device)
+    for function in (br.prod, lambda x: br.prod(x, axis=0)):
+        found = br.grad(function)(x).numpy().astype(float)
+        np.testing.assert_allclose(found, 0.09 / array, rtol=2e-3)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
