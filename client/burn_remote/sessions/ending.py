@@ -1,13 +1,17 @@
-"""The steps that end a connection, which run again if they were interrupted or failed."""
+"""The end of a connection: one error, and steps that run again if they fail or are interrupted."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Final
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
 
-__all__ = ["Ending"]
+from burn_remote_protocol.errors import BurnRemoteError
+
+__all__ = ["EndedOnce", "Ending"]
 
 # How often, and after which pauses, a step that lacks memory is tried again. A step that did not
 # run could leave threads waiting forever for replies of a session that has ended.
@@ -62,3 +66,42 @@ def _failure_of(step: Callable[[], object]) -> BaseException | None:
             time.sleep(PAUSE_SECONDS)
         except BaseException as error:
             return error
+
+
+class EndedOnce(ABC):
+    """A connection that the first error ends for good. Thread-safe."""
+
+    # Guards ``error``. Re-entrant.
+    _state_lock: AbstractContextManager[Any]
+
+    def __init__(self) -> None:
+        self.error: BurnRemoteError | None = None
+        self._ending_steps: Final = Ending()
+
+    @abstractmethod
+    def _steps_of_end(self, error: BurnRemoteError) -> Sequence[Callable[[], object]]:
+        """Return the steps that close the links, fail what is pending, and end the threads."""
+
+    @abstractmethod
+    def _note_end(self) -> None:
+        """Note under the lock that the session has ended."""
+
+    def end(self, error: BurnRemoteError) -> None:
+        """End the session for good. A second call does nothing."""
+        has_ended = True
+        try:
+            with self._state_lock:
+                has_ended = self.error is not None
+                if has_ended:
+                    return
+                self.error = error
+                self._note_end()
+            self._complete_end(error)
+        except BaseException:  # Ctrl-C: other threads wait for what has failed
+            if not has_ended and self.error is error:
+                self._complete_end(error)
+            raise
+
+    def _complete_end(self, error: BurnRemoteError) -> None:
+        """Run the steps that are left. May be called again."""
+        self._ending_steps.complete(*self._steps_of_end(error))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -19,7 +19,7 @@ from burn_remote.sessions.burn.burn_version_differences import (
     BurnRelease,
     DialRoute,
 )
-from burn_remote.sessions.ending import Ending
+from burn_remote.sessions.ending import EndedOnce
 from burn_remote.sessions.receiver import Receiver
 from burn_remote.sessions.stack_room import check_stack_room
 from burn_remote.sessions.traffic import Traffic
@@ -36,7 +36,7 @@ from burn_remote_protocol.links.interface import BlockingLink
 __all__ = ["BurnConnection", "DialRoute"]
 
 
-class BurnConnection:
+class BurnConnection(EndedOnce):
     """The sockets of one session.
 
     ``handle`` receives each response, and ``lost`` the error that ended the session.
@@ -55,14 +55,13 @@ class BurnConnection:
 
         Raises ``ConnectionFailed``, ``ConnectionLost``, ``HandshakeRefused``.
         """
+        super().__init__()
         self.traffic: Final = Traffic()
-        self.error: BurnRemoteError | None = None
         self._lost = lost
         self._explain = explain
-        self._ending = threading.RLock()
+        self._state_lock = threading.RLock()
         self._closing: ClosedDevice | None = None
         self._last_frames: list[bytes] | None = None  # those that ``close`` has not sent yet
-        self._ending_steps: Final = Ending()
         self._release: Final = release
         self._requests, self._responses, self.bool_store = release.open(dial, timeout_seconds)
         self.receiver: Final = Receiver(self._responses, handle, self._break)
@@ -126,25 +125,12 @@ class BurnConnection:
         lost.__cause__ = error
         self.end(lost)
 
-    def end(self, error: BurnRemoteError) -> None:
-        """End the session for good. A second call does nothing."""
-        has_ended = True
-        try:
-            with self._ending:
-                has_ended = self.error is not None
-                if has_ended:
-                    return
-                self.error = error
-            self._complete_end(error)
-        except BaseException:  # Ctrl-C: other threads wait for what has failed
-            if not has_ended and self.error is error:
-                self._complete_end(error)
-            raise
+    def _note_end(self) -> None:
+        """Do nothing: the sockets have no further state."""
 
-    def _complete_end(self, error: BurnRemoteError) -> None:
-        """Close the links, fail what is pending, and end the threads. May be called again."""
+    def _steps_of_end(self, error: BurnRemoteError) -> Sequence[Callable[[], object]]:
         watcher = self._watcher
-        self._ending_steps.complete(
+        return (
             self._close_links,
             partial(self._lost, error),
             self.receiver.close,
@@ -174,7 +160,7 @@ class BurnConnection:
         """Fail every later use in a forked child; send nothing on the sockets of its parent."""
         self.error = error
         self._ending_steps.is_complete = True
-        self._ending = threading.RLock()
+        self._state_lock = threading.RLock()
 
     def _close_links(self) -> None:
         for link in (self._requests, self._responses):

@@ -14,12 +14,12 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
 
-from burn_remote.sessions.ending import Ending
+from burn_remote.sessions.ending import EndedOnce
 from burn_remote.sessions.lifetime import nested_use
 from burn_remote.sessions.native.link_opening import Dial, open_link, send_closing
 from burn_remote.sessions.native.nested_calls import NestedCalls
@@ -77,7 +77,7 @@ def _never() -> bool:
     return False
 
 
-class Connection:
+class Connection(EndedOnce):
     """One session's connection.
 
     ``handle(link, frame)`` is called with each frame and the number of its link, and ``lost`` with
@@ -95,8 +95,8 @@ class Connection:
         due: Callable[[], None] = _nothing,
         nested: NestedCalls | None = None,
     ) -> None:
+        super().__init__()
         self.traffic: Final = Traffic()
-        self.error: BurnRemoteError | None = None
         self._dial = dial
         self._token = token
         self._lost = lost
@@ -105,7 +105,6 @@ class Connection:
         self._is_leaving = False  # whether ``Closing`` has been sent, or is being sent
         # How to send ``Closing`` over a new link, until ``discard`` has done so.
         self._farewell: Resume | None = None
-        self._ending_steps: Final = Ending()
         self._resuming: int | None = None  # the thread that resumes the session
         self._renew_locks()
         self._nested: Final = nested or NestedCalls(_never)
@@ -461,25 +460,11 @@ class Connection:
 
     # -- the end ------------------------------------------------------------------------------
 
-    def end(self, error: BurnRemoteError) -> None:
-        """End the session for good. A second call does nothing."""
-        has_ended = True
-        try:
-            with self._state_lock:
-                has_ended = self.error is not None
-                if has_ended:
-                    return
-                self.error = error
-                self._end.fire(Event.CLOSE)
-            self._complete_end(error)
-        except BaseException:  # Ctrl-C: other threads wait for what has failed
-            if not has_ended and self.error is error:
-                self._complete_end(error)
-            raise
+    def _note_end(self) -> None:
+        self._end.fire(Event.CLOSE)
 
-    def _complete_end(self, error: BurnRemoteError) -> None:
-        """Close the link, fail what is pending, and end the threads. May be called again."""
-        self._ending_steps.complete(
+    def _steps_of_end(self, error: BurnRemoteError) -> Sequence[Callable[[], object]]:
+        return (
             self._changed.wake,
             self._link.close,
             functools.partial(self._lost, error),
