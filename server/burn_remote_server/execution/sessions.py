@@ -167,6 +167,7 @@ class Session:
         self._operation_lost_seconds = operation_lost_seconds
         # Whether the thread waits until a large task may exceed the memory pool.
         self._waits_for_memory = False
+        self._has_ended = self._is_closed = False
         # The engine's progress, and for how many seconds it was seen unchanged.
         self._progress_seen: tuple[int, ...] = ()
         self._seconds_seen = 0.0
@@ -235,6 +236,8 @@ class Session:
         if self._worker.is_dead:
             self._worker.discard_calls()
             self.error = self.error or SessionLost(THREAD_ENDED)
+            if self._has_ended:
+                self._close()  # the thread can no longer do it
 
     def describe_work(self) -> str:
         """Say for an error message what the session is doing. Any thread may call this."""
@@ -495,6 +498,7 @@ class Session:
 
     def end(self) -> None:
         """End the session: finish the running operation, skip the rest, and free everything."""
+        self._has_ended = True
         self.error = self.error or BurnRemoteError("the session has ended")
         # The running call may be waiting for a tensor that is being fetched.
         self._stop_fetching()
@@ -510,6 +514,9 @@ class Session:
         self._worker.stop()
 
     def _close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
         try:
             self.engine.close()
         finally:
@@ -612,6 +619,8 @@ class Sessions:
 
         An earlier notice may be lost.
         """
+        for ended in self._ending:
+            ended.fail_if_dead()
         for session in self:
             session.fail_if_dead()
             if session.error is not None:

@@ -92,11 +92,13 @@ class Worker:
 
     @property
     def is_dead(self) -> bool:
-        """Whether the thread has ended before ``stop``, so that its calls never finish.
+        """Whether the thread has ended before it was told to, so that its calls never finish.
 
         A new thread ends before its first call if Python has no memory to register it.
         """
-        return self._thread is not None and not self._thread.is_alive() and not self._is_stopped
+        if self._thread is None or self._thread.is_alive():
+            return False
+        return not self._is_stopped or self.queued > 0
 
     def discard_calls(self) -> None:
         """Count the queued calls of a dead thread as finished."""

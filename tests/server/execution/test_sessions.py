@@ -63,6 +63,7 @@ from burn_remote_server.execution.sessions import (
     Session,
     Sessions,
 )
+from burn_remote_server.execution.worker import Worker
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import Counters
@@ -70,6 +71,7 @@ from support.engines import EngineSession, undecoded
 from support.missing_threads import no_thread
 from support.native_clients import until
 from support.scripted import ScriptedLink
+from support.waiting import PATIENCE_SECONDS
 
 SPEC = TensorSpec((4,), F32)
 DATA = TensorData(np.zeros(4, np.float32).tobytes(), SPEC.shape, SPEC.dtype)
@@ -629,6 +631,53 @@ async def test_a_session_that_ends_during_an_operation_counts_until_that_returns
         assert sessions.count_of("alice") == 0
         sessions.draw_id()
     sessions.remove(second.session)
+
+
+async def test_an_ended_session_whose_thread_died_is_freed_and_counts_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sessions, pool = Sessions(1), Pool(2**30)
+    running = Running(memory=pool, own_bytes=1000)
+    sessions.add(running.session)
+    running.submit(Upload(1, DATA))
+    with monkeypatch.context() as patched:
+        patched.setattr(Worker, "_work", lambda self: None)  # Python could not register the thread
+        running.session.submit(lambda: None)
+    thread = running.session._worker._thread
+    assert thread is not None
+    thread.join(PATIENCE_SECONDS)
+    sessions.remove(running.session)
+    sessions.end_dead()
+    assert not running.session.is_working
+    assert not running.below.interpreter.tensors.arrays
+    assert pool.taken == 0
+    sessions.draw_id()
+
+
+async def test_an_ended_session_whose_thread_dies_later_is_freed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sessions, pool = Sessions(1), Pool(2**30)
+    running = Running(memory=pool, own_bytes=1000)
+    sessions.add(running.session)
+    running.submit(Upload(1, DATA))
+    may_die = threading.Event()
+    with monkeypatch.context() as patched:
+        patched.setattr(Worker, "_work", lambda self: may_die.wait(PATIENCE_SECONDS))
+        running.session.submit(lambda: None)
+    sessions.remove(running.session)
+    sessions.end_dead()
+    assert running.session.is_working
+    thread = running.session._worker._thread
+    assert thread is not None
+    may_die.set()
+    thread.join(PATIENCE_SECONDS)
+    for _ in range(2):
+        sessions.end_dead()
+    assert not running.session.is_working
+    assert not running.below.interpreter.tensors.arrays
+    assert pool.taken == 0
+    sessions.draw_id()
 
 
 # -- operations that do not return ------------------------------------------------------------
