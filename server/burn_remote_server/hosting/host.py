@@ -36,10 +36,11 @@ from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.engine_interfaces import Outbox
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.interpreter_turns import InterpreterTurns
-from burn_remote_server.execution.sessions import SESSION_BYTES, Session, Sessions
+from burn_remote_server.execution.sessions import SESSION_BYTES, Session
 from burn_remote_server.fusion.counts import KernelCounts
 from burn_remote_server.fusion.fusing_backend import FusionBackend
 from burn_remote_server.hosting.lost_tasks import LostTasks
+from burn_remote_server.hosting.open_sessions import OpenSessions
 from burn_remote_server.hosting.waiting_peers import WaitingPeers
 from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.telemetry.counters import CounterRegistry, Counters
@@ -260,7 +261,7 @@ class Host:
         self.downloads: Final = DownloadScheduler(tasks)
         self.decoding: Final = DecodingTurns()
         self.turns: Final = InterpreterTurns()
-        self.sessions: Final = Sessions(settings.max_sessions)
+        self.sessions: Final = OpenSessions(settings.max_sessions)
         self.access: Final = Access(settings)
         self.files: Final = DataFiles(settings.data_dir)
         self.tls: Final = ServerTls(settings)

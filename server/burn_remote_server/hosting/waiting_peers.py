@@ -19,7 +19,7 @@ from burn_remote_protocol.errors import QuotaExceeded, TransferFailed
 from burn_remote_protocol.ids import exposing_session
 from burn_remote_protocol.messages import MAX_HOPS
 from burn_remote_server.access.fair_places import FairPlaces
-from burn_remote_server.execution.sessions import Sessions
+from burn_remote_server.hosting.open_sessions import OpenSessions
 from burn_remote_server.tensors.exposed_tensors import MAX_WAITING, Exposed, Transfers
 from burn_remote_server.tensors.slots import InFlight
 from burn_remote_server.transfers.downloads import ignore_progress
@@ -73,7 +73,7 @@ class WaitingPeers:
 
     def __init__(
         self,
-        sessions: Sessions,
+        sessions: OpenSessions,
         transfers: Transfers,
         outgoing: Set[OutgoingTransfers],
         timeout_seconds: float,

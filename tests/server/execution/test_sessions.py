@@ -22,7 +22,6 @@ from burn_remote_protocol.dialects.native import Batch, decode_frame, encode_bat
 from burn_remote_protocol.dialects.native_tasks import encode_task
 from burn_remote_protocol.dtypes import F32, DType
 from burn_remote_protocol.errors import (
-    HandshakeRefused,
     OperationLost,
     ProtocolViolation,
     SessionLost,
@@ -42,7 +41,7 @@ from burn_remote_protocol.messages import (
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.access.quota import Pool
 from burn_remote_server.backends.array.array_session import ArraySession
-from burn_remote_server.backends.interface import Backend, Deliver
+from burn_remote_server.backends.interface import Deliver
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.dialects.native.session_attachments import Attachments
@@ -60,18 +59,14 @@ from burn_remote_server.execution.sessions import (
     PART_BYTES,
     SMALL_PART_BYTES,
     Part,
-    Session,
-    Sessions,
 )
-from burn_remote_server.execution.worker import Worker
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
-from burn_remote_server.telemetry.counters import Counters
-from support.engines import EngineSession, undecoded
+from support.engines import undecoded
 from support.missing_threads import no_thread
 from support.native_clients import until
+from support.running_sessions import Gate, Running
 from support.scripted import ScriptedLink
-from support.waiting import PATIENCE_SECONDS
 
 SPEC = TensorSpec((4,), F32)
 DATA = TensorData(np.zeros(4, np.float32).tobytes(), SPEC.shape, SPEC.dtype)
@@ -103,59 +98,6 @@ async def test_an_exception_that_would_end_the_thread_ends_the_session_with_a_re
 
 
 # -- the order and the end of a session's work ----------------------------------------------------
-
-
-class Running:
-    """A session whose notifications are counted, and the engine session below it."""
-
-    def __init__(
-        self,
-        inline_cost: int = 10**6,
-        memory: Pool | None = None,
-        backend: Backend | None = None,
-        **options: Any,
-    ) -> None:
-        self.below = EngineSession(backend=backend)
-        self.stopped_fetching = 0
-        self.notified = asyncio.Event()
-        self.session = Session(
-            1,
-            self.below.engine,
-            self.below.interpreter,
-            Counters(),
-            inline_cost=inline_cost,
-            stop_fetching=self.stop_fetching,
-            memory=memory,
-            **options,
-        )
-        self.session.notify = self.notified.set
-
-    def stop_fetching(self) -> None:
-        self.stopped_fetching += 1
-        for _, slot in self.below.outbox.fetches:
-            slot.fail(TransferFailed("the session has ended"))
-
-    def submit(self, *tasks: Any, size: int = 0) -> None:
-        wire = tuple(task if type(task) is tuple else undecoded(task) for task in tasks)
-        self.session.submit_batch(Batch(0, wire), bytes(size))
-
-    async def idle(self) -> None:
-        """Wait until no work is queued."""
-        while self.session.queued:
-            await self.notified.wait()
-            self.notified.clear()
-
-
-class Gate:
-    """Work that blocks a session's thread until it is opened."""
-
-    def __init__(self, session: Session) -> None:
-        self.entered, self.opened = threading.Event(), threading.Event()
-        session.submit(self)
-
-    def __call__(self) -> None:
-        self.entered.set()
-        assert self.opened.wait(5)
 
 
 async def test_a_batch_costs_what_decoding_the_bytes_of_its_frame_does() -> None:
@@ -594,90 +536,6 @@ def is_length(pool: Pool, waiting: int) -> bool:
 def stay(inside: threading.Event, leave: threading.Event) -> None:
     inside.set()
     assert leave.wait(5)
-
-
-async def test_the_number_of_open_sessions_is_limited_and_each_ends_once() -> None:
-    sessions = Sessions(1)
-    running = Running()
-    sessions.add(running.session)
-    with pytest.raises(HandshakeRefused, match="the server has 1 open sessions"):
-        sessions.draw_id()
-    assert [*sessions] == [running.session]
-    sessions.remove(running.session)
-    sessions.remove(running.session)
-    assert running.stopped_fetching == 1
-    assert len(sessions) == 0
-    assert sessions.draw_id() >= 0
-
-
-async def test_a_session_that_ends_during_an_operation_counts_until_that_returns() -> None:
-    sessions = Sessions(2)
-    async with asyncio.timeout(5):
-        running = Running()
-        running.session.token = "alice"
-        sessions.add(running.session)
-        gate = Gate(running.session)
-        await until(gate.entered.is_set)
-        sessions.remove(running.session)
-        assert len(sessions) == 0
-        assert (sessions.count_of("alice"), sessions.count_of("bob")) == (1, 0)
-        sessions.draw_id()
-        second = Running()
-        sessions.add(second.session)
-        with pytest.raises(HandshakeRefused, match=r"2 open sessions \(1 of them ended, but"):
-            sessions.draw_id()
-        gate.opened.set()
-        await until(lambda: not running.session.is_working)
-        assert sessions.count_of("alice") == 0
-        sessions.draw_id()
-    sessions.remove(second.session)
-
-
-async def test_an_ended_session_whose_thread_died_is_freed_and_counts_no_longer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sessions, pool = Sessions(1), Pool(2**30)
-    running = Running(memory=pool, own_bytes=1000)
-    sessions.add(running.session)
-    running.submit(Upload(1, DATA))
-    with monkeypatch.context() as patched:
-        patched.setattr(Worker, "_work", lambda self: None)  # Python could not register the thread
-        running.session.submit(lambda: None)
-    thread = running.session._worker._thread
-    assert thread is not None
-    thread.join(PATIENCE_SECONDS)
-    sessions.remove(running.session)
-    sessions.end_dead()
-    assert not running.session.is_working
-    assert not running.below.interpreter.tensors.arrays
-    assert pool.taken == 0
-    sessions.draw_id()
-
-
-async def test_an_ended_session_whose_thread_dies_later_is_freed_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sessions, pool = Sessions(1), Pool(2**30)
-    running = Running(memory=pool, own_bytes=1000)
-    sessions.add(running.session)
-    running.submit(Upload(1, DATA))
-    may_die = threading.Event()
-    with monkeypatch.context() as patched:
-        patched.setattr(Worker, "_work", lambda self: may_die.wait(PATIENCE_SECONDS))
-        running.session.submit(lambda: None)
-    sessions.remove(running.session)
-    sessions.end_dead()
-    assert running.session.is_working
-    thread = running.session._worker._thread
-    assert thread is not None
-    may_die.set()
-    thread.join(PATIENCE_SECONDS)
-    for _ in range(2):
-        sessions.end_dead()
-    assert not running.session.is_working
-    assert not running.below.interpreter.tensors.arrays
-    assert pool.taken == 0
-    sessions.draw_id()
 
 
 # -- operations that do not return ------------------------------------------------------------
