@@ -158,3 +158,38 @@ def test_the_rows_of_the_architecture_are_in_the_order_of_the_layers(package: st
     ]
     for upper, lower in pairwise(rows):
         assert max(upper) <= min(lower), (upper, lower)
+
+
+def files_named_in(page: Path) -> set[str]:
+    """Return the files with a folder that a page names, and the scripts of its commands."""
+    text = page.read_text("utf-8")
+    in_code = re.findall(r"`([\w-]+(?:/[\w.-]+)+\.(?:py|sh|md|yaml))`", text)
+    in_commands = re.findall(r"\b((?:benchmarks|examples|tests)/[\w./-]+\.(?:py|sh))\b", text)
+    return {*in_code, *in_commands}
+
+
+def test_every_file_that_a_document_names_exists() -> None:
+    folders = (*(path.parent for path in PACKAGES.values()), DOCS, ROOT / "tests")
+    folders = (*folders, *(ROOT / name for name in ("benchmarks", "docker", "examples")))
+    paths = [path.relative_to(ROOT) for folder in folders for path in folder.rglob("*.*")]
+    # A page may leave out the first folders of a path.
+    endings = {"/".join(path.parts[start:]) for path in paths for start in range(8)}
+    pages = [ROOT / "README.md", ROOT / "SECURITY.md", *DOCS.rglob("*.md")]
+    missing = {
+        (str(page.relative_to(ROOT)), name)
+        for page in pages
+        for name in files_named_in(page)
+        if name not in endings and not name.startswith("B/")
+    }
+    assert missing == set()
+
+
+def test_every_page_of_measurements_is_linked_from_its_summary() -> None:
+    for summary, folder in (("performance.md", "performance"), ("security.md", "security")):
+        text = (DOCS / summary).read_text("utf-8")
+        unlinked = [
+            page.name
+            for page in (DOCS / folder).glob("*.md")
+            if f"({folder}/{page.name}" not in text
+        ]
+        assert unlinked == []
