@@ -42,7 +42,14 @@ from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import Slice, TensorSpec
 
-__all__ = ["FrameLayout", "KnownFrame", "MessageRecognizer", "Part"]
+__all__ = [
+    "FinalRead",
+    "FrameLayout",
+    "FrameParts",
+    "KnownFrame",
+    "MessageRecognizer",
+    "Part",
+]
 
 # Messages kept by the bytes between their numbers, up to 4 KiB each. When programs have more
 # distinct messages, the cache is cleared.
@@ -143,10 +150,34 @@ class Part(NamedTuple):
     stop: int
 
 
-class FrameLayout(Layout):
-    """The layout of frames that differ in their numbers."""
+class FrameParts:
+    """Some consecutive messages of a frame's layout, and their length in bytes."""
 
-    __slots__ = ("context", "parts")
+    __slots__ = ("length", "parts")
+
+    def __init__(self, parts: tuple[Part, ...], length: int) -> None:
+        self.parts: Final = parts
+        self.length: Final = length
+
+
+class FinalRead(NamedTuple):
+    """The read at the end of a frame: the place of its tensor among the frame's numbers.
+
+    ``before`` are the messages before the read; ``None`` if there are none. ``alone`` is the read.
+    """
+
+    tensor: int
+    before: FrameParts | None
+    alone: FrameParts
+
+
+class FrameLayout(Layout):
+    """The layout of frames that differ in their numbers.
+
+    ``only_operations``: each message is an operation.
+    """
+
+    __slots__ = ("context", "final_read", "only_operations", "parts")
 
     def __init__(self, messages: Sequence[_MessageLayout]) -> None:
         builder = LayoutBuilder()
@@ -160,17 +191,30 @@ class FrameLayout(Layout):
         super().__init__(builder)
         self.parts: Final = tuple(parts)
         self.context: Final = (messages[-2], messages[-1])
+        self.only_operations: Final = all(part.signature is not None for part in parts)
+        self.final_read: Final = self._final_read(messages[-1].length)
+
+    def _final_read(self, length: int) -> FinalRead | None:
+        *before, last = self.parts
+        if getattr(last.make, "func", None) not in (_read, _last_read):
+            return None
+        if any(part.signature is None for part in before):
+            return None
+        parts = FrameParts(tuple(before), self.length - length) if before else None
+        return FinalRead(last.start + 1, parts, FrameParts((last,), length))
 
 
 class KnownFrame(Sequence[Message]):
     """A frame of a known layout: a sequence of messages, which are made when they are asked for.
+
+    It may also be a part of a frame, with the numbers of the whole frame.
 
     ``messages`` also has the ``Drop`` that follows a read if it is a tensor's last use.
     """
 
     __slots__ = ("layout", "numbers")
 
-    def __init__(self, layout: FrameLayout, numbers: tuple[int, ...]) -> None:
+    def __init__(self, layout: FrameLayout | FrameParts, numbers: tuple[int, ...]) -> None:
         self.layout: Final = layout
         self.numbers: Final = numbers
 

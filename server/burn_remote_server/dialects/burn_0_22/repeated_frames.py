@@ -13,7 +13,12 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from burn_remote_protocol.dialects.burn_0_22_recognition import FrameLayout, KnownFrame, Part
+from burn_remote_protocol.dialects.burn_0_22_recognition import (
+    FrameLayout,
+    FrameParts,
+    KnownFrame,
+    Part,
+)
 from burn_remote_protocol.messages import Read
 from burn_remote_server.execution.costs import READ_COST, TASK_COST
 from burn_remote_server.execution.interpreter import Interpreter
@@ -75,7 +80,7 @@ class FramePrograms:
 
     def __init__(self, interpreter: Interpreter) -> None:
         self._interpreter: Final = interpreter
-        self._programs: Final[dict[FrameLayout, FrameProgram]] = {}
+        self._programs: Final[dict[FrameLayout | FrameParts, FrameProgram]] = {}
         self._frame_bytes = 0
 
     def program(self, frame: KnownFrame) -> FrameProgram | None:

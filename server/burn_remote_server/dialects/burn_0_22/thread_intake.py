@@ -19,6 +19,7 @@ from burn_remote_server.dialects.burn_0_21.two_socket_sessions import (
     BurnSession,
     decoded_bytes,
 )
+from burn_remote_server.dialects.burn_0_22.early_reads import divided_after_reads
 from burn_remote_server.dialects.burn_0_22.frame_batch import SHORT_FRAME_BYTES, FrameBatch
 from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, Session
@@ -66,11 +67,14 @@ def receive_in_thread(
             counters.client_received_bytes += size
             counters.batches += 1
             counters.thread_batches += 1
-            work.run_in_thread(partial(session.execute, tasks), held)
-            if session.send_in_thread(receiver.send) or work.error is not None:
-                work.wake_event_loop()
-                if len(session.outbox.frames) >= MAX_WAITING_REPLIES:
-                    break
+            # The usual single task is not examined.
+            parts = [tasks] if len(tasks) < 2 else divided_after_reads(tasks)
+            for part in parts:
+                work.run_in_thread(partial(session.execute, part), held)
+                if session.send_in_thread(receiver.send) or work.error is not None:
+                    work.wake_event_loop()
+            if len(session.outbox.frames) >= MAX_WAITING_REPLIES:
+                break
     finally:
         receiver.give_back(unread)
 

@@ -14,7 +14,8 @@ import pytest
 
 from burn_remote_protocol.dialects.burn_0_22_recognition import KnownFrame, MessageRecognizer
 from burn_remote_protocol.errors import ConnectionLost, SessionLost
-from burn_remote_protocol.messages import Sync
+from burn_remote_protocol.messages import Read, Sync
+from burn_remote_protocol.operations.row import Operation
 from burn_remote_server.dialects.burn_0_22.thread_intake import receive_in_thread
 from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES
 from burn_remote_server.execution.interpreter_turns import InterpreterTurn
@@ -132,6 +133,20 @@ def test_frames_that_repeat_are_executed_as_wholes_when_they_arrive_alone() -> N
     assert (session.counters.batches, session.counters.thread_batches) == (6, 6)
     assert session.held[0] > 0
     assert session.held[-1] == 0  # of a known frame alone, too little to count
+
+
+def test_the_reply_to_a_read_leaves_before_the_tasks_that_do_not_concern_it_are_executed() -> None:
+    class Reading(Working):
+        def execute(self, tasks: Sequence[Any]) -> None:
+            super().execute(tasks)
+            self.executed.append(len(receiver.sent))
+            self.outbox.frames.extend([[b"reply"] for one in tasks if type(one) is Read])
+
+    frames = [frame(added(1, 1, 5)), frame(added(1, 1, 6)), frame(read(0, 5))]
+    receiver, session = Receiver(frames), Reading()
+    executed = received(receiver, session)
+    assert [type(one) for one in executed] == [Operation, Read, int, Operation, int]
+    assert (executed[2], executed[4]) == (0, 1)  # replies that were sent before each part
 
 
 def test_replies_that_the_link_does_not_take_are_left_to_the_event_loop() -> None:
