@@ -69,6 +69,7 @@ from burn_remote_server.dialects.burn_0_22.task_runner import Burn22Runner
 from burn_remote_server.dialects.burn_0_22.thread_intake import receive_in_thread
 from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES, decoding_weight
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST, Part
+from burn_remote_server.execution.time_slices import lengthen_slice
 from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
 from burn_remote_server.tensors.exposed_tensors import burn_domain
@@ -279,6 +280,7 @@ class _Intake:
         self._is_draining: Final = device.host.draining.is_set
         self._loop: Final = asyncio.get_running_loop()
         self._will_lend = False
+        self._has_long_slice = False  # the session's thread
 
     def take_arrived(self) -> None:
         """Handle arrived frames that need not wait. Raises ``_Closed``."""
@@ -365,6 +367,9 @@ class _Intake:
             return
         receiver = self._lend()
         if receiver is not None:
+            if not self._has_long_slice:
+                self._has_long_slice = True
+                session.submit(_lengthen_slice)
             session.submit(
                 partial(
                     receive_in_thread, receiver, self._session, self._recognizer, self._is_draining
@@ -411,6 +416,11 @@ def _parts(frame: bytes | memoryview, session: BurnSession) -> Iterator[Part]:
 def _tasks(message: PackedMessage) -> Sequence[Any]:
     tasks = [task for task in message.decode() if type(task) is not Close]
     return [Unreadable(task) if isinstance(task, ProtocolViolation) else task for task in tasks]
+
+
+def _lengthen_slice() -> None:
+    """Give the session's thread a long time slice, if the system can do that."""
+    lengthen_slice()
 
 
 def _not_lent() -> None:
