@@ -453,6 +453,19 @@ class Engine:
             if elements is not None:
                 deliver(elements)
 
+    def answer_read(self, task: Read, array: Any) -> None:
+        """Respond to a read of a tensor that is computed, but not in the session's table yet.
+
+        Raises ``MemoryError`` if there was no memory for the response; then none was sent.
+        """
+        assert task.spec.nbytes <= COUNTED_REPLY_BYTES  # more would count as memory of the tensor
+        deliver = partial(self._reply, task)
+        elements = self._interpreter.session.read(
+            array, task.spec.dtype, partial(self.later, deliver)
+        )
+        if elements is not None:
+            deliver(elements)
+
     def _sync(self, task: Sync) -> None:
         deliver = partial(self._reply, task)
         try:

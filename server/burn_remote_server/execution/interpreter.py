@@ -28,7 +28,7 @@ from burn_remote_server.execution.plan_table import PlanTable
 from burn_remote_server.fusion.counts import FusionCounts
 from burn_remote_server.fusion.fusing_backend import FusionBackend
 from burn_remote_server.programs.graph_runner import GraphRunner, Stopped
-from burn_remote_server.programs.graphs import GraphPlan
+from burn_remote_server.programs.graphs import EarlyOutput, GraphPlan
 from burn_remote_server.programs.operation_sequences import ONE_INPUT, OperationSequence
 from burn_remote_server.programs.plans import (
     Plan,
@@ -146,10 +146,14 @@ class Interpreter:
         outputs: tuple[int, ...],
         numbers: tuple[Any, ...],
         dying: Collection[int],
+        early: EarlyOutput | None = None,
     ) -> None:
-        """Run a graph like ``invoke_graph`` with arguments that are known to fit it."""
+        """Run a graph like ``invoke_graph`` with arguments that are known to fit it.
+
+        ``early`` is an output that is wanted before the rest of the graph runs.
+        """
         self.executed += len(plan.steps)
-        self._graphs.call(plan, inputs, outputs, numbers, dying)
+        self._graphs.call(plan, inputs, outputs, numbers, dying, early)
 
     def store_joined(
         self, plan: GraphPlan, outputs: tuple[int, ...], results: list[Any], inputs: list[Any]

@@ -12,7 +12,7 @@ numbers. Graphs whose operations have the same bytes share one entry.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.dialects.burn_0_22 import Bindings, RunGraph, decode_graph
 from burn_remote_protocol.errors import (
@@ -25,9 +25,10 @@ from burn_remote_protocol.errors import (
 )
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.operations.wire_values import Scalar
+from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.access.quota import OverheadAccount
 from burn_remote_server.execution.interpreter import Interpreter
-from burn_remote_server.programs.graphs import GraphPlan
+from burn_remote_server.programs.graphs import EarlyOutput, GraphPlan
 from burn_remote_server.programs.plans import PLAN_BYTES
 from burn_remote_server.programs.relative_graphs import (
     Interface,
@@ -37,7 +38,7 @@ from burn_remote_server.programs.relative_graphs import (
     graph_interface,
 )
 
-__all__ = ["RegisteredGraphs"]
+__all__ = ["EarlyRead", "RegisteredGraphs"]
 
 # Most shapes for which one graph is compiled. If a program calls it with further shapes, its
 # operations run one by one.
@@ -57,6 +58,14 @@ NUMBER_BYTES: Final = 256
 FIRST_OWN_ID: Final = 2**64
 
 Report = Callable[[int, OperationFailed], None]
+
+
+class EarlyRead(NamedTuple):
+    """A read of a tensor that a graph makes; ``give`` is called with its array."""
+
+    tensor: int
+    spec: TensorSpec
+    give: Callable[[Any], None]
 
 
 class _Form:
@@ -147,10 +156,11 @@ class RegisteredGraphs:
     def __len__(self) -> int:
         return len(self._graphs)
 
-    def run(self, task: RunGraph) -> None:
+    def run(self, task: RunGraph, early: EarlyRead | None = None) -> None:
         """Register the graph of a task, if it has one, and run it.
 
-        Raises ``ProtocolViolation`` for malformed operations.
+        ``early`` is given a tensor that the graph makes before the rest of the graph runs, if the
+        graph is compiled. Raises ``ProtocolViolation`` for malformed operations.
         """
         if task.operations is None:
             registered = self._graphs.get(task.graph)
@@ -160,7 +170,7 @@ class RegisteredGraphs:
         else:
             registered = self._register(task.graph, task.operations)
         bindings = task.bindings
-        if not self._run_compiled(registered, bindings):
+        if not self._run_compiled(registered, bindings, early):
             self._run_operations(registered, bindings)
 
     def estimate(self, task: RunGraph) -> int | None:
@@ -219,7 +229,9 @@ class RegisteredGraphs:
 
     # -- compiled calls -----------------------------------------------------------------------
 
-    def _run_compiled(self, registered: _Registered, bindings: Bindings) -> bool:
+    def _run_compiled(
+        self, registered: _Registered, bindings: Bindings, early: EarlyRead | None
+    ) -> bool:
         key = registered.key(bindings)
         form = registered.forms.get(key, 0)
         if form == 0:
@@ -247,7 +259,8 @@ class RegisteredGraphs:
         dropped = [tensors[tensor] for tensor in interface.consumed]
         # The numbers were checked when they were decoded, and the key has their variants.
         numbers = form.numbers(bindings.scalars)
-        self._interpreter.call_graph(form.plan, taken, made, numbers, dropped)
+        wanted = None if early is None else _early_output(form.plan, made, early)
+        self._interpreter.call_graph(form.plan, taken, made, numbers, dropped, wanted)
         self._interpreter.tensors.drop(dropped)
         return True
 
@@ -323,6 +336,14 @@ class RegisteredGraphs:
         tensors = dict(bindings.tensors)
         for tensor in graph_interface(registered.graph, tensors).outputs:
             self._fail(tensors[tensor], OperationFailed(str(error)))
+
+
+def _early_output(plan: GraphPlan, made: tuple[int, ...], early: EarlyRead) -> EarlyOutput | None:
+    """Return the output of a call that is to be read early; ``None`` if it has no such output."""
+    if early.tensor not in made:
+        return None
+    place = made.index(early.tensor)
+    return EarlyOutput(place, early.give) if plan.output_specs[place] == early.spec else None
 
 
 def _bound_bytes(bindings: Bindings) -> int:

@@ -15,7 +15,7 @@ from burn_remote_server.access.quota import Quota
 from burn_remote_server.backends.interface import Backend
 from burn_remote_server.fusion.counts import FusionCounts
 from burn_remote_server.programs.graph_definitions import Step
-from burn_remote_server.programs.graphs import GraphPlan
+from burn_remote_server.programs.graphs import EarlyOutput, GraphPlan
 from burn_remote_server.programs.instructions import StepFailed
 from burn_remote_server.programs.plans import as_failure
 from burn_remote_server.tensors.allocations import memory_bytes
@@ -82,8 +82,12 @@ class GraphRunner:
         outputs: tuple[int, ...],
         numbers: tuple[Any, ...],
         dying: Collection[int],
+        early: EarlyOutput | None = None,
     ) -> None:
-        """Run a graph like ``run``; the arguments fit it."""
+        """Run a graph like ``run``; the arguments fit it.
+
+        ``early`` gets its output before the rest of the graph runs, if the graph runs in one loop.
+        """
         self._counts.graph_calls += 1
         arrays = self._arrays
         try:
@@ -107,7 +111,7 @@ class GraphRunner:
                 return
         array = None  # the check whether an input is reusable counts its references
         reusable = _dying(plan, inputs, dying) if dying else ()
-        self._run_program(plan, values, outputs, numbers, reusable)
+        self._run_program(plan, values, outputs, numbers, reusable, early)
 
     def _run_program(
         self,
@@ -116,6 +120,7 @@ class GraphRunner:
         outputs: tuple[int, ...],
         numbers: tuple[Any, ...],
         reusable: Sequence[int],
+        early: EarlyOutput | None,
     ) -> None:
         """Run a graph in one loop, and what fails of it step by step."""
         quota = self._quota
@@ -127,7 +132,7 @@ class GraphRunner:
             return
         counted = plan.peak_bytes
         try:
-            results = plan.run(values, numbers, reusable)
+            results = plan.run(values, numbers, reusable, early)
             self._counts.operations_fused += plan.fused_count
             if counted > plan.output_bytes:
                 quota.give_back(counted - plan.output_bytes, 0)

@@ -6,7 +6,7 @@ every request with the error.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -60,6 +60,8 @@ class TaskRunner:
         self._interpreter: Final = interpreter
         self._outbox: Final = outbox
         self.failure: OperationFailed | None = None
+        # Sends the replies that are queued, also during a task; set while a thread may do that.
+        self.send_replies: Callable[[], None] | None = None
 
     # One loop with a branch per kind of task: a call per operation would cost 5 %.
     def run(self, tasks: Sequence[Any]) -> None:  # noqa: C901

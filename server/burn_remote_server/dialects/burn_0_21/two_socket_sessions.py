@@ -123,6 +123,10 @@ class BurnSession:
                 self.sent(frames.popleft())
         return bool(frames)
 
+    def send_during_tasks(self, send: Callable[[], None] | None) -> None:
+        """Let tasks call ``send`` for replies that should not wait for their end."""
+        self._runner.send_replies = send
+
     def sent(self, frame: Sequence[bytes | memoryview]) -> None:
         """Count a reply that was taken from the outbox and written."""
         self.session.counters.client_sent_bytes += sum(map(len, frame))

@@ -13,7 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from burn_remote_protocol.dialects.burn_0_22_recognition import FrameLayout, KnownFrame
+from burn_remote_protocol.dialects.burn_0_22_recognition import (
+    FrameLayout,
+    FrameParts,
+    KnownFrame,
+)
 from burn_remote_server.dialects.burn_0_22.repeated_frames import FrameProgram
 from burn_remote_server.execution.joined_operations import JoinedOperations, JoinedPart
 from burn_remote_server.programs.operation_parts import PartStep, can_join
@@ -88,7 +92,7 @@ class RepeatedParts:
     def __init__(self, joined: JoinedOperations) -> None:
         self._joined: Final = joined
         self._chosen: Final[set[Plan]] = set()
-        self._cuts: Final[dict[FrameLayout, tuple[tuple[_Cut, ...], int]]] = {}
+        self._cuts: Final[dict[FrameLayout | FrameParts, tuple[tuple[_Cut, ...], int]]] = {}
         self._known: dict[tuple[PartStep, ...], _Known] = {}  # by their steps
         # By the frames of a part, which are in ``_cuts``, and the places in the first and last one.
         self._forms: Final[dict[tuple[Any, ...], _Known]] = {}
@@ -139,7 +143,9 @@ class RepeatedParts:
         self.skip(programs[-1])
         self._end_batch(uncut)
 
-    def _noted(self, layout: FrameLayout, program: FrameProgram) -> tuple[tuple[_Cut, ...], int]:
+    def _noted(
+        self, layout: FrameLayout | FrameParts, program: FrameProgram
+    ) -> tuple[tuple[_Cut, ...], int]:
         """Return the cuts of a frame and the number of its steps, and remember them."""
         known = self._cuts.get(layout)
         if known is not None:
@@ -178,7 +184,7 @@ class RepeatedParts:
         self,
         frames: Sequence[KnownFrame],
         programs: Sequence[FrameProgram],
-        layouts: Sequence[FrameLayout],
+        layouts: Sequence[FrameLayout | FrameParts],
         begin: tuple[int, _Cut],
         end: tuple[int, _Cut],
     ) -> Iterable[FoundPart]:

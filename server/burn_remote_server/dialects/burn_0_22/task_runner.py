@@ -16,8 +16,9 @@ from burn_remote_protocol.dialects.burn_0_22 import (
     RunGraph,
 )
 from burn_remote_protocol.dialects.burn_0_22_recognition import KnownFrame
+from burn_remote_protocol.dialects.native import INLINE_BYTES
 from burn_remote_protocol.errors import OperationFailed, TransferFailed, UsageError
-from burn_remote_protocol.messages import Expose, Fetch
+from burn_remote_protocol.messages import Expose, Fetch, Read
 from burn_remote_server.dialects.burn_0_21.task_runner import TaskRunner
 from burn_remote_server.dialects.burn_0_22.local_groups import SessionCollectives
 from burn_remote_server.dialects.burn_0_22.local_transfers import LocalClient
@@ -33,10 +34,13 @@ from burn_remote_server.execution.costs import TASK_COST
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.joined_operations import JoinedOperations
-from burn_remote_server.execution.registered_graphs import RegisteredGraphs
+from burn_remote_server.execution.registered_graphs import EarlyRead, RegisteredGraphs
 from burn_remote_server.programs.graph_runner import Stopped
 
-__all__ = ["Burn22Runner"]
+__all__ = ["MAX_EARLY_BYTES", "Burn22Runner"]
+
+# The longest tensor that is read while its graph runs; its reply is a copy.
+MAX_EARLY_BYTES: Final = INLINE_BYTES
 
 
 class Burn22Runner(TaskRunner):
@@ -69,6 +73,7 @@ class Burn22Runner(TaskRunner):
             Profile: lambda task: outbox.profile(task.request, task.answer),
             KnownFrame: self._run_frame,
         }
+        self._answered: Read | None = None  # a read that was answered before its turn
         self._programs: Final = FramePrograms(interpreter)
         self._joined: Final = JoinedOperations(interpreter)
         self._parts: Final = RepeatedParts(self._joined) if self._joined.are_useful else None
@@ -161,10 +166,12 @@ class Burn22Runner(TaskRunner):
     def handle(self, task: Any) -> None:
         """Execute a task other than an operation."""
         handler = self._handlers.get(type(task))
-        if handler is None:
-            super().handle(task)
-        else:
+        if handler is not None:
             handler(task)
+        elif task is self._answered:
+            self._answered = None
+        else:
+            super().handle(task)
 
     def cost_of(self, task: Any) -> int | None:
         """Estimate the cost of a task other than an operation; return ``None`` if it is unknown."""
@@ -187,7 +194,7 @@ class Burn22Runner(TaskRunner):
                 self.answer_refused(message, failure)
         elif isinstance(task, Profile):
             self._own_outbox.profile(task.request, task.answer)
-        else:
+        elif task is not self._answered:
             super().answer_refused(task, failure)
 
     def _divided(self, tasks: Sequence[Any]) -> Sequence[Any]:
@@ -272,10 +279,34 @@ class Burn22Runner(TaskRunner):
             super().handle(task)
 
     def _run_graph(self, task: RunGraph) -> None:
+        self._answered = None
         try:
-            self.graphs.run(task)
+            self.graphs.run(task, self._early_read())
         except Stopped:
             return
+
+    def _early_read(self) -> EarlyRead | None:
+        """Return the next task if it is a read that a graph may answer while it runs.
+
+        Fusion clients send a whole training step as one graph, and the read of the loss after it.
+        """
+        send, engine = self.send_replies, self._engine
+        tasks, place = engine.tasks, engine.place + 1
+        if send is None or place >= len(tasks):
+            return None
+        read = tasks[place]
+        if type(read) is not Read or read.spec.nbytes > MAX_EARLY_BYTES:
+            return None
+
+        def give(array: Any) -> None:
+            try:
+                engine.answer_read(read, array)
+            except MemoryError:
+                return  # the read may succeed in its turn
+            self._answered = read
+            send()
+
+        return EarlyRead(read.tensor, read.spec, give)
 
     def _all_reduce(self, task: AllReduce) -> None:
         try:

@@ -49,6 +49,12 @@ def receive_in_thread(
     work, counters = session.session, session.session.counters
     tasks: Sequence[Any]
     unread: Sequence[bytes] = ()
+
+    def send_replies() -> None:
+        if session.send_in_thread(receiver.send):
+            work.wake_event_loop()
+
+    session.send_during_tasks(send_replies)
     try:
         while not (unread or work.must_yield or is_draining()):
             work.turn.leave()
@@ -71,11 +77,13 @@ def receive_in_thread(
             parts = [tasks] if len(tasks) < 2 else divided_after_reads(tasks)
             for part in parts:
                 work.run_in_thread(partial(session.execute, part), held)
-                if session.send_in_thread(receiver.send) or work.error is not None:
+                send_replies()
+                if work.error is not None:
                     work.wake_event_loop()
             if len(session.outbox.frames) >= MAX_WAITING_REPLIES:
                 break
     finally:
+        session.send_during_tasks(None)
         receiver.give_back(unread)
 
 

@@ -68,6 +68,7 @@ class Working:
         self.held: list[int] = []
         self.woken = 0
         self.no_room_for = 2**30  # the size of a frame
+        self.send: Callable[[], None] | None = None
         self.outbox = SimpleNamespace(frames=deque[list[bytes]]())
         self.session = self
         self.turn = InterpreterTurn()
@@ -75,6 +76,9 @@ class Working:
     def run_in_thread(self, call: Callable[[], None], held_bytes: int) -> None:
         self.held.append(held_bytes)
         call()
+
+    def send_during_tasks(self, send: Callable[[], None] | None) -> None:
+        self.send = send
 
     def lacks_room(self, frame: bytes) -> bool:
         return len(frame) >= self.no_room_for
@@ -147,6 +151,21 @@ def test_the_reply_to_a_read_leaves_before_the_tasks_that_do_not_concern_it_are_
     executed = received(receiver, session)
     assert [type(one) for one in executed] == [Operation, Read, int, Operation, int]
     assert (executed[2], executed[4]) == (0, 1)  # replies that were sent before each part
+
+
+def test_replies_may_leave_during_a_task_while_the_thread_receives() -> None:
+    class Sending(Working):
+        def execute(self, tasks: Sequence[Any]) -> None:
+            assert self.send is not None
+            self.outbox.frames.append([b"early"])
+            self.send()
+            assert receiver.sent == [b"early"]
+            super().execute(tasks)
+
+    receiver, session = Receiver([frame(sync(1))]), Sending()
+    received(receiver, session)
+    assert len(receiver.sent) == 2
+    assert session.send is None
 
 
 def test_replies_that_the_link_does_not_take_are_left_to_the_event_loop() -> None:
