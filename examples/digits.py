@@ -5,7 +5,7 @@ one hidden layer and hand-written gradients. It trains on the first device; the 
 directly to the second, so their bytes never pass through this program.
 
     python examples/digits.py                                   starts two servers and stops them
-    python examples/digits.py --device ws://a:3000 --device ws://b:3000
+    python examples/digits.py --address ws://a:3000 --address ws://b:3000
     python examples/digits.py --local                           no server at all
 """
 
@@ -130,9 +130,9 @@ def opened(addresses: list[str], local: bool) -> Iterator[tuple[br.Device, br.De
 
 
 def main(
-    device: Annotated[
+    address: Annotated[
         list[str] | None,
-        typer.Option(help="Address of a running server, such as ws://gpu-box:3000. Give it twice."),
+        typer.Option(help="A running server; give it twice. Default: two servers are started."),
     ] = None,
     local: Annotated[bool, typer.Option(help="Compute in this process, with no server.")] = False,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training data.")] = 40,
@@ -140,7 +140,7 @@ def main(
     """Train on the first device, move the weights to the second, evaluate there."""
     x, y = shuffled_digits()
     train_count = 1440
-    with opened(device or [], local) as (trainer, evaluator):
+    with opened(address or [], local) as (trainer, evaluator):
         trainer.seed(0)
         network = Network.initial(trainer, x.shape[1])
         before = trainer.traffic

@@ -48,6 +48,12 @@ def test_the_short_flag_prints_the_usage_without_optional_packages(path: Path) -
     assert "usage" in run.stdout.lower()
 
 
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_takes_the_addresses_of_servers_as_address(path: Path) -> None:
+    run = run_without_optional_packages(path, "-h")
+    assert re.search(r"--address|^  ADDRESS", run.stdout, re.MULTILINE)
+
+
 @pytest.mark.parametrize(
     ("name", "instead"),
     [
