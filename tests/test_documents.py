@@ -193,3 +193,20 @@ def test_every_page_of_measurements_is_linked_from_its_summary() -> None:
             if f"({folder}/{page.name}" not in text
         ]
         assert unlinked == []
+
+
+def test_links_to_sections_from_outside_the_site_name_sections_that_exist() -> None:
+    """``make docs`` checks the links between pages of the site."""
+
+    def anchors_of(page: Path) -> set[str]:
+        titles = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+        return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+    pages = [*ROOT.glob("*.md"), ROOT / "docker" / "README.md"]
+    missing = {
+        (page.name, target, anchor)
+        for page in pages
+        for target, anchor in re.findall(r"\]\(([\w./-]+\.md)#([\w-]+)\)", page.read_text("utf-8"))
+        if anchor not in anchors_of(page.parent / target)
+    }
+    assert missing == set()
