@@ -131,11 +131,14 @@ def _has_own_distances(
 
 def _sampled(x: Tensor, target: tuple[int, ...], factors: Sequence[float], mode: str) -> Tensor:
     """Resize axis by axis: weighted sums of the elements next to each point of the result."""
-    dtype = x.dtype
+    dtype, rank = x.dtype, x.ndim
     x = x if mode not in TAPS else at_least_float32(x)
     for axis, (wanted, times) in enumerate(zip(target, factors, strict=True), start=2):
         size = x.shape[axis]
-        taps = _taps(mode, size, (np.arange(wanted), 1 / times))
+        distance = 1 / times
+        if _ignores_factor(mode, rank, size, wanted):
+            distance = size / wanted
+        taps = _taps(mode, size, (np.arange(wanted), distance))
         total: Tensor | None = None
         for places, weights in taps:
             part = SELECT.apply((x, upload(x, np.clip(places, 0, size - 1))), (axis,))
@@ -147,6 +150,13 @@ def _sampled(x: Tensor, target: tuple[int, ...], factors: Sequence[float], mode:
         assert total is not None, "every mode has a tap"
         x = total
     return converted_to(x, dtype)
+
+
+def _ignores_factor(mode: str, rank: int, size: int, wanted: int) -> bool:
+    """Return whether PyTorch's kernels for the CPU compute the distance from the sizes."""
+    if mode == "Nearest" and rank == 4:  # the kernel for signals uses the factor
+        return wanted in (size, 2 * size)
+    return mode == "Bilinear" and wanted == size
 
 
 # Of each tap: the positions of its elements, and their weights, ``None`` for 1.

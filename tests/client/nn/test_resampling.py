@@ -52,6 +52,26 @@ def test_elements_are_the_reciprocal_of_the_scale_factor_apart(
     same(again, whole.numpy())
 
 
+def test_nearest_images_of_once_or_twice_the_size_ignore_the_rest_of_the_factor(
+    device: br.Device,
+) -> None:
+    a = RNG.random((1, 2, 3, 8))
+    x = br.tensor(a, device=device)
+    # 3 * 2.3 = 6.9 and 8 * 1.1 = 8.8. PyTorch repeats rows and keeps columns.
+    same(F.interpolate(x, scale_factor=(2.3, 1.1)), a.repeat(2, 2))
+    # Signals are sampled 1 / 2.3 elements apart, as in PyTorch.
+    same(F.interpolate(x[:, :, :, 0], scale_factor=2.3), a[:, :, [0, 0, 0, 1, 1, 2], 0])
+
+
+def test_linear_modes_keep_an_axis_whose_size_stays_the_same(device: br.Device) -> None:
+    a = RNG.random((1, 2, 4, 4))
+    x = br.tensor(a, device=device)
+    # 4 * 1.2 = 4.8. PyTorch copies the axis.
+    same(F.interpolate(x[:, :, 0], scale_factor=1.2, mode="linear"), a[:, :, 0], 1e-12)
+    found = F.interpolate(x, scale_factor=(1.2, 2), mode="bilinear")
+    same(found, F.interpolate(x, scale_factor=(1, 2), mode="bilinear").numpy(), 1e-12)
+
+
 def test_a_cubic_resize_by_a_factor_is_that_of_pytorch(device: br.Device) -> None:
     x = br.tensor([[[[0.0, 1.0, 4.0, 9.0, 16.0]]]], dtype=br.float64, device=device)
     found = F.interpolate(x, scale_factor=(1, FACTOR), mode="bicubic")
