@@ -21,6 +21,7 @@ from burn_remote.functions import (
     linear_algebra,
     manipulation,
     nan_statistics,
+    numpy_calls,
     numpy_forms,
     repetition,
     searching,
@@ -89,6 +90,14 @@ def _flat_if_no_axis(function: Callable[..., Any]) -> Callable[..., Any]:
     return cumulative
 
 
+def _flat_without_axis(function: Callable[..., Any]) -> Callable[..., Any]:
+    def ordered(a: Any, /, axis: int | None = -1, kind: Any = None, *, stable: Any = None) -> Any:
+        # Each kind of NumPy gives the same result, because this order is always stable.
+        return function(manipulation.flatten(a)) if axis is None else function(a, axis)
+
+    return ordered
+
+
 def _with_ddof(function: Callable[..., Any]) -> Callable[..., Any]:
     def spread(
         a: Any, /, axis: Any = None, *, ddof: float = 0, correction: float = 0, **options: Any
@@ -139,7 +148,6 @@ _ADAPTED: Final[dict[str, Callable[..., Any]]] = {
     "diagonal": lambda a, /, offset=0, axis1=0, axis2=1: _package().linalg.diagonal(
         manipulation.moveaxis(a, (axis1, axis2), (-2, -1)), offset=offset
     ),
-    "diff": lambda a, /, n=1, axis=-1: repetition.diff(a, n, axis),
     "dot": _dot,
     "iscomplexobj": lambda x, /: x.dtype.is_complex,
     "isrealobj": lambda x, /: not x.dtype.is_complex,
@@ -157,7 +165,8 @@ _ADAPTED: Final[dict[str, Callable[..., Any]]] = {
     "repeat": lambda a, repeats, /, axis=None: repetition.repeat(a, repeats, axis=axis),
     "shape": lambda a, /: a.shape,
     "size": lambda a, /, axis=None: a.size if axis is None else a.shape[axis],
-    "sort": lambda a, /, axis=-1: searching.sort(a, axis),
+    "argsort": _flat_without_axis(searching.argsort),
+    "sort": _flat_without_axis(searching.sort),
     "take": lambda a, indices, /, axis=None: take(
         manipulation.flatten(a) if axis is None else a, indices, axis=axis or 0
     ),
@@ -174,11 +183,11 @@ _ADAPTED: Final[dict[str, Callable[..., Any]]] = {
 # NumPy's function -> our function; a name of numpy.linalg and numpy.fft has that namespace here.
 _FUNCTIONS: Final = {
     **{name: name for name in (
-        "all", "allclose", "any", "argmax", "argmin", "argsort", "array_equal", "array_split",
+        "all", "allclose", "any", "argmax", "argmin", "array_equal", "array_split", "astype",
         "bincount", "broadcast_arrays", "broadcast_to", "clip", "column_stack", "count_nonzero",
         "cross", "dsplit", "dstack", "fliplr", "flipud", "hsplit", "hstack", "interp", "isclose",
         "polyfit", "polyval", "rot90", "vsplit", "vstack", "cumulative_prod", "cumulative_sum",
-        "diag", "einsum", "empty_like", "expand_dims", "flip", "full_like", "kron",
+        "diag", "einsum", "empty_like", "expand_dims", "flip", "full_like", "histogram", "kron",
         "matrix_transpose", "max", "mean", "median", "meshgrid", "min", "moveaxis", "nanmax",
         "nanmean", "nanmin", "nanprod", "nansum", "nonzero", "ones_like", "percentile",
         "permute_dims", "prod", "quantile", "reshape", "roll", "searchsorted", "split", "squeeze",
@@ -230,7 +239,8 @@ def array_ufunc(x: Any, ufunc: Any, method: str, /, *inputs: Any, **options: Any
         inputs = tuple(
             one[()] if isinstance(one, np.ndarray) and one.ndim == 0 else one for one in inputs
         )
-    return function(*inputs, **_without_defaults(f"numpy.{name}", options))
+    called = f"numpy.{ufunc.__name__}"
+    return numpy_calls.call(called, function, inputs, _without_defaults(called, options))
 
 
 def array_function(
@@ -245,19 +255,24 @@ def array_function(
     called = f"{module}.{name}"
     if name == "nan_to_num" and options.get("copy") is True:
         options = {key: value for key, value in options.items() if key != "copy"}
-    remaining = _without_defaults(called, options)
-    if module == "numpy" and name in _ADAPTED:
-        return _ADAPTED[name](*arguments, **remaining)
-    if module == "numpy" and name in numpy_forms.FUNCTIONS:
-        return numpy_forms.FUNCTIONS[name](*arguments, **remaining)
-    if module == "numpy" and name in _FUNCTIONS:
-        ours = vars(_package()).get(_FUNCTIONS[name])
-    else:
-        namespace = vars(_package()).get(_NAMESPACES.get(module, ""))
-        ours = name in getattr(namespace, "__all__", ()) and getattr(namespace, name)
-    if not ours:
+    ours = _ours(module, name)
+    if ours is None:
         _refuse(called, x)
-    return ours(*arguments, **remaining)
+    arguments, options = numpy_calls.by_name(function, ours, arguments, options)
+    return numpy_calls.call(called, ours, arguments, _without_defaults(called, options))
+
+
+def _ours(module: str, name: str) -> Callable[..., Any] | None:
+    """Return our function that computes one of NumPy's, or ``None``."""
+    found: Callable[..., Any] | None
+    if module == "numpy":
+        found = _ADAPTED.get(name) or numpy_forms.FUNCTIONS.get(name)
+        return found or vars(_package()).get(_FUNCTIONS.get(name, ""))
+    found = numpy_forms.LINEAR_ALGEBRA.get(name) if module == "numpy.linalg" else None
+    namespace = vars(_package()).get(_NAMESPACES.get(module, ""))
+    if found is None and name in getattr(namespace, "__all__", ()):
+        found = getattr(namespace, name)
+    return found
 
 
 def _without_defaults(called: str, options: Mapping[str, Any]) -> dict[str, Any]:

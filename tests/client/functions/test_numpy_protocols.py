@@ -28,7 +28,29 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
     "average with an array of weights": lambda x: np.average(x[0], weights=np.arange(3)),
     "average with a list of weights": lambda x: np.average(x[0], weights=[1, 2, 4]),
     "average of an array": lambda x: np.average(np.arange(3), weights=x[0]),
+    "average along an axis": lambda x: np.average(x, axis=1, weights=[1, 2, 4]),
+    "average and its weights": lambda x: np.average(x, axis=1, weights=[1, 2, 4], returned=True)[1],
+    "average and its count": lambda x: np.average(x, axis=0, returned=True)[1],
+    "argsort of all": lambda x: np.argsort(-x, axis=None),
+    "argsort of a kind": lambda x: np.argsort(-x, kind="stable"),
+    "astype": lambda x: np.astype(x, np.int32),
     "degrees": lambda x: np.degrees(x),
+    "diff with a number before": lambda x: np.diff(x, prepend=0),
+    "diff with an array after": lambda x: np.diff(x, axis=0, append=np.ones((1, 3), np.float32)),
+    "divmod": lambda x: np.divmod(x, 2.5)[1],
+    "divmod of a number": lambda x: np.divmod(7, x)[0],
+    "histogram": lambda x: np.histogram(x, 3, (1, 5))[0],
+    "histogram with weights": lambda x: np.histogram(x, bins=[0, 2, 9], weights=x)[0],
+    "isin": lambda x: np.isin(x, [2, 3]),
+    "isin inverted": lambda x: np.isin(x, [2, 3], False, True),
+    "isin an array": lambda x: np.isin([[2.0, 9.0]], x),
+    "keepdims by position": lambda x: np.max(x, 0, None, True),
+    "singular values": lambda x: np.linalg.svd(x, compute_uv=False),
+    "sort of all": lambda x: np.sort(-x, axis=None),
+    "sort of a kind": lambda x: np.sort(-x, 0, "mergesort"),
+    "take_along_axis": lambda x: np.take_along_axis(x, np.argsort(-x, 1), 1),
+    "tril below": lambda x: np.tril(x, -1),
+    "triu above": lambda x: np.triu(x, 1),
     "imag": lambda x: np.imag(x),
     "nan_to_num": lambda x: np.nan_to_num(np.where(x > 2, NAN, x), nan=7.0, copy=True),
     "nan_to_num of infinities": lambda x: np.nan_to_num(np.where(x > 2, -INFINITY, INFINITY + x)),
@@ -135,7 +157,7 @@ def test_padding_that_is_not_computed_is_refused_with_what_is(device: br.LocalDe
         with pytest.raises(ValueError, match="can't contain negative values"):
             compute(x, (1, -1))
     with pytest.raises(TypeError, match="weights of the same shape"):
-        np.average(br.zeros((2, 3), device=device), axis=1, weights=x)
+        np.average(br.zeros((2, 3), device=device), axis=0, weights=x)
 
 
 REFUSED: dict[str, tuple[Callable[[br.Tensor], object], str]] = {
@@ -150,6 +172,18 @@ REFUSED: dict[str, tuple[Callable[[br.Tensor], object], str]] = {
     "a reduction of a ufunc": (lambda x: np.add.reduce(x), r"numpy\.add\.reduce is not computed"),
     "an output": (lambda x: np.add(x, x, out=np.zeros(2)), "out= is not computed on the device"),
     "a ufunc without a row": (lambda x: np.spacing(x), r"numpy\.spacing is not computed"),
+    "a keyword": (
+        lambda x: np.quantile(x, 0.5, method="nearest"),
+        r"numpy\.quantile with method= is not computed on the device; omit method=, or pass x\.num",
+    ),
+    "a keyword of a function in another form": (
+        lambda x: np.unique(x, axis=0),
+        r"numpy\.unique with axis= is not computed on the device",
+    ),
+    "a keyword of a ufunc": (
+        lambda x: np.exp(x, dtype=np.float64),
+        r"numpy\.exp with dtype= is not computed on the device",
+    ),
     "a large array compared": (
         lambda x: np.ones((8193, 2), np.float32) < x,
         r"burn_remote\.tensor\(array, device=x\.device",
