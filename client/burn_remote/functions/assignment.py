@@ -6,23 +6,20 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
-from burn_remote.arguments.arrays import as_array
 from burn_remote.arguments.promotion import promoted
 from burn_remote.diagnostics.tracebacks import shorten
-from burn_remote.dispatch.operators import filled, reshaped, upload
+from burn_remote.dispatch.operators import filled, reshaped
 from burn_remote.functions.casting import converted_to
 from burn_remote.functions.gathering import take
 from burn_remote.functions.indexing import set_item
 from burn_remote.functions.logic import not_equal
 from burn_remote.functions.manipulation import broadcast_to, concat, flatten
+from burn_remote.functions.operands import elements_for
 from burn_remote.functions.selection import where
 from burn_remote.functions.statistics import cumulative_sum
-from burn_remote.functions.tensor_value import holds_tensors, is_tensor
+from burn_remote.functions.tensor_value import is_tensor
 from burn_remote.functions.tracked_tensors import is_parameter, updated
 from burn_remote_protocol.errors import (
-    ArgumentMismatch,
     BurnRemoteError,
     DTypeMismatch,
     ShapeMismatch,
@@ -87,12 +84,7 @@ def _converted(x: Tensor, value: Any) -> Any:
     dtype = x.handle.spec.dtype
     if value.__class__ is bool and not dtype.is_bool:
         return int(value)
-    if isinstance(value, list | tuple) and holds_tensors(value):
-        raise ArgumentMismatch(
-            "the value is a list of tensors; write x[index] = burn_remote.stack([y, z])"
-        )
-    if isinstance(value, np.ndarray | list | tuple):
-        return upload(x, as_array(value, dtype))
+    value = elements_for(x, value)
     if not is_tensor(value):
         return value
     given = value.handle.spec.dtype

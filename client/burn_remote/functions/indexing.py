@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from burn_remote.functions.gathering import (
 from burn_remote.functions.index_parser import Selection, check_mask_tensors, selection_of
 from burn_remote.functions.manipulation import broadcast_to, concat, moveaxis
 from burn_remote.functions.nonzero_elements import boolean_mask, nonzero
+from burn_remote.functions.operands import elements_for
 from burn_remote.functions.selection import mask_fill, maximum, minimum, where
 from burn_remote.functions.tensor_value import is_tensor
 from burn_remote_protocol.dtypes import I64
@@ -32,6 +34,7 @@ from burn_remote_protocol.operations.shape_rules.checks import broadcast_shapes
 from burn_remote_protocol.tensors import Shape, TensorSpec
 
 if TYPE_CHECKING:
+    from burn_remote.arguments.arrays import Array
     from burn_remote.functions.tensor import Tensor
 
 __all__ = ["get_item", "set_item"]
@@ -68,17 +71,24 @@ def get_item(x: Tensor, index: Any, /) -> Tensor:
 
 
 def set_item(
-    x: Tensor, index: Any, value: Tensor | Number, /, *, update: Update = "assign"
+    x: Tensor,
+    index: Any,
+    value: Tensor | Array | Sequence[Any] | Number,
+    /,
+    *,
+    update: Update = "assign",
 ) -> Tensor:
     """Return a copy of ``x`` with ``value`` at the elements that an index selects.
 
-    ``value`` is a number, or a tensor that broadcasts to the shape of ``x[index]``. The index may
-    also be a mask tensor of bools with the shape of the leading axes of ``x``; ``value`` then
-    broadcasts to ``x``. ``update`` combines the old element with the new one: ``"assign"``,
-    ``"add"``, ``"mul"``, ``"min"`` or ``"max"``. A repeated index is updated repeatedly; which of
-    several assignments wins is unspecified. Raises as ``x[index]`` does.
+    ``value`` is a number, or a tensor, an array or a list that broadcasts to the shape of
+    ``x[index]``; arrays and lists are converted to the dtype of ``x``. The index may also be a mask
+    tensor of bools with the shape of the leading axes of ``x``; ``value`` then broadcasts to ``x``.
+    ``update`` combines the old element with the new one: ``"assign"``, ``"add"``, ``"mul"``,
+    ``"min"`` or ``"max"``. A repeated index is updated repeatedly; which of several assignments
+    wins is unspecified. Raises as ``x[index]`` does.
     """
     update_name(update)  # raises UsageError for an unknown update
+    value = cast("Tensor | Number", elements_for(x, value))
     if is_tensor(index) and index.dtype.is_bool:
         return _set_masked(x, index, value, update)
     selection = selection_of(index, x.shape)

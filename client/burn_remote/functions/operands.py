@@ -16,9 +16,9 @@ from burn_remote.arguments.promotion import (
     promoted,
     promoted_with_number,
 )
-from burn_remote.dispatch.operators import Binary, Operator, constant, operator_method
+from burn_remote.dispatch.operators import Binary, Operator, constant, operator_method, upload
 from burn_remote.functions.casting import LOW_PRECISION, astype, converted_to
-from burn_remote.functions.tensor_value import TensorValue, is_tensor
+from burn_remote.functions.tensor_value import TensorValue, holds_tensors, is_tensor
 from burn_remote_protocol.dtypes import F32, DType
 from burn_remote_protocol.errors import ArgumentMismatch, type_name
 
@@ -27,7 +27,16 @@ if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
     from burn_remote_protocol.operations.row import Row
 
-__all__ = ["MAX_OPERAND_BYTES", "Pair", "alike", "all_alike", "operands", "refuse_numbers", "sent"]
+__all__ = [
+    "MAX_OPERAND_BYTES",
+    "Pair",
+    "alike",
+    "all_alike",
+    "elements_for",
+    "operands",
+    "refuse_numbers",
+    "sent",
+]
 
 # The largest array that is sent with the operation that uses it. At 10 Mbit/s it takes 50 ms, about
 # a round trip; a larger one would cost more in each call than sending it once.
@@ -48,6 +57,21 @@ def sent(x: Tensor, array: Array) -> Tensor:
         )
     handle = x.handle.client.register_tensor_data(data_from(as_array(array, None)))
     return x.__class__(handle)
+
+
+def elements_for(x: Tensor, value: Any) -> Any:
+    """Return an array or a list as a tensor of the dtype of ``x`` on its device.
+
+    Returns other values as they are. Raises ``DTypeMismatch`` for elements that the dtype does not
+    hold, and ``ArgumentMismatch`` for a list of tensors.
+    """
+    if isinstance(value, list | tuple) and holds_tensors(value):
+        raise ArgumentMismatch(
+            "the value is a list of tensors; write burn_remote.stack([y, z]) in its place"
+        )
+    if isinstance(value, np.ndarray | list | tuple):
+        return upload(x, as_array(value, x.handle.spec.dtype))
+    return value
 
 
 def operands(x1: Any, x2: Any) -> tuple[Any, Any]:

@@ -147,6 +147,21 @@ def test_values_are_converted_only_if_the_dtype_holds_them(device: br.Device) ->
     assert np.array_equal(half.numpy(), np.array([0.1, 2.0], np.float16))
 
 
+def test_set_takes_arrays_and_lists(device: br.Device) -> None:
+    x = br.zeros((2, 3), device=device)
+    rows = np.array([[1, 2, 3]])
+    assert x.set(0, [1, 2, 3]).tolist() == [[1, 2, 3], [0, 0, 0]]
+    assert x.set(slice(None), rows).tolist() == [[1, 2, 3], [1, 2, 3]]
+    assert x.set((slice(None), [0, 2]), rows[:, :2], update="add").tolist() == [[1, 0, 2]] * 2
+    mask = br.tensor([True, False], device=device)
+    assert x.set(mask, rows.astype(np.float64)).tolist() == [[1, 2, 3], [0, 0, 0]]
+    small = br.zeros((2,), dtype=br.uint8, device=device)
+    with pytest.raises(br.DTypeMismatch, match="300"):
+        small.set(slice(None), [1, 300])
+    with pytest.raises(br.ArgumentMismatch, match=r"write burn_remote\.stack"):
+        x.set(0, [x[0, 0], x[0, 1], x[0, 2]])
+
+
 def test_gradients_reach_assigned_values_and_kept_elements(device: br.Device) -> None:
     w = br.tensor([1.0, 2.0, 3.0], device=device, requires_grad=True)
     v = br.tensor(4.0, device=device, requires_grad=True)
