@@ -214,8 +214,8 @@ def grid_sample(
     ``"border"`` or ``"reflection"``.
 
     Two rules are Burn's, not PyTorch's. The nearest pixel of a point halfway between two pixels is
-    the one farther from pixel 0. A point with infinite or NaN coordinates samples the middle of
-    those axes with ``"border"``; otherwise, it gives NaN with ``"bilinear"``.
+    the one farther from pixel 0. A point with an infinite or NaN coordinate samples the centre
+    of the image with ``"border"``; otherwise, it gives NaN with ``"bilinear"``.
 
     Raises ``UsageError`` and ``ShapeMismatch``. For the modes ``"nearest-exact"``, ``"bicubic"``
     and ``"lanczos3"``, reading the result raises ``Unsupported``.

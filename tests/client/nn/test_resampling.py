@@ -29,6 +29,25 @@ def test_sampling_and_fourier_transforms_match_their_definitions(device: br.Devi
         F.interpolate(x)
 
 
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("point", [(np.nan, 0.9), (np.inf, -0.9), (0.9, -np.inf), (-1.0, np.nan)])
+def test_a_point_without_a_finite_position_samples_the_centre_of_the_border_mode(
+    device: br.Device, point: tuple[float, float], align_corners: bool
+) -> None:
+    image = np.arange(9.0, dtype=np.float32).reshape(1, 1, 3, 3)
+    grid = np.full((1, 1, 1, 2), point, np.float32)
+
+    sampled = F.grid_sample(
+        device.tensor(image),
+        device.tensor(grid),
+        padding_mode="border",
+        align_corners=align_corners,
+    )
+
+    # As Burn 0.21's CPU server, also where the other coordinate is finite.
+    assert sampled.item() == image[0, 0, 1, 1]
+
+
 # What PyTorch 2.15 computes of [0, 1, 4, 9, 16] with this factor, for which 5 * 1.3 = 6.5.
 FACTOR = 1.3
 OF_A_FACTOR = {

@@ -58,6 +58,11 @@ class FloatGridSampling(KernelFamily):
         points = grid.astype(np.float64)
         x = self._placed(points[..., 0], width, padding_mode, align_corners)
         y = self._placed(points[..., 1], height, padding_mode, align_corners)
+        if padding_mode == "Border":
+            # As in Burn, a point with an infinite or NaN coordinate samples the image's centre.
+            finite = xp.isfinite(x) & xp.isfinite(y)
+            x = xp.clip(xp.where(finite, x, (width - 1) / 2.0), 0.0, width - 1.0)
+            y = xp.clip(xp.where(finite, y, (height - 1) / 2.0), 0.0, height - 1.0)
         if mode == "Nearest":
             return self._read(image, _rounded(xp, x), _rounded(xp, y), padding_mode).astype(dtype)
         left, top = xp.floor(x), xp.floor(y)
@@ -72,16 +77,14 @@ class FloatGridSampling(KernelFamily):
     def _placed(
         self, coordinates: Array, size: int, padding_mode: str, align_corners: bool
     ) -> Array:
-        """Convert grid coordinates to positions in pixels along an axis of ``size``."""
-        xp = self.xp
+        """Convert grid coordinates to positions in pixels along an axis of ``size``.
+
+        Positions outside the image are reflected with ``Reflection`` and kept otherwise.
+        """
         if align_corners:
             position = (coordinates + 1.0) * ((size - 1) / 2.0)
         else:
             position = (coordinates + 1.0) * (size / 2.0) - 0.5
-        if padding_mode == "Border":
-            # Infinities and NaN sample the middle, as in Burn.
-            finite = xp.where(xp.isfinite(position), position, (size - 1) / 2.0)
-            return xp.clip(finite, 0.0, size - 1.0)
         if padding_mode == "Reflection":
             return self._reflected(position, size, align_corners)
         return position
