@@ -18,12 +18,12 @@ from burn_remote_protocol.links.transport_registry import connect
 from burn_remote_protocol.operations.encoding import decode_operation, decode_tensor_data
 from support.replay import RANDOM, difference
 
-__all__ = ["replay_over_sockets"]
+__all__ = ["Sockets", "replay_over_sockets"]
 
 ANSWER_SECONDS: Final = 30.0
 
 
-class _Sockets:
+class Sockets:
     """The two sockets of one session on one server."""
 
     def __init__(self, address: str) -> None:
@@ -61,7 +61,7 @@ class _Replay:
 
     def run(self) -> list[str]:
         count = 1 + max(frame.get("server", 0) for frame in self.frames)
-        servers = [_Sockets(address) for address in self.addresses[:count]]
+        servers = [Sockets(address) for address in self.addresses[:count]]
         try:
             for frame in self.frames:
                 if frame["route"] == "/data":
@@ -77,7 +77,7 @@ class _Replay:
                 server.close()
         return self.problems
 
-    def _send(self, number: int, message: Any, payload: bytes, server: _Sockets) -> None:
+    def _send(self, number: int, message: Any, payload: bytes, server: Sockets) -> None:
         task, identity = message["Compute"]
         name, body = (task, []) if isinstance(task, str) else next(iter(task.items()))
         if name == "RegisterOperation":
@@ -102,7 +102,7 @@ class _Replay:
         elif signature.row.name != "Init":
             self.random.difference_update(keys[count:])
 
-    def _compare(self, number: int, message: Any, server: _Sockets) -> None:
+    def _compare(self, number: int, message: Any, server: Sockets) -> None:
         content, identity = message
         ((kind, expected),) = content.items()
         seen = server.answer(str(identity))
