@@ -136,10 +136,16 @@ def measured(address: str, client: str, *, apart: bool, repeats: int = 1) -> Fig
 
 
 def main(
-    rounds: Annotated[int, typer.Option(min=1)] = 3,
-    moves: Annotated[bool, typer.Option("--moves")] = False,
-    apart: Annotated[bool, typer.Option("--apart")] = False,
-    repeats: Annotated[int, typer.Option(min=1)] = 1,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each pair runs, in turns.")] = 3,
+    moves: Annotated[
+        bool, typer.Option("--moves", help="Measure only moves between two servers.")
+    ] = False,
+    apart: Annotated[
+        bool, typer.Option("--apart", help="Pin two threads of Burn's client to different cores.")
+    ] = False,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="How often a client measures each operation in a session.")
+    ] = 1,
 ) -> None:
     """Measure all pairs in turns and print a table of medians."""
     if moves:
@@ -171,4 +177,6 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(add_completion=False)
+    app.command(context_settings={"help_option_names": ["-h", "--help"]})(main)
+    app()

@@ -203,7 +203,11 @@ def shown(times: list[float]) -> str:
     return " / ".join(f"{times[len(times) // part] * 1e6:,.0f}" for part in (10, 4, 2))
 
 
-def main(checkouts: Annotated[list[Path], typer.Argument()]) -> None:
+def main(
+    checkouts: Annotated[
+        list[Path], typer.Argument(help="Checkouts of this project, whose servers are compared.")
+    ],
+) -> None:
     """Measure all checkouts in turns."""
     print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores")
     with contextlib.ExitStack() as stack:
@@ -230,4 +234,6 @@ def main(checkouts: Annotated[list[Path], typer.Argument()]) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(add_completion=False)
+    app.command(context_settings={"help_option_names": ["-h", "--help"]})(main)
+    app()

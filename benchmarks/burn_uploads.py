@@ -76,7 +76,9 @@ def measure(running: RunningServer, mebibytes: int, uploads: int) -> None:
     )
 
 
-def main(uploads: Annotated[int, typer.Option(min=1)] = 20) -> None:
+def main(
+    uploads: Annotated[int, typer.Option(min=1, help="How often each size is uploaded.")] = 20,
+) -> None:
     """Measure uploads of 8 and 64 MiB."""
     print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, {uploads} uploads each")
     with server() as running:
@@ -85,4 +87,6 @@ def main(uploads: Annotated[int, typer.Option(min=1)] = 20) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(add_completion=False)
+    app.command(context_settings={"help_option_names": ["-h", "--help"]})(main)
+    app()

