@@ -11,20 +11,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
-from burn_remote_protocol.dialects.bounded_unpacking import (
-    MAX_UNPACKED_BYTES_PER_BYTE,
-    MAX_VALUE_BYTES,
-    unpacked_bytes,
-)
+from burn_remote_protocol.dialects.bounded_unpacking import MAX_UNPACKED_BYTES_PER_BYTE
 from burn_remote_protocol.dialects.native import Batch
 from burn_remote_protocol.errors import BurnRemoteError, SessionLost, detached
 from burn_remote_protocol.messages import Chunk
-from burn_remote_server.access.quota import Pool, ended_for_memory
+from burn_remote_server.access.quota import Pool
 from burn_remote_server.backends.interface import Deliver
 from burn_remote_server.execution.costs import decoded_bytes
 from burn_remote_server.execution.engine import Engine
+from burn_remote_server.execution.frame_memory import FrameMemory, Part
 from burn_remote_server.execution.interpreter import Interpreter
 from burn_remote_server.execution.interpreter_turns import InterpreterTurn, InterpreterTurns
 from burn_remote_server.execution.worker import THREAD_ENDED, Worker
@@ -34,10 +31,8 @@ from burn_remote_server.telemetry.logs import get_logger, session_name
 __all__ = [
     "FRAME_COST",
     "MAX_WAITING_REPLIES",
-    "PART_BYTES",
     "SESSION_BYTES",
     "TURN_COST",
-    "Part",
     "Session",
 ]
 
@@ -56,31 +51,11 @@ FRAME_COST: Final = 10_000
 # Worst-case cost of decoding one byte of a frame other than a chunk, and of freeing the result:
 # 40 ms for 512 KiB of nested lists.
 DECODED_COST_PER_BYTE: Final = 80
-# If the memory pool has no room for a decoded frame, the session's thread decodes it in parts of at
-# most this many bytes. A small part runs also while the pool is full: so a session can always drop
-# tensors, and expose those for which others wait.
-PART_BYTES: Final = 1024
-# Memory of a small part: that of ``PART_BYTES`` in which each byte begins a map.
-SMALL_PART_BYTES: Final = MAX_UNPACKED_BYTES_PER_BYTE * PART_BYTES
-# A task that takes more than this, and more than a quarter of the pool, needs room in the pool.
-LARGE_PART_BYTES: Final = 16 * 1024 * 1024
 # Memory of a session's own objects and of its thread: 40 to 60 KiB when it has executed its first
 # operations, up to 80 KiB with a thread (``docs/security/limits.md``).
 SESSION_BYTES: Final = 80 * 1024
-# A frame whose contents take more than the pool divided by this is decoded in parts. Python returns
-# memory to the system in blocks of 1 MiB, so a few live objects keep the memory of all others that
-# were created while a long frame was decoded: 20 MiB in a pool of 64 MiB.
-DECODED_SHARES: Final = 16
 # Copying 512 KiB takes about 60 µs.
 CHUNK_BYTES_PER_COST: Final = 8
-
-
-class Part(NamedTuple):
-    """A part of a frame: the memory that it takes when it is decoded, and what to do with it."""
-
-    held_bytes: int
-    decode: Callable[[], Any]
-    execute: Callable[[Any], None]
 
 
 # The counter of a session for each count of its interpreter.
@@ -142,6 +117,7 @@ class Session:
         self.counters = counters
         self._inline_cost = inline_cost
         self._stop_fetching = stop_fetching
+        memory = Pool(2**62) if memory is None else memory
         # Work on the event loop runs in its own context: NumPy's floating-point error settings are
         # context variables, and the event loop's other tasks must not inherit them.
         self._context = contextvars.copy_context()
@@ -157,15 +133,13 @@ class Session:
         )
         self._memory = memory
         self._own_bytes = own_bytes
-        if memory is not None:
-            memory.add(own_bytes)
+        memory.add(own_bytes)
         self._decoding_lock = decoding_lock or threading.Lock()
         self.turn: Final = InterpreterTurn(turns)
         engine.turn = self.turn
         interpreter.tensors.before_waiting = self.turn.leave
         self._operation_lost_seconds = operation_lost_seconds
-        # Whether the thread waits until a large task may exceed the memory pool.
-        self._waits_for_memory = False
+        self.frame_memory: Final = FrameMemory(memory, lambda: engine.is_stopped, self.turn.leave)
         self._has_ended = self._is_closed = False
         # The engine's progress, and for how many seconds it was seen unchanged.
         self._progress_seen: tuple[int, ...] = ()
@@ -191,7 +165,7 @@ class Session:
         ``None`` if it waits for memory: the sessions that hold it may wait for this one.
         """
         busy_since = self._worker.busy_since
-        if busy_since is None or busy_since > moment or self._waits_for_memory:
+        if busy_since is None or busy_since > moment or self.frame_memory.is_awaited:
             return None
         slot = self.interpreter.tensors.waits_for
         if slot is None:
@@ -265,44 +239,8 @@ class Session:
         return queued > 0 and (
             queued >= allowed_frames
             or self.queued_bytes >= allowed_bytes
-            or (self._memory is not None and self._memory.is_full and self.queued_bytes > 0)
+            or (self._memory.is_full and self.queued_bytes > 0)
         )
-
-    def lacks_room(self, frame: bytes | memoryview) -> bool:
-        """Return whether the memory pool has no room for what a frame contains, decoded.
-
-        Also return ``True`` if the contents would take a large share of the pool. Then pass the
-        frame to ``submit_parts``.
-        """
-        memory, size = self._memory, len(frame)
-        if size <= PART_BYTES or memory is None:
-            return False
-        # Longer frames contain elements, and at most this besides.
-        most = MAX_UNPACKED_BYTES_PER_BYTE * min(size, MAX_VALUE_BYTES)
-        share = memory.max_bytes // DECODED_SHARES
-        if most <= share and memory.has_room(most):
-            return False
-        if size > MAX_VALUE_BYTES:
-            return not memory.has_room(most)
-        unpacked = unpacked_bytes(frame)
-        return unpacked > share or not memory.has_room(unpacked)
-
-    @property
-    def is_memory_full(self) -> bool:
-        """Whether the memory pool is full."""
-        return self._memory is not None and self._memory.is_full
-
-    @contextlib.contextmanager
-    def decoding(self, frame: bytes | memoryview) -> Iterator[None]:
-        """Count the memory of a frame that is decoded in the context, unless it has elements."""
-        size = unpacked_bytes(frame) if len(frame) <= MAX_VALUE_BYTES else 0
-        if self._memory is not None:
-            self._memory.add(size)
-        try:
-            yield
-        finally:
-            if self._memory is not None:
-                self._memory.give_back(size)
 
     def submit_parts(self, parts: Iterator[Part], size: int) -> None:
         """Decode and execute the parts of a frame of ``size`` bytes, after the queued work.
@@ -316,7 +254,7 @@ class Session:
     def _run_parts(self, parts: Iterator[Part]) -> None:
         while (part := self._next_part(parts)) is not None:
             self.turn.spend(part.held_bytes * DECODED_COST_PER_BYTE // MAX_UNPACKED_BYTES_PER_BYTE)
-            with self._room(part.held_bytes) as is_given:
+            with self.frame_memory.room(part.held_bytes) as is_given:
                 if not is_given or self.engine.is_stopped:
                     return
                 part.execute(self.decode_in_thread(part.decode))
@@ -337,42 +275,6 @@ class Session:
         """
         with self._decoding_lock:
             return decode()
-
-    @contextlib.contextmanager
-    def _room(self, size: int) -> Iterator[bool]:
-        """Count memory in the context, also beyond the pool if it is full.
-
-        A large part then waits until no other one exceeds the pool. The context is ``False`` if the
-        session ended before.
-        """
-        memory = self._memory
-        if memory is None:
-            yield True
-            return
-        if size <= SMALL_PART_BYTES:
-            memory.add(size)
-        elif not memory.take(size):
-            with self._overdraft(memory, size) as is_given:
-                yield is_given
-            return
-        try:
-            yield True
-        finally:
-            memory.give_back(size)
-
-    @contextlib.contextmanager
-    def _overdraft(self, memory: Pool, size: int) -> Iterator[bool]:
-        if size > max(memory.max_bytes // 4, LARGE_PART_BYTES):
-            raise ended_for_memory("a task", memory.refusal(size))
-        self._waits_for_memory = True
-        self.turn.leave()
-        with memory.overdrafts.turn(lambda: self.engine.is_stopped) as is_given:
-            self._waits_for_memory = False
-            memory.add(size)
-            try:
-                yield is_given
-            finally:
-                memory.give_back(size)
 
     def submit_batch(self, batch: Batch, frame: bytes | memoryview = b"") -> None:
         """Execute a batch now, or after the queued work; ``frame`` is the frame it came in."""
@@ -437,7 +339,7 @@ class Session:
         """
         memory = self._memory
         self.turn.enter()
-        if memory is None or not held_bytes:
+        if not held_bytes:
             self._run(call)
             return
         memory.add(held_bytes)
@@ -462,7 +364,7 @@ class Session:
             or self._awaited != self._arrived
             or self.error is not None
             or self.engine.is_stopped
-            or (self._memory is not None and self._memory.is_full)
+            or self._memory.is_full
         )
 
     def submit(self, call: Callable[[], None]) -> None:
@@ -519,8 +421,7 @@ class Session:
         try:
             self.engine.close()
         finally:
-            if self._memory is not None:
-                self._memory.give_back(self._own_bytes)
+            self._memory.give_back(self._own_bytes)
 
     def _run(self, call: Callable[..., None], *arguments: Batch) -> None:
         if self.error is not None:

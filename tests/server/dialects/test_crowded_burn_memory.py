@@ -29,7 +29,7 @@ from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.dialects.burn_0_21.socket_handlers import serve_request, serve_response
 from burn_remote_server.dialects.burn_0_21.two_socket_sessions import BurnSessions
 from burn_remote_server.dialects.burn_0_22.routes import burn_0_22_sessions
-from burn_remote_server.execution.sessions import PART_BYTES
+from burn_remote_server.execution.frame_memory import PART_BYTES
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from support.kernels import signature
@@ -147,7 +147,9 @@ async def test_frames_that_memory_has_no_room_for_are_executed_in_order(
         add = signature("Numeric.Add", SPEC, SPEC)
         steps = [Execute(Operation(add, (1, 1, 1))) for _ in range(20)]
         frames = client.frames([*steps, Upload(3, LONG_DATA), Read(6, 1, SPEC), Read(7, 3, LONG)])
-        assert any(len(frame) > PART_BYTES and session.lacks_room(frame) for frame in frames)
+        assert any(
+            len(frame) > PART_BYTES and session.frame_memory.lacks_room(frame) for frame in frames
+        )
         client.requests.say(frames)
         await until(lambda: len(client.answers()) == 3)
         _, doubled, uploaded = client.answers()

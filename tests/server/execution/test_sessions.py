@@ -47,6 +47,10 @@ from burn_remote_server.custom import NO_OPERATIONS, CustomOperations
 from burn_remote_server.dialects.native.session_attachments import Attachments
 from burn_remote_server.dialects.native.session_handler import serve_session
 from burn_remote_server.execution import worker
+from burn_remote_server.execution.frame_memory import (
+    SMALL_PART_BYTES,
+    Part,
+)
 from burn_remote_server.execution.interpreter_turns import (
     FREE_THREADS,
     InterpreterTurn,
@@ -54,11 +58,7 @@ from burn_remote_server.execution.interpreter_turns import (
 )
 from burn_remote_server.execution.sessions import (
     DECODED_COST_PER_BYTE,
-    DECODED_SHARES,
     FRAME_COST,
-    PART_BYTES,
-    SMALL_PART_BYTES,
-    Part,
 )
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
@@ -328,33 +328,6 @@ async def test_a_session_whose_thread_cannot_start_ends_with_the_reason(
 # -- frames for which memory has no room ---------------------------------------------------------
 
 LARGE = SMALL_PART_BYTES + 1
-
-
-@pytest.mark.parametrize("missing", [0, 1])
-async def test_only_a_frame_that_exceeds_memory_when_it_is_decoded_lacks_room(missing: int) -> None:
-    frame = b"\x91" * 2000
-    size = unpacked_bytes(frame)
-    pool = Pool(DECODED_SHARES * size)
-    pool.add(pool.max_bytes - size + missing)
-    running = Running(memory=pool)
-    assert running.session.lacks_room(frame) == bool(missing)
-    running.session.end()
-
-
-@pytest.mark.parametrize("missing", [0, 1])
-async def test_a_frame_whose_contents_are_a_large_share_of_memory_lacks_room(missing: int) -> None:
-    frame = b"\x91" * 2000
-    running = Running(memory=Pool(DECODED_SHARES * (unpacked_bytes(frame) - missing)))
-    assert running.session.lacks_room(frame) == bool(missing)
-    running.session.end()
-
-
-async def test_a_short_frame_never_lacks_room() -> None:
-    pool = Pool(0)
-    pool.add(1)
-    running = Running(memory=pool)
-    assert not running.session.lacks_room(b"\x91" * PART_BYTES)
-    running.session.end()
 
 
 def part(held_bytes: int, run: Callable[[], object]) -> Part:

@@ -45,7 +45,8 @@ from burn_remote_server.execution.decoding_turns import (
     decoding_weight,
     is_long,
 )
-from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST, Part, Session
+from burn_remote_server.execution.frame_memory import Part
+from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST, Session
 from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
 from burn_remote_server.tensors.exposed_tensors import Key, burn_domain, transfer_key
@@ -214,12 +215,12 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
         frame = await link.receive() if waiting is None else waiting
         if not decoding.allows(LARGE_FRAME_BYTES):  # more frames may have arrived
             await decoding.wait(LARGE_FRAME_BYTES)
-        if work.lacks_room(frame):
+        if work.frame_memory.lacks_room(frame):
             _submit_in_parts(frame, session)
             waiting = None
         else:
             if is_long(frame):
-                with work.decoding(frame):
+                with work.frame_memory.counted(frame):
                     decoded = await decoding.run(_decoded_in_steps(frame))
                 batch = _decoded_batch(frame, link, predictor, work, decoded)
                 is_last = _submit(batch, session)
@@ -288,10 +289,10 @@ def _decoded_batch(
         and weight < FULL_BATCH_WEIGHT
         and count < MAX_BATCH_FRAMES
         and (unknown := predictor.unknown) - seen < MAX_UNKNOWN_FRAMES
-        and not work.is_memory_full
+        and not work.frame_memory.is_full
         and (more := link.receive_nowait()) is not None
     ):
-        if is_long(more) or work.lacks_room(more):
+        if is_long(more) or work.frame_memory.lacks_room(more):
             waiting = more
             break
         tasks += _decoded(more, predictor)

@@ -23,7 +23,8 @@ from burn_remote_server.access.quota import OverheadAccount, Pool
 from burn_remote_server.dialects.burn_0_21.compatibility import ReplyDTypes
 from burn_remote_server.dialects.burn_0_21.outbox import BurnOutbox
 from burn_remote_server.dialects.burn_0_21.task_runner import BurnTask, TaskRunner
-from burn_remote_server.execution.sessions import Part, Session
+from burn_remote_server.execution.frame_memory import Part
+from burn_remote_server.execution.sessions import Session
 from burn_remote_server.hosting.host import Device
 from burn_remote_server.tensors.exposed_tensors import burn_domain
 
@@ -103,7 +104,7 @@ class BurnSession:
     def submit_parts(self, parts: Iterator[Part], size: int) -> None:
         """Decode and execute the parts of a frame of ``size`` bytes after the queued tasks.
 
-        Use this for frames for which the memory pool lacks room: ``Session.lacks_room``.
+        Use this for frames for which the memory pool lacks room: ``FrameMemory.lacks_room``.
         """
         self.session.submit_parts(parts, size)
 

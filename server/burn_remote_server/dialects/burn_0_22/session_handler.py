@@ -68,7 +68,8 @@ from burn_remote_server.dialects.burn_0_22.outbox import Burn22Outbox
 from burn_remote_server.dialects.burn_0_22.task_runner import Burn22Runner
 from burn_remote_server.dialects.burn_0_22.thread_intake import receive_in_thread
 from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES, decoding_weight
-from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST, Part
+from burn_remote_server.execution.frame_memory import Part
+from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST
 from burn_remote_server.execution.time_slices import lengthen_slice
 from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
@@ -290,7 +291,7 @@ class _Intake:
             session.spent < TURN_COST
             and not self._is_slow
             and not self._must_wait()
-            and not session.is_memory_full
+            and not session.frame_memory.is_full
             and self._decoding.allows(LARGE_FRAME_BYTES)
         ):
             batch = FrameBatch(self._recognizer)
@@ -323,7 +324,7 @@ class _Intake:
         session = self._session.session
         if not self._decoding.allows(len(frame)):
             await self._decoding.wait(decoding_weight(frame))
-        if session.lacks_room(frame):
+        if session.frame_memory.lacks_room(frame):
             self._submit_in_parts(frame)
         else:
             self._submit(await self._decoded(frame))
@@ -342,11 +343,11 @@ class _Intake:
         session = self._session.session
         batch = FrameBatch(self._recognizer)
         if self._is_slow or len(frame) > SHORT_FRAME_BYTES:
-            with session.decoding(frame):
+            with session.frame_memory.counted(frame):
                 await batch.add_in_turns(frame, self._decoding)
         else:
             batch.add(frame)
-        if self._decoding.allows(LARGE_FRAME_BYTES) and not session.is_memory_full:
+        if self._decoding.allows(LARGE_FRAME_BYTES) and not session.frame_memory.is_full:
             batch.add_arrived(self._link, is_busy=bool(session.queued))
         return batch
 

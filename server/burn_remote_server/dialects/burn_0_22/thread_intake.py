@@ -90,13 +90,13 @@ def receive_in_thread(
 def _decoded(frames: Sequence[bytes], recognizer: MessageRecognizer, work: Session) -> _Decoded:
     batch = FrameBatch(recognizer)
     for place, frame in enumerate(frames):
-        if len(frame) > LARGE_FRAME_BYTES or work.lacks_room(frame):
+        if len(frame) > LARGE_FRAME_BYTES or work.frame_memory.lacks_room(frame):
             return _Decoded(batch.tasks, batch.size, frames[place:])
         before = len(batch.tasks)
         if len(frame) <= SHORT_FRAME_BYTES:
             batch.add_now(frame)
         else:
-            with work.decoding(frame):
+            with work.frame_memory.counted(frame):
                 work.decode_in_thread(partial(batch.add_now, frame))
         if any(type(task) is Close for task in batch.tasks[before:]):
             # The event loop decodes this frame again, and ends the session.

@@ -63,13 +63,12 @@ from burn_remote_server.execution.decoding_turns import (
     is_long,
 )
 from burn_remote_server.execution.engine import Engine
+from burn_remote_server.execution.frame_memory import PART_BYTES, Part
 from burn_remote_server.execution.native_outbox import NativeOutbox
 from burn_remote_server.execution.sessions import (
     FRAME_COST,
     MAX_WAITING_REPLIES,
-    PART_BYTES,
     TURN_COST,
-    Part,
     Session,
 )
 from burn_remote_server.hosting.host import NATIVE_TRANSFERS, Device, Host
@@ -337,9 +336,9 @@ class _Connection:
             return self._take(frame)
         if is_batch(frame):
             session = self._attachment.session
-            if session.lacks_room(frame):
+            if session.frame_memory.lacks_room(frame):
                 return self._take_in_parts(frame)
-            with session.decoding(frame):
+            with session.frame_memory.counted(frame):
                 message = await self._host.decoding.run(decode_batch_in_steps(frame))
             # A later link may have taken the session over while the frame was decoded.
             return self._accept(message, frame) if self._serves() else None
@@ -424,7 +423,7 @@ class _Connection:
             if (
                 len(frame) > PART_BYTES
                 and is_batch(frame)
-                and self._attachment.session.lacks_room(frame)
+                and self._attachment.session.frame_memory.lacks_room(frame)
             ):
                 return self._take_in_parts(frame)
         return self._accept(decode_frame(frame), frame)

@@ -70,7 +70,7 @@ class Working:
         self.no_room_for = 2**30  # the size of a frame
         self.send: Callable[[], None] | None = None
         self.outbox = SimpleNamespace(frames=deque[list[bytes]]())
-        self.session = self
+        self.session = self.frame_memory = self
         self.turn = InterpreterTurn()
 
     def run_in_thread(self, call: Callable[[], None], held_bytes: int) -> None:
@@ -84,7 +84,7 @@ class Working:
         return len(frame) >= self.no_room_for
 
     @contextlib.contextmanager
-    def decoding(self, frame: bytes) -> Iterator[None]:
+    def counted(self, frame: bytes) -> Iterator[None]:
         yield
 
     def decode_in_thread(self, decode: Callable[[], Any]) -> Any:

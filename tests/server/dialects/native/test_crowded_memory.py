@@ -59,7 +59,7 @@ async def test_a_batch_that_memory_has_no_room_for_is_executed_in_order(count: i
         drops = [Drop(tuple(range(n, n + 4))) for n in range(first, kept, 4)]
         await client.submit(Read(2, kept - 1, SPEC), *drops, Read(3, kept, SPEC), Sync(4))
         assert (len(batch(*drops)) > LARGE_FRAME_BYTES) == (count == 2000)
-        assert session.lacks_room(batch(*drops))
+        assert session.frame_memory.lacks_room(batch(*drops))
         for request in (2, 3, 4):
             assert (await client.reply()).request == request
         session.count()
