@@ -32,6 +32,7 @@ class Keepalive:
         self._on_silence: Final = on_silence
         self._received = -1
         self._sent = -1
+        self._has_pinged = False  # in the last interval
         self._next: asyncio.TimerHandle | None = None
         # Cancel the timer with the connection, or it would keep a closed connection alive.
         connection.connection_lost_waiter.add_done_callback(self._stop)
@@ -41,20 +42,25 @@ class Keepalive:
         connection = self._connection
         if connection.state is not State.OPEN or connection.transport.is_closing():
             return
-        if connection.sends_elsewhere:
+        sends_slices = connection.sends_slices
+        if connection.sends_elsewhere and not sends_slices:
             return  # the ``FrameSender`` bounds the time for which the peer may be silent
         received, sent = connection.received_bytes, connection.sent_bytes
         grown = received - self._received
         is_alive = grown >= PART_BYTES or (
             not connection.is_within_message and (grown > 0 or sent - self._sent >= PART_BYTES)
         )
-        if not is_alive and not connection.reading_paused:
+        # A peer that was not asked need not answer, but it must read the rest of a sliced frame.
+        must_show_life = self._has_pinged or sends_slices
+        if must_show_life and not is_alive and not connection.reading_paused:
             self._on_silence()
             connection.transport.abort()
             return
         self._received, self._sent = received, max(sent, self._sent)
-        connection.protocol.send_ping(b"")
-        connection.send_data()
+        self._has_pinged = not sends_slices
+        if self._has_pinged:  # a ping inside a frame would be taken for its contents
+            connection.protocol.send_ping(b"")
+            connection.send_data()
         self._next = connection.loop.call_later(self._interval_seconds, self._beat)
 
     def _stop(self, _: object) -> None:

@@ -32,6 +32,7 @@ class SendingConnection(Connection):
         self._descriptor: int | None = None
         # A ``FrameSender``'s thread or ``send_slices`` writes frames: nothing else may be written.
         self.sends_elsewhere = False
+        self.sends_slices = False  # ``send_slices`` is the one that does
 
     @property
     def sent_bytes(self) -> int:
@@ -80,7 +81,7 @@ class SendingConnection(Connection):
         for buffer in buffers:
             view = memoryview(buffer)
             parts += [view[at : at + slice_bytes] for at in range(0, len(view), slice_bytes)]
-        self.sends_elsewhere = True
+        self.sends_elsewhere = self.sends_slices = True
         try:
             while parts:
                 joined, size = [], 0
@@ -93,7 +94,7 @@ class SendingConnection(Connection):
                 if parts and (self.state is not State.OPEN or self.transport.is_closing()):
                     await super().send(b"")  # raises the reason
         finally:
-            self.sends_elsewhere = False
+            self.sends_elsewhere = self.sends_slices = False
             if parts:
                 self.transport.abort()
         self.resume_control_frames()
