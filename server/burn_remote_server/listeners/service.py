@@ -11,6 +11,7 @@ from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.links.transport_interface import (
     KeyedListener,
@@ -75,13 +76,18 @@ async def serve(settings: Settings, *, drain: Signal, ready: Callable[[Host], No
     """Serve until ``drain`` is set; then finish queued work, within the configured time.
 
     Calls ``ready`` with the host once the port accepts connections. Raises ``OSError`` if the
-    port cannot be opened.
+    port cannot be opened, and ``UsageError`` for a backend that cannot do what the settings ask.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     custom = load_operations(settings.custom_operations)
     opened = backends.open_backends(
         settings.backend, settings.device_count, settings.device_memory, tf32=settings.tf32
     )
+    if settings.nccl and not opened[0].has_communicators:
+        raise UsageError(
+            f"the backend {settings.backend!r} has no NCCL: use the backend 'cupy' and a CuPy with "
+            "NCCL, or leave out --nccl"
+        )
     if settings.fusion:
         opened = [with_fusion(backend, compiles=settings.compiled_kernels) for backend in opened]
     async with asyncio.TaskGroup() as tasks:

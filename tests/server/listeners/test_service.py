@@ -14,7 +14,7 @@ import pytest
 
 from burn_remote_protocol.dialects.native import VERSIONS, decode_frame, encode_frame
 from burn_remote_protocol.dtypes import F32
-from burn_remote_protocol.errors import ConnectionFailed, ConnectionLost, SessionLost
+from burn_remote_protocol.errors import ConnectionFailed, ConnectionLost, SessionLost, UsageError
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.links.transport_interface import Request
 from burn_remote_protocol.links.transport_registry import connect_async
@@ -375,3 +375,8 @@ async def test_a_server_that_is_cancelled_closes_everything() -> None:
             await hear(link)
         with pytest.raises(ConnectionFailed):
             await running.dial()
+
+
+async def test_a_server_without_nccl_does_not_start_with_the_setting_nccl() -> None:
+    with pytest.raises(UsageError, match="'numpy' has no NCCL: use the backend 'cupy'"):
+        await serve(Settings(port=0, nccl=True), drain=Signal(), ready=lambda host: None)
