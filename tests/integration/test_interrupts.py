@@ -680,6 +680,7 @@ def test_ctrl_c_while_a_tensor_is_moved_leaves_no_tensor(
             b.sync()
             # A fetch that is under way when its tensor is dropped ends later.
             wait_until(lambda: second_server.metric("burn_remote_tensors") == held)
+            wait_until(lambda: not first_server.metric("burn_remote_transfers_open"))
         walk.check(SessionRunner.move, SessionRunner.fetch, NativeSession.fetch)
 
 

@@ -171,9 +171,23 @@ class SessionRunner:
         transfer = new_transfer_id(source.number) if are_secret else new_transfer_number()
         # The expose has been sent when this returns; in Burn's dialect it has been executed. The
         # fetch is issued next, so it never waits for an expose that is queued behind it.
-        source.expose(handle.id, handle.spec, transfer, EXPIRES_SECONDS)
-        self._targets[other] = None
-        return target.fetch(transfer, address, handle.spec)
+        try:
+            source.expose(handle.id, handle.spec, transfer, EXPIRES_SECONDS)
+            self._targets[other] = None
+            return target.fetch(transfer, address, handle.spec)
+        except BaseException:
+            if source.has_secret_transfers:
+                self._withdraw(transfer, address, handle.spec)
+            raise
+
+    def _withdraw(self, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
+        """Free an exposed tensor that nobody will fetch, after an interrupt for example.
+
+        The session fetches it from itself. Otherwise, the server would keep it until it expires. A
+        server of Burn may hang if the target has begun to fetch it too, so this is not for those.
+        """
+        with contextlib.suppress(BurnRemoteError):
+            self.fetch(transfer, address, spec)
 
     def fetch(self, transfer: bytes | int, address: str, spec: TensorSpec) -> TensorHandle:
         """Have the server fetch an exposed tensor; see ``RunnerClient.fetch``."""
