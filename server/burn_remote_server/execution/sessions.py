@@ -371,18 +371,28 @@ class Session:
         """Run any other call of the session after the queued work."""
         self._enqueue(partial(self._run, call))
 
-    def _enqueue(self, call: Callable[[], None], size: int = 0) -> None:
-        """Run a call in the worker; end the session if it has no thread for it."""
+    def submit_always(self, call: Callable[[], None]) -> bool:
+        """Run a call after the queued work, also if the session fails before.
+
+        The call must use ``run_in_thread`` for the device. Returns whether there is a thread.
+        """
+        return self._enqueue(partial(self._run_always, call))
+
+    def _enqueue(self, call: Callable[[], None], size: int = 0) -> bool:
+        """Run a call in the worker; end the session and return ``False`` if it has no thread."""
         try:
             self._worker.submit(partial(self._in_turn, call), size)
         except SessionLost as error:
             self.error = self.error or error
             self.notify()
+            return False
+        return True
 
     def _in_turn(self, call: Callable[[], None]) -> None:
         """Run a call of the worker; if many sessions work, it takes turns with theirs."""
         try:
-            self.turn.begin()
+            with contextlib.suppress(MemoryError):  # then it works without turns
+                self.turn.begin()
             call()
         finally:
             self.turn.end()
@@ -439,6 +449,14 @@ class Session:
             self.fail(error)
         finally:
             self.engine.tasks = ()  # tasks may refer to uploaded elements
+
+    def _run_always(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BurnRemoteError as error:
+            self.error = self.error or detached(error)
+        except Exception as error:  # a defect ends this session, and no other
+            self.fail(error)
 
     def fail(self, error: BaseException) -> None:
         """End this session after a bug in the server or a lack of memory; the others continue."""

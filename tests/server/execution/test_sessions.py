@@ -651,3 +651,27 @@ async def test_the_threads_of_many_sessions_take_turns_for_parts_and_other_work(
     await until(lambda: running.session.turn not in turns.working)
     assert not turns.queue
     running.session.end()
+
+
+async def test_a_call_that_always_runs_also_runs_if_the_session_has_failed() -> None:
+    running = Running()
+    calls: list[str] = []
+    async with asyncio.timeout(5):
+        gate = Gate(running.session)
+        running.session.submit(lambda: calls.append("skipped"))
+        assert running.session.submit_always(lambda: calls.append("always"))
+        running.session.error = ProtocolViolation("a test")
+        gate.opened.set()
+        await running.idle()
+    assert calls == ["always"]
+    running.session.end()
+
+
+async def test_a_call_that_always_runs_is_refused_if_there_is_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running = Running()
+    monkeypatch.setattr(worker._WorkerThread, "start", no_thread)
+    assert not running.session.submit_always(lambda: None)
+    assert isinstance(running.session.error, SessionLost)
+    running.session.end()

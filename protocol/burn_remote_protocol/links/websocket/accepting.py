@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import collections
 import errno
+import math
+import os
 import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -52,7 +54,7 @@ class Accepted:
     """
 
     __slots__ = (
-        "_gate", "_is_counted", "address", "is_started", "refusal", "socket", "timer"
+        "_gate", "_is_counted", "address", "ends_at", "is_started", "refusal", "socket", "timer"
     )  # fmt: skip
 
     def __init__(self, accepted: socket.socket, address: str, gate: ConnectionGate | None) -> None:
@@ -61,6 +63,7 @@ class Accepted:
         self.refusal = ""
         self.is_started = False
         self.timer: asyncio.TimerHandle | None = None
+        self.ends_at = math.inf  # when ``timer`` is due
         self._gate: Final = gate
         self._is_counted = False
 
@@ -138,7 +141,7 @@ class Acceptor:
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTS_AT_ONCE):
             try:
-                accepted, name = listening.accept()
+                accepted, name = _accepted(listening)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
@@ -163,10 +166,13 @@ class Acceptor:
         self._paused.pop(listening, None)
 
     def recover(self) -> None:
-        """Accept again if the timer that ends a pause was lost."""
+        """Accept again, and close silent connections, if the timers for that were lost."""
+        now = self._loop.time()
         for listening, since in items_of(self._paused):
-            if since + 2 * PAUSE_SECONDS < self._loop.time():
+            if since + 2 * PAUSE_SECONDS < now:
                 self._resume(listening)
+        for accepted in [each for each in self._silent if each.ends_at + PAUSE_SECONDS < now]:
+            self._forget(accepted)
 
     def _enter(self, sock: socket.socket, name: Any) -> None:
         address = str(name[0]) if isinstance(name, tuple) else "a local socket"
@@ -192,6 +198,7 @@ class Acceptor:
             self._silent.add(accepted)
             self._loop.add_reader(sock.fileno(), self._arrive, accepted)
             if self._timeout_seconds is not None:
+                accepted.ends_at = self._loop.time() + self._timeout_seconds
                 accepted.timer = self._loop.call_later(
                     self._timeout_seconds, self._forget, accepted
                 )
@@ -200,9 +207,18 @@ class Acceptor:
 
     def _arrive(self, accepted: Accepted) -> None:
         first = _peeked(accepted)
-        if first is not None:
-            self._end_silence(accepted)
+        if first is None:
+            return
+        self._end_silence(accepted)
+        try:
             self._queue(accepted, first)
+        except BaseException:  # for lack of memory: it would count in the gate forever
+            self._close_unqueued(accepted)
+            raise
+
+    def _close_unqueued(self, accepted: Accepted) -> None:
+        if accepted not in self._urgent and accepted not in self._waiting.get(accepted.address, ()):
+            accepted.close()
 
     def _forget(self, accepted: Accepted) -> None:
         self._end_silence(accepted)
@@ -231,11 +247,16 @@ class Acceptor:
         self._accepts_more = False
         try:
             while count > 0 and (accepted := self._next()) is not None:
-                if _peeked(accepted):
-                    self._start(accepted)
-                    count -= 1
-                else:  # closed while it waited
-                    accepted.close()
+                try:
+                    if _peeked(accepted):
+                        self._start(accepted)
+                        count -= 1
+                    else:  # closed while it waited
+                        accepted.close()
+                except BaseException:  # for lack of memory
+                    if not accepted.is_started:
+                        accepted.close()
+                    raise
         finally:  # also if the start of one connection failed
             if self._urgent or self._waiting:
                 self._starting.request()
@@ -251,6 +272,19 @@ class Acceptor:
         if queue:
             self._waiting[address] = queue  # at the end
         return accepted
+
+
+def _accepted(listening: socket.socket) -> tuple[socket.socket, Any]:
+    """Accept a connection like ``socket.accept``, which leaves it open if its object has no memory.
+
+    Its client would wait for a response, and the descriptor would never be closed.
+    """
+    descriptor, name = listening._accept()  # type: ignore[attr-defined]
+    try:
+        return socket.socket(listening.family, listening.type, listening.proto, descriptor), name
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def _peeked(accepted: Accepted) -> bytes | None:

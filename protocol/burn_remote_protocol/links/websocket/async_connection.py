@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import math
 import sys
 from collections.abc import Callable
 from typing import Any, Final
@@ -122,6 +123,7 @@ class DirectConnection(SendingConnection):
         self._violation: BurnRemoteError | None = None  # not yet raised by ``receive_message``
         self._failed = False  # after a violation; the library discards further bytes
         self._closing = False  # this end called ``close``
+        self._closes_at = math.inf  # twice the time that the closing handshake may take
         self._receiver: asyncio.Future[None] | None = None
         # Called when messages have arrived for ``receive_message``, which waits; see
         # ``AsyncLink.call_on_arrival``.
@@ -237,6 +239,8 @@ class DirectConnection(SendingConnection):
             self._clear_messages()
             if not self._receives_elsewhere:  # else the thread that receives uses the parser
                 self._parser.drop_messages()
+        if self.close_timeout is not None:
+            self._closes_at = min(self._closes_at, self.loop.time() + 2 * self.close_timeout)
         self._end_starving()
         self._resume_reading()
         await super().close(code, reason)
@@ -344,9 +348,11 @@ class DirectConnection(SendingConnection):
     def recover(self) -> None:
         """End a connection that lost a callback of the event loop, for lack of memory.
 
-        It reads nothing although it should, or its transport has closed without a callback.
+        It reads nothing although it should, its transport has closed without a callback, or the
+        closing handshake should have timed out.
         """
-        self._torn_checks = self._torn_checks + 1 if self._is_torn() else 0
+        is_torn = self._is_torn() or self.loop.time() > self._closes_at
+        self._torn_checks = self._torn_checks + 1 if is_torn and not self._is_lost else 0
         if self._torn_checks == TORN_CHECKS:
             self.transport.abort()
         elif self._torn_checks >= 2 * TORN_CHECKS:

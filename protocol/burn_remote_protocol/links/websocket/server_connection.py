@@ -27,6 +27,7 @@ class DirectServerConnection(DirectConnection, ServerConnection):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._lent: ThreadReceiver | None = None
+        self._is_return_lost = False  # it was already returned at the last check of ``recover``
         self._polling = loop_polling(self.loop)
 
     def lend_receiver(self) -> ThreadReceiver | None:
@@ -68,6 +69,19 @@ class DirectServerConnection(DirectConnection, ServerConnection):
         self._receives_elsewhere = True
         return self._lent
 
+    def recover(self) -> None:
+        """Do what ``DirectConnection.recover`` does; also receive again if that call was lost."""
+        super().recover()
+        lent = self._lent
+        if lent is None or not lent.is_returned:
+            self._is_return_lost = False
+        elif (
+            self._is_return_lost
+        ):  # the event loop has run all calls that were due at the last check
+            self._receive_again()
+        else:
+            self._is_return_lost = True
+
     def _take_alone(self, data: bytes) -> bool:
         polling = self._polling
         if polling.pause:
@@ -87,7 +101,8 @@ class DirectServerConnection(DirectConnection, ServerConnection):
 
     def _receive_again(self) -> None:
         lent, self._lent = self._lent, None
-        assert lent is not None  # it was given back once
+        if lent is None:
+            return  # ``recover`` has called this
         self._receives_elsewhere = False
         self.received_bytes += lent.received_bytes
         self._written_bytes += lent.sent_bytes

@@ -67,6 +67,7 @@ class ThreadReceiver:
         # closed connection to another one.
         self._lock: Final = threading.Lock()
         self._is_over = False  # the event loop must continue
+        self.is_returned = False  # the thread has called ``give_back``
         self._is_full = False  # the system did not take all bytes of a frame
         self.messages = 0
         self.received_bytes = 0
@@ -111,6 +112,7 @@ class ThreadReceiver:
         """Return the connection's receiving side; ``unread`` are messages not handled yet."""
         self.unread = unread
         self._is_over = True
+        self.is_returned = True  # before the call, which may fail for lack of memory
         self._returned()
 
     def stop(self) -> None:

@@ -367,21 +367,28 @@ class _Intake:
         if not session.is_working or self._must_wait():
             return
         receiver = self._lend()
-        if receiver is not None:
+        if receiver is None:
+            return
+        is_queued = False
+        try:
             if not self._has_long_slice:
                 self._has_long_slice = True
                 session.submit(_lengthen_slice)
-            session.submit(
+            # Otherwise, the receiver of a session that fails meanwhile would never be returned.
+            is_queued = session.submit_always(
                 partial(
                     receive_in_thread, receiver, self._session, self._recognizer, self._is_draining
                 )
             )
+        finally:
+            if not is_queued:  # also for lack of memory
+                receiver.give_back()
 
     def _expect_work(self) -> None:
         """Let the session's thread receive, after this callback, if it has work."""
         if self._session.session.is_working and not self._will_lend:
-            self._will_lend = True
             self._loop.call_soon(self._let_thread_receive)
+            self._will_lend = True  # after the allocation, which may fail
 
     def _must_wait(self) -> bool:
         return (

@@ -7,7 +7,7 @@ import contextlib
 import errno
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -186,11 +186,12 @@ class ExhaustedSocket(socket.socket):
 
     failures = 1
 
-    def accept(self) -> tuple[socket.socket, Any]:
+    def _accept(self) -> tuple[int, Any]:
         if self.failures:
             self.failures -= 1
             raise OSError(errno.EMFILE, "Too many open files")
-        return super().accept()
+        accepted: tuple[int, Any] = super()._accept()  # type: ignore[misc]
+        return accepted
 
 
 async def test_a_process_without_descriptors_accepts_again_later(
@@ -205,3 +206,67 @@ async def test_a_process_without_descriptors_accepts_again_later(
         opened.connect(b"hello")
         await opened.until(1)
     assert [str(each["exception"]) for each in failed] == ["[Errno 24] Too many open files"]
+
+
+# -- a lack of memory -----------------------------------------------------------------------------
+
+
+def fails_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    failures = [MemoryError()]
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return function(*arguments, **options)
+
+    return call
+
+
+@pytest.mark.parametrize("sent", [b"at once", b""], ids=["at once", "later"])
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (socket, "socket"),
+        (accepting, "_peeked"),
+        (Acceptor, "_queue"),
+        (Acceptor, "_next"),
+        (Port, "_start"),
+    ],
+)
+async def test_a_failed_allocation_leaves_no_connection_open_that_nobody_serves(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, sent: bytes
+) -> None:
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+    async with port(timeout_seconds=PATIENCE_SECONDS) as opened:
+        client = opened.connect(sent)
+        monkeypatch.setattr(owner, name, fails_once(getattr(owner, name)))
+        opened.acceptor._start = opened._start  # type: ignore[misc]
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        if not sent:
+            for _ in range(3):
+                await asyncio.sleep(0)
+            with contextlib.suppress(OSError):
+                client.send(b"later")
+        with contextlib.suppress(ConnectionResetError):
+            assert await loop.sock_recv(client, 10) == b""  # served or not, it is closed
+        await asyncio.sleep(0)
+        assert not opened.gate.open.total()
+
+
+async def test_a_silent_connection_whose_timer_is_lost_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(accepting, "PAUSE_SECONDS", 0.0)
+    async with port(timeout_seconds=PATIENCE_SECONDS) as opened:
+        client = opened.connect(b"")
+        client.setblocking(False)
+        while not opened.gate.open.total():  # noqa: ASYNC110 - counted by the event loop
+            await asyncio.sleep(0)
+        (silent,) = opened.acceptor._silent
+        opened.acceptor.recover()
+        assert opened.acceptor._silent  # its time has not passed
+        silent.ends_at = 0.0
+        opened.acceptor.recover()
+        assert await asyncio.get_running_loop().sock_recv(client, 10) == b""
+        assert not opened.gate.open.total()

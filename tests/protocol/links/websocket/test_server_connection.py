@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 
@@ -169,3 +170,45 @@ async def test_a_connection_is_lent_only_while_its_task_waits() -> None:
         receiver.give_back()
         await client.send(b"one")
         assert await waiting == b"one"
+
+
+async def test_a_connection_receives_again_if_the_call_that_returns_it_is_lost() -> None:
+    async with lent() as (connection, client, receiver, waiting):
+        connection.recover()
+        await client.send(b"one")
+        messages = await in_thread(receiver)
+        returned = receiver._returned
+        receiver._returned = lambda: None  # type: ignore[misc]
+        receiver.give_back(messages)
+        connection.recover()
+        assert connection._lent is receiver  # the call may still come
+        connection.recover()
+        assert await waiting == b"one"
+        returned()  # late
+        await client.send(b"two")
+        assert await connection.receive_message() == b"two"
+
+
+async def test_a_connection_ends_if_the_timeout_of_its_closing_handshake_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with lent() as (connection, _, receiver, waiting):
+        monkeypatch.setattr(connection, "close_timeout", 0.0)
+        with monkeypatch.context() as patched:
+            patched.setattr(Connection, "close", never_ends)
+            closing = asyncio.ensure_future(connection.close())
+            await until(lambda: connection._closing)
+        connection.recover()
+        assert not connection.transport.is_closing()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not connection._is_lost:
+                await asyncio.sleep(0)
+                connection.recover()
+        with pytest.raises(ConnectionClosed):
+            await waiting
+        receiver.give_back()
+        closing.cancel()
+
+
+async def never_ends(*_: object) -> None:
+    await asyncio.get_running_loop().create_future()
