@@ -22,6 +22,10 @@ __all__ = ["BurnOutbox"]
 # accumulate them.
 MAX_UNREPORTED: Final = 64
 
+# Replies up to this size are copied: those with elements that ``TensorTable.hold_reply`` does not
+# count, of up to ``INLINE_BYTES``, and the names, the shape, the dtype and the ids around them.
+COPIED_BYTES: Final = INLINE_BYTES + 1024
+
 
 class BurnOutbox:
     """The queue of reply frames in Burn's dialect, between the engine and the socket's handler."""
@@ -61,7 +65,7 @@ class BurnOutbox:
             )
             frame = self.encode(BurnReply(request, refusal))
             size = sum(map(len, frame))
-        elif size <= INLINE_BYTES:
+        elif size <= COPIED_BYTES:
             frame = [b"".join(frame)]  # a small view could keep a large tensor's memory alive
         try:
             self._count(frame)

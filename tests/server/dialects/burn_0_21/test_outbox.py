@@ -14,10 +14,12 @@ from burn_remote_protocol.errors import (
     OperationFailed,
     SessionLost,
 )
-from burn_remote_protocol.tensors import TensorData
+from burn_remote_protocol.tensors import MAX_RANK, TensorData
 from burn_remote_server.access.quota import OverheadAccount, Quota
 from burn_remote_server.backends import open_backends
 from burn_remote_server.dialects.burn_0_21.outbox import MAX_UNREPORTED, BurnOutbox
+from burn_remote_server.dialects.burn_0_22.outbox import Burn22Outbox
+from burn_remote_server.execution.engine import COUNTED_REPLY_BYTES
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 
@@ -51,9 +53,14 @@ async def test_replies_are_queued_in_order(host: Host) -> None:
     assert (first.request, second.request, second.value) == (1, 2, data)
 
 
-async def test_a_small_reply_does_not_keep_a_large_tensor_alive(host: Host) -> None:
-    outbox = BurnOutbox(host.devices[0], 2**20)
-    outbox.reply(1, TensorData(memoryview(bytes(2**20))[:8], (8,), U8))
+@pytest.mark.parametrize("kind", [BurnOutbox, Burn22Outbox])
+@pytest.mark.parametrize("size", [8, COUNTED_REPLY_BYTES])
+async def test_a_small_reply_does_not_keep_a_large_tensor_alive(
+    size: int, kind: type[BurnOutbox], host: Host
+) -> None:
+    outbox = kind(host.devices[0], 2**20)
+    shape = (*(1,) * (MAX_RANK - 1), size)
+    outbox.reply(2**63 - 1, TensorData(memoryview(bytes(2**20))[:size], shape, U8))
     assert [type(part) for part in outbox.frames[0]] == [bytes]
 
 
