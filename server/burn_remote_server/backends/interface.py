@@ -346,6 +346,10 @@ class Backend(ABC):
         Raises ``MemoryError``, and ``Unsupported`` for a dtype that cannot be stored.
         """
 
+    def copies_upload(self, data: TensorData) -> bool:
+        """Whether ``to_device`` copies or examines the elements, which takes long for many."""
+        return True
+
     @abstractmethod
     def empty(self, spec: TensorSpec) -> Any:
         """Return the buffer of an upload. Raises ``MemoryError`` and ``Unsupported``."""
@@ -377,6 +381,10 @@ class Backend(ABC):
 
         No copy is made if the memory layout is already that of the wire.
         """
+
+    def copies_elements(self, array: Any, dtype: DType) -> bool:
+        """Whether ``to_bytes`` copies the elements, which takes long for many."""
+        return True
 
     def upload_memory(self, upload: Any) -> memoryview | None:
         """Return the host memory of an upload, in wire order, to write its elements into.

@@ -126,6 +126,9 @@ class Fusion(Backend, FusionBackend):
     def to_device(self, data: TensorData) -> Any:
         return self.inner.to_device(data)
 
+    def copies_upload(self, data: TensorData) -> bool:
+        return self.inner.copies_upload(data)
+
     def empty(self, spec: TensorSpec) -> Any:
         return self.inner.empty(spec)
 
@@ -143,6 +146,9 @@ class Fusion(Backend, FusionBackend):
 
     def to_bytes(self, array: Any, dtype: DType) -> memoryview:
         return self.inner.to_bytes(array, dtype)
+
+    def copies_elements(self, array: Any, dtype: DType) -> bool:
+        return self.inner.copies_elements(array, dtype)
 
     def upload_memory(self, upload: Any) -> memoryview | None:
         return self.inner.upload_memory(upload)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from burn_remote_protocol.dtypes import DType
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends.array.backend import ArrayBackend
 from burn_remote_server.backends.array.core.array_dtypes import wire_dtype
@@ -67,6 +68,18 @@ class NumpyBackend(ArrayBackend):
 
     def arrived(self, elements: memoryview, spec: TensorSpec) -> Any:
         return self._recycling.taken_over(elements, array_shape(spec), wire_dtype(spec.dtype))
+
+    def copies_upload(self, data: TensorData) -> bool:
+        # A bool is examined (``finished``), and quantized elements are converted.
+        return (
+            type(data.bytes) is not memoryview
+            or data.dtype.is_bool
+            or data.dtype.scheme is not None
+            or not self._recycling.would_take_over(data.bytes)
+        )
+
+    def copies_elements(self, array: Any, dtype: DType) -> bool:
+        return not array.flags.c_contiguous or bool(array.dtype != wire_dtype(dtype))
 
     def begin_recycling(self, max_bytes: int) -> None:
         self._recycling = Recycling(max_bytes)

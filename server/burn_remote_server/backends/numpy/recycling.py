@@ -27,6 +27,9 @@ MAX_BLOCKS: Final = 64
 MAX_OTHER_BYTES: Final = 4096
 # Elements at such addresses may have any dtype. The C library aligns its blocks so as well.
 ALIGNMENT: Final = 16
+# Message sizes whose shift is known; at this number, all are forgotten. A client that uploads
+# tensors of a few shapes sends messages of a few sizes, because their other tasks differ.
+SIZES_KEPT: Final = 64
 # Long enough for a stream of tensors, short enough that an idle server soon frees the memory.
 KEPT_SECONDS: Final = 2.0
 
@@ -58,9 +61,10 @@ class Recycling:
         self._limit_bytes: Final = limit_bytes
         self._kept: list[tuple[float, _Memory]] = []  # the oldest first
         self._lock: Final = threading.Lock()
-        # Where the next message begins in its block, so that its elements are aligned if they begin
-        # as far into the message as those of the last one.
-        self._shift = 0
+        # Where a message begins in its block, so that its elements are aligned if they begin as far
+        # into the message as those of the last one of this size, or else of the last one.
+        self._shifts: dict[int, int] = {}
+        self._last_shift = 0
 
     @property
     def kept_bytes(self) -> int:
@@ -83,7 +87,14 @@ class Recycling:
         whole = size + ALIGNMENT  # more than any shift, so that all such messages fit into a block
         loan = self._lent(whole) if whole <= self._limit_bytes else self._made(whole).view(_Loan)
         loan.holds_message = True
-        return np.ndarray(size, np.uint8, buffer=loan, offset=self._shift).data
+        shift = self._shifts.get(size, self._last_shift)
+        return np.ndarray(size, np.uint8, buffer=loan, offset=shift).data
+
+    def would_take_over(self, elements: memoryview) -> bool:
+        """Return whether ``taken_over`` makes an array of these elements without moving them."""
+        return self._is_owned(elements) and not (
+            _address(np.frombuffer(elements, np.uint8)) % ALIGNMENT
+        )
 
     def taken_over(self, elements: memoryview, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         """Return an array in the memory of the message that has these elements, without a copy.
@@ -91,15 +102,16 @@ class Recycling:
         Afterwards, the message must not be used any more. Returns ``None`` if its memory does not
         come from ``message_memory``, or if it has too many other bytes.
         """
+        if not self._is_owned(elements):
+            return None
         message: Any = elements.obj
-        loan = getattr(message, "base", None)
-        if not isinstance(loan, _Loan) or not loan.holds_message:
-            return None
+        loan = message.base
         size = elements.nbytes
-        if message.nbytes - size > MAX_OTHER_BYTES:
-            return None
         address = _address(np.frombuffer(elements, np.uint8))
-        self._shift = (_address(message) - address) % ALIGNMENT
+        if len(self._shifts) >= SIZES_KEPT:
+            self._shifts.clear()
+        shift = (_address(message) - address) % ALIGNMENT
+        self._shifts[message.nbytes] = self._last_shift = shift
         start = address - _address(loan)
         loan.holds_message = False
         if address % ALIGNMENT:  # arithmetic on unaligned elements is slower
@@ -107,6 +119,16 @@ class Recycling:
             np.copyto(block[:size], block[start:])
             start = 0
         return np.ndarray(shape, dtype, buffer=loan, offset=start)
+
+    def _is_owned(self, elements: memoryview) -> bool:
+        """Return whether elements are nearly all of a message in memory of this module."""
+        message: Any = elements.obj
+        loan = getattr(message, "base", None)
+        return (
+            isinstance(loan, _Loan)
+            and loan.holds_message
+            and bool(message.nbytes - elements.nbytes <= MAX_OTHER_BYTES)
+        )
 
     def _lent(self, size: int) -> _Loan:
         loan = self._found(size).view(_Loan)

@@ -116,7 +116,10 @@ class TaskRunner:
             return None
         if isinstance(task, Read):
             return READ_COST * task.spec.size
-        return len(task.data.bytes) if isinstance(task, Upload) else 0
+        if isinstance(task, Upload):
+            copies = self._interpreter.backend.copies_upload(task.data)
+            return len(task.data.bytes) if copies else TASK_COST
+        return 0
 
     def answer_refused(self, task: Any, failure: OperationFailed) -> None:
         """Reply to a request of a session that has failed."""
@@ -156,13 +159,21 @@ class TaskRunner:
                     total += plan.cost
                 elif task.signature.row.family not in _WITHOUT_PLANS:
                     return None
-            else:
+            elif task is not tasks[0] or not self._reads_in_place(task):
                 cost = self.cost_of(task)
                 if cost is None:
                     return None
                 total += cost
             total += TASK_COST
         return total
+
+    def _reads_in_place(self, task: Any) -> bool:
+        """Whether a task is a read that copies nothing, of a tensor that exists now."""
+        if type(task) is not Read:
+            return False
+        array = self._interpreter.tensors.arrays.get(task.tensor)
+        backend = self._interpreter.backend
+        return array is not None and not backend.copies_elements(array, task.spec.dtype)
 
     def _python_cost(self, entry: tuple[int, Any]) -> int | None:
         """Estimate the cost of a task that computes in Python; return ``None`` for others."""

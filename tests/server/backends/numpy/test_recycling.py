@@ -16,6 +16,7 @@ from burn_remote_server.backends.numpy.recycling import (
     MAX_BLOCKS,
     MAX_OTHER_BYTES,
     MIN_BYTES,
+    SIZES_KEPT,
     Recycling,
     is_recycled,
 )
@@ -194,6 +195,30 @@ def test_elements_at_the_same_place_in_each_message_stay_where_they_arrived(
     assert moved == [True, False, True, False, False, True, False]
     blocks = 2  # the messages with a head of 38 bytes did not fit into the first block
     assert backend.memory().cached == blocks * (MIN_BYTES + ALIGNMENT) + 37 + 38
+
+
+def test_messages_of_several_sizes_stay_where_they_arrived_when_they_come_again(
+    backend: NumpyBackend,
+) -> None:
+    moved = []
+    for head in [37, 38, 37, 38, 38, 37]:
+        elements = backend.arriving_memory(head + 4 * COUNT)[head:]
+        data = TensorData(elements, (COUNT,), F32)
+        before = address(np.frombuffer(elements, np.uint8))
+        copies = backend.copies_upload(data)
+        array = backend.to_device(data)
+        assert copies == (address(array) != before)
+        moved.append(copies)
+        del elements, data, array
+    assert moved == [True, True, False, False, False, False]
+
+
+def test_the_places_of_many_message_sizes_are_forgotten(backend: NumpyBackend) -> None:
+    for head in range(2 * SIZES_KEPT):
+        elements = backend.arriving_memory(head + 4 * COUNT)[head:]
+        backend.to_device(TensorData(elements, (COUNT,), F32))
+        del elements
+    assert len(backend._recycling._shifts) <= SIZES_KEPT
 
 
 def test_memory_of_a_message_returns_to_the_pool_with_its_tensor(backend: NumpyBackend) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from burn_remote_protocol.dialects.burn_0_21 import decode_tasks, encode_tasks
-from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.dtypes import BOOL, F32
 from burn_remote_protocol.errors import OperationFailed, ProtocolViolation
 from burn_remote_protocol.messages import Fetch, QueryDType, Read, ReplyValue, Sync, Task, Upload
 from burn_remote_protocol.operations.families import numeric
@@ -379,3 +379,39 @@ def test_the_cost_of_a_read_grows_with_its_elements() -> None:
     wide = TensorSpec((1000, 1000), F32)
 
     assert (runner.estimate([Read(1, 1, wide)]) or 0) >= wide.size
+
+
+def test_a_read_that_copies_nothing_costs_as_much_as_a_short_one() -> None:
+    session = EngineSession()
+    runner = TaskRunner(session.engine, session.interpreter, session.outbox)
+    wide = TensorSpec((1000, 1000), F32)
+    array = np.zeros((1000, 1000), np.float32)
+    for tensor, elements in enumerate([array, array.T[:500], array.astype(np.float64)], 1):
+        session.tensors.store(tensor, elements)
+
+    assert runner.estimate([Read(1, 1, wide)]) == TASK_COST
+    for copied in (Read(1, 2, TensorSpec((500, 1000), F32)), Read(1, 3, wide)):
+        assert (runner.estimate([copied]) or 0) >= copied.spec.size
+    # A task before it may replace the tensor.
+    assert (runner.estimate([Sync(1), Read(2, 1, wide)]) or 0) >= wide.size
+
+
+def test_an_upload_that_stays_where_it_arrived_costs_as_much_as_a_short_one() -> None:
+    session = EngineSession()
+    runner = TaskRunner(session.engine, session.interpreter, session.outbox)
+    backend = session.interpreter.backend
+    backend.begin_recycling(2**26)
+    size, head = 2**20, 21
+    costs = []
+    for tensor in range(3):
+        elements = backend.arriving_memory(head + 4 * size)[head:]
+        upload = Upload(tensor, TensorData(elements, (size,), F32))
+        costs.append(runner.estimate([upload]))
+        runner.run([upload])
+        del elements, upload
+    moved, *stayed = costs
+    assert moved is not None
+    assert moved >= 4 * size
+    assert stayed == [2 * TASK_COST] * 2
+    bools = Upload(9, TensorData(backend.arriving_memory(size), (size,), BOOL))
+    assert (runner.estimate([bools]) or 0) >= size  # each byte is examined
