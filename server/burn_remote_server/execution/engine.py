@@ -16,6 +16,7 @@ from typing import Any, Final
 from burn_remote_protocol.dialects.native import (
     DROP_TASK,
     INLINE_BYTES,
+    READ_TASK,
     Batch,
     LastUses,
     decode_task,
@@ -63,6 +64,7 @@ from burn_remote_server.execution.collective_tasks import CollectiveTasks
 from burn_remote_server.execution.costs import (
     DEFINITION_BYTE_COST,
     DROPPED_COST,
+    READ_COST,
     batch_cost,
     python_cost,
 )
@@ -95,6 +97,9 @@ __all__ = ["Engine"]
 
 # Elements of a read up to this size are copied into the reply, whose bytes the outbox counts.
 COUNTED_REPLY_BYTES: Final = INLINE_BYTES
+
+# Batches of at least this cost, in nanoseconds, are examined for reads that copy nothing.
+LONG_READ_COST: Final = 50_000
 
 _INTEGER: Final = frozenset({int})
 
@@ -350,12 +355,32 @@ class Engine:
         if self._tensors.has_slots():
             return None
         interpreter = self._interpreter
-        return batch_cost(
+        cost = batch_cost(
             batch,
             interpreter.numbered,
             size=size,
             binds_slowly=interpreter.session.binds_slowly,
         )
+        if cost is not None and cost > LONG_READ_COST and batch.tasks:
+            cost -= self._uncopied_elements(batch.tasks[0]) * READ_COST
+        return cost
+
+    def _uncopied_elements(self, task: Any) -> int:
+        """Return how many elements a task reads if it is a read that copies nothing, else 0.
+
+        It must be the first task of its batch, because others may replace the tensor.
+        """
+        if task[0] != READ_TASK:
+            return 0
+        try:
+            read = decode_task(task)
+        except BurnRemoteError:  # malformed
+            return 0
+        assert isinstance(read, Read)
+        array = self._tensors.arrays.get(read.tensor)
+        backend = self._interpreter.backend
+        is_copied = array is None or backend.copies_elements(array, read.spec.dtype)
+        return 0 if is_copied else read.spec.size
 
     def estimate_chunk(self, chunk: Chunk) -> int:
         """Estimate the cost of storing a chunk of an upload."""

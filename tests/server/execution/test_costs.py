@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from msgpack import packb
 
@@ -17,12 +18,14 @@ from burn_remote_protocol.messages import (
     Execute,
     Fetch,
     Read,
+    Sync,
     Task,
 )
 from burn_remote_protocol.operations.estimates import estimated
 from burn_remote_protocol.operations.row import Operation, Signature
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
+from burn_remote_server.execution.costs import READ_COST
 from burn_remote_server.execution.engine import Engine
 from burn_remote_server.hosting.host import new_interpreter
 from burn_remote_server.settings.server_settings import Settings
@@ -121,6 +124,26 @@ def test_a_definition_costs_what_decoding_its_bytes_costs(driven: Driven) -> Non
     assert small is not None
     assert large is not None
     assert large >= small + 20 * 99_900
+
+
+def test_a_read_that_copies_nothing_costs_as_much_as_a_short_one(driven: Driven) -> None:
+    wide = TensorSpec((1000, 1000), F32)
+    array = np.zeros((1000, 1000), np.float32)
+    tensors = driven.interpreter.tensors
+    for tensor, elements in enumerate([array, array.T, array.astype(np.float64)], 1):
+        tensors.store(tensor, elements)
+    short = driven.estimate(Read(1, 1, TensorSpec((1, 1), F32)))
+    assert short is not None
+
+    assert driven.estimate(Read(1, 1, wide)) == short - READ_COST
+    for tensor in (2, 3, 4):
+        assert driven.estimate(Read(1, tensor, wide)) == short - READ_COST + wide.size
+    # A task before it may replace the tensor.
+    assert (driven.estimate(Sync(1), Read(2, 1, wide)) or 0) >= wide.size
+
+
+def test_a_long_frame_without_tasks_has_an_estimate(driven: Driven) -> None:
+    assert driven.engine.estimate(Batch(0, ()), 2**20) == 2**20
 
 
 def test_a_read_with_an_invalid_shape_has_no_estimate(driven: Driven) -> None:
