@@ -36,8 +36,8 @@ class Ending:
         Raises the first exception of a step, after the other steps.
         """
         thread = threading.get_ident()
-        # An interrupt of the main thread may come before ``_thread`` is reset. Any other thread
-        # completes what it has begun, or resets it.
+        # If ``_thread`` is another thread, that one completes the steps, or resets ``_thread``. The
+        # main thread may have left without doing so, because of an interrupt.
         may_begin = self._thread in (None, threading.main_thread().ident)
         if self.is_complete or not may_begin or self._thread == thread:
             return

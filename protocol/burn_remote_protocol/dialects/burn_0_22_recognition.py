@@ -13,9 +13,9 @@ is compared first, as a whole: that takes a quarter of the time of comparing mes
 frame that matches is returned undivided, as a ``KnownFrame``.
 
 A call of a graph repeats its numbers, sizes and slices, up to 6 KiB, and differs only in the ids of
-the tensors that it binds. Frames with such calls are never wholes, because what a call costs
-changes when the server compiles the graph. A call is cached when it comes a second time, because
-some never do: an optimizer may count its steps in the numbers of its calls.
+the tensors that it binds. Frames with such calls are not recognized as wholes, because the cost of
+a call changes when the server compiles the graph. A call is cached when it comes a second time.
+Some calls never do: an optimizer may count its steps in the numbers of its calls.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ EXAMINE_EVERY_SECONDS: Final = 1.0
 # delay it: notices take 1 s, and the end of a connection twice CLOSE_TIMEOUT_SECONDS.
 GRACE_SECONDS: Final = 15.0
 
-# How many intervals count for one: on a busy machine, the thread continues late.
+# A wait counts as at most this many intervals. It may take longer than one, because the thread
+# continues late on a busy machine.
 LONGEST_WAITS: Final = 5
 
 TOO_LATE_EXIT_CODE: Final = 1

@@ -27,8 +27,8 @@ _INTEGER: Final = frozenset({int})
 class EarlyDrops:
     """The tensors that the rest of a batch drops, by the place of their last use.
 
-    A task that is none of those that programs send most often ends the search, and so does a
-    malformed one. The search visits each task once.
+    The search ends at the first task of a rare kind, and at a malformed task. It visits each task
+    once.
     """
 
     def __init__(self, tasks: Sequence[Any], start: int) -> None:

@@ -102,8 +102,8 @@ class _Registered:
         self.graph: Final = RelativeGraph(decode_graph(packed))
         self.numbers = 0  # how many numbers the client has registered it under
         self.interfaces: Final[dict[tuple[int, ...], Interface]] = {}
-        # In the place of a form that is not compiled yet is the number of its calls so far; in the
-        # place of one that cannot be compiled is ``None``.
+        # The value is the number of calls so far while a form is not compiled yet, and ``None`` if
+        # it cannot be compiled.
         self.forms: Final[dict[Any, _Form | int | None]] = {}
         # The bytes that the account counts; 0 for a graph that did not fit and runs only once.
         self.nbytes = 0

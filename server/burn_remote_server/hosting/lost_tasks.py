@@ -73,7 +73,7 @@ class LostTasks:
         self._examined: Final[BatchedCalls] = BatchedCalls(self._loop, EXAMINED_AT_ONCE)
 
     def examine(self) -> None:
-        """Look for tasks that seem lost, and end those that still do two iterations later."""
+        """Look for tasks that seem lost; end those that still seem lost two iterations later."""
         for task in [task for task in self._endings if task.done()]:
             del self._endings[task]
         self._examined.call(self._look, asyncio.all_tasks(self._loop))

@@ -114,9 +114,10 @@ class PatternStep:
 class UsualDrops(NamedTuple):
     """The tensors that a program drops while it repeats a pattern.
 
-    Tensors are given by their offsets from the pattern's first output. ``taken_of`` picks the ids
-    of all of them, ``length`` many and at least two, from a sequence of ids that begins at the
-    offset ``lowest``. ``remaining`` are those that exist on the server, so it must be told.
+    Tensors are given by their offsets from the pattern's first output. There are ``length`` of
+    them, at least two. ``taken_of`` takes a sequence of ids, the first of which belongs to the
+    offset ``lowest``, and returns the ids of the dropped tensors. The server has only the tensors
+    in ``remaining``, so only these drops are sent.
     """
 
     taken_of: Callable[[Sequence[int]], tuple[int, ...]]

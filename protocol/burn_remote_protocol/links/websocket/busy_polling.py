@@ -34,13 +34,14 @@ POLL_SECONDS: Final = 100e-6
 SHORT_SECONDS: Final = 200e-6
 # Polling begins after this many short waits in a row.
 SHORT_WAITS: Final = 8
-# Runnable threads are counted, which takes 5 µs, before polling begins and then each time after
-# this many messages.
+# Runnable threads are counted before polling begins, and again after each so many messages. A count
+# takes 5 µs.
 CHECK_MESSAGES: Final = 64
-# How many messages pass before a crowded machine is looked at again. Each further time in a row,
-# four times as many pass, up to a limit: on two quiet cores, a third thread is often runnable for a
-# moment, and polling would seldom begin; on two busy ones, short pauses cost time (1.15 times the
-# median with pauses of 128).
+# Threads of a crowded machine are counted again after ``FIRST_CROWDED_MESSAGES``. If it is still
+# crowded, the pause grows by a factor of four each time, up to ``CROWDED_MESSAGES``. If all pauses
+# were long, polling would seldom begin on two quiet cores, where a third thread is often runnable
+# for a moment. If all were short, polls would cost time on two busy cores: pauses of 128 messages
+# gave 1.15 times the median.
 FIRST_CROWDED_MESSAGES: Final = 16
 CROWDED_MESSAGES: Final = 2048
 # How many messages pass after a long wait before waits are measured again.

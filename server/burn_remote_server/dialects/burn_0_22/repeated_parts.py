@@ -50,9 +50,10 @@ FRAME_BYTES_KEPT: Final = 512 * 1024
 
 
 class _Cut(NamedTuple):
-    """A place where a part may end, before ``end``, and where the next may begin: at ``begin``.
+    """A place in a frame at which a part may end, and the next one may begin.
 
-    Both are places among the steps of a frame; the others are places among its numbers.
+    The first part ends before step ``end`` and its number ``end_number``. The next one begins with
+    step ``begin`` and ``begin_number``.
     """
 
     end: int
