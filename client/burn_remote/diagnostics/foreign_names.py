@@ -540,6 +540,7 @@ GROUP_ATTRIBUTES: Final = {
 
 # Methods and attributes of arrays: foreign name -> what to write instead.
 METHODS: Final = {
+    "H": "x.mH",
     "abs_": "x = x.abs(), for a parameter x.data = x.abs()",
     "add": "x + y",
     "add_": "x += y",

@@ -63,7 +63,9 @@ def checked_operation(given: Any, dtypes: Sequence[DType]) -> ReduceOperation:
     operation = _named_operation(given)
     for dtype in dtypes:
         if not (dtype.is_floating or dtype.is_integer):
-            raise DTypeMismatch(f"{dtype} tensors have no {operation.value}; {_conversion(dtype)}")
+            raise DTypeMismatch(
+                f"collectives compute no {operation.value} of {dtype} tensors; {_conversion(dtype)}"
+            )
         if operation is ReduceOperation.MEAN and dtype.is_integer:
             raise DTypeMismatch(
                 f"a mean of {dtype} tensors would round; use 'sum', or convert them with "

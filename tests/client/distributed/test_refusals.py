@@ -50,7 +50,16 @@ def ones(devices: Devices, shape: tuple[int, ...] = (2,), **options: Any) -> lis
             br.ArgumentMismatch,
             "the containers differ: expected a list of 1, not of 2",
         ),
-        (lambda d: ones(d, dtype=br.bool), br.DTypeMismatch, r"bool tensors have no sum; .*int32"),
+        (
+            lambda d: ones(d, dtype=br.bool),
+            br.DTypeMismatch,
+            r"collectives compute no sum of bool tensors; .*int32",
+        ),
+        (
+            lambda d: ones(d, dtype=br.complex64),
+            br.DTypeMismatch,
+            r"collectives compute no sum of complex64 tensors; reduce burn_remote\.real",
+        ),
         (
             lambda d: [x.requires_grad_() for x in ones(d)],
             br.UsageError,
@@ -95,7 +104,7 @@ def test_only_broadcast_takes_quantized_tensors(devices: Devices) -> None:
     given = [br.quantize(x) for x in ones(devices[:2])]
     with pytest.raises(br.DTypeMismatch, match=r"cannot be cut or joined; .*x\.dequantize\(\)"):
         Group(devices[:2]).all_gather(given)
-    with pytest.raises(br.DTypeMismatch, match=r"have no sum; .*x\.dequantize\(\)"):
+    with pytest.raises(br.DTypeMismatch, match=r"compute no sum of .*; .*x\.dequantize\(\)"):
         Group(devices[:2]).all_reduce(given)
 
 
