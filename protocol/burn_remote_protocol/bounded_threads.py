@@ -7,12 +7,19 @@ loop, would hang.
 
 from __future__ import annotations
 
+import queue
 import threading
-from typing import Final
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, ParamSpec, TypeVar
 
 from burn_remote_protocol.latches import Latch
 
-__all__ = ["START_SECONDS", "BoundedThread"]
+__all__ = ["START_SECONDS", "BoundedThread", "BoundedThreadPool"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # A thread starts within a millisecond, or within seconds if the machine is very busy.
 START_SECONDS: Final = 5.0
@@ -70,3 +77,92 @@ class _BoundedEvent(Latch):
 
     def _at_fork_reinit(self) -> None:
         """Do nothing: after a fork, only the thread that forked goes on, and it was started."""
+
+
+class BoundedThreadPool(ThreadPoolExecutor):
+    """A pool of bounded threads, for ``asyncio.to_thread``: an event loop's default executor.
+
+    ``submit`` starts a thread if all others work. It raises ``RuntimeError`` or ``MemoryError`` if
+    no thread of the pool runs and none can be started.
+    """
+
+    def __init__(self, most_threads: int, name: str) -> None:
+        """Create a pool without threads."""
+        super().__init__(most_threads)  # event loops take no other class
+        self._name: Final = name
+        self._most_threads: Final = most_threads
+        self._calls: Final[queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]] = (
+            queue.SimpleQueue()
+        )
+        self._workers: Final[list[BoundedThread]] = []
+        self._lock: Final = threading.Lock()
+        self._unfinished = 0  # calls that wait or run
+        self._is_closed = False
+
+    def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Call a function in a thread of the pool."""
+        future: Future[T] = Future()
+        item = future, partial(call, *args, **kwargs)
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError("the pool of threads was shut down")
+            self._unfinished += 1
+            workers = len(self._workers)
+            needs_thread = workers < min(self._unfinished, self._most_threads)
+        try:
+            if needs_thread:
+                self._start_thread()
+            self._calls.put(item)
+        except BaseException:
+            self._finish()
+            raise
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the threads after the calls that were submitted; wait for that if ``wait``."""
+        with self._lock:
+            self._is_closed = True
+        if cancel_futures:
+            self._cancel_calls()
+        for _ in self._workers:
+            self._calls.put(None)
+        if wait:
+            for each in self._workers:
+                each.join()
+
+    def _start_thread(self) -> None:
+        thread = BoundedThread(target=self._work, name=f"{self._name}-{len(self._workers)}")
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError):
+            if not self._workers:
+                raise
+            return  # another thread will run the call
+        self._workers.append(thread)
+
+    def _work(self) -> None:
+        while (item := self._calls.get()) is not None:
+            future, call = item
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = call()
+                except BaseException as error:
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+                    del result
+            del item, future, call  # else they would stay in memory until the next call
+            self._finish()
+
+    def _finish(self) -> None:
+        with self._lock:
+            self._unfinished -= 1
+
+    def _cancel_calls(self) -> None:
+        while True:
+            try:
+                item = self._calls.get_nowait()
+            except queue.Empty:
+                return
+            if item is not None:
+                item[0].cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+from burn_remote_protocol.bounded_threads import BoundedThreadPool
 from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.links.transport_interface import (
@@ -68,6 +70,9 @@ IROH_ROUTES: Final = ("session", "transfer")
 # one with long tokens and settings must fit too.
 OPENING_BYTES: Final = 64 * 1024
 
+# Threads for ``asyncio.to_thread``, as many as those of asyncio's own pool.
+MOST_LOOP_THREADS: Final = 32
+
 # How long a stopping server waits for clients to receive the reason.
 NOTICE_SECONDS: Final = 1.0
 
@@ -79,6 +84,8 @@ async def serve(settings: Settings, *, drain: Signal, ready: Callable[[Host], No
     port cannot be opened, and ``UsageError`` for a backend that cannot do what the settings ask.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    pool = BoundedThreadPool(min(MOST_LOOP_THREADS, (os.cpu_count() or 1) + 4), "loop-thread")
+    asyncio.get_running_loop().set_default_executor(pool)
     custom = load_operations(settings.custom_operations)
     opened = backends.open_backends(
         settings.backend, settings.device_count, settings.device_memory, tf32=settings.tf32
