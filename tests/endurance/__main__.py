@@ -1,5 +1,5 @@
 """Start an endurance run: ``python -m endurance kills``, ``faults``, ``groups``, ``load``,
-``interrupts``, ``memory``, ``shortages``, ``soak`` or ``attack``."""
+``interrupts``, ``memory``, ``shortages``, ``failing``, ``soak`` or ``attack``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from endurance.kills import Kills, kill_rounds
 from endurance.load import Load, many_at_once, one_after_another
 from endurance.memory import ATTACKS, attack
 from endurance.processes import Snapshot
-from endurance.shortages import signalled, without_descriptors
+from endurance.shortages import failing_allocations, signalled, without_descriptors
 from endurance.soak import Soak, soak
 
 MIB = 2**20
@@ -186,6 +186,20 @@ def run_shortages(given: argparse.Namespace) -> None:
         say(f"  after: {shown(seen.after)}")
 
 
+def run_failing(given: argparse.Namespace) -> None:
+    """Let allocations of servers fail; print how their clients ended."""
+    for seed in range(given.seed, given.seed + given.runs):
+        seen = failing_allocations(given.count, given.interval_seconds, seed)
+        if seen.crash_code is not None:
+            say(f"seed {seed}: the server crashed with code {seen.crash_code}")
+            continue
+        after = shown(seen.after) if seen.after is not None else "not measured"
+        say(
+            f"seed {seed}: {len(seen.ended)} clients ended, hung {seen.hung}, exit code "
+            f"{seen.exit_code}; after: {after}"
+        )
+
+
 def run_memory(given: argparse.Namespace) -> None:
     """Run each attack on memory; print the growth of the server."""
     for name in given.attacks or ATTACKS:
@@ -244,6 +258,12 @@ def main() -> None:
     shortages.add_argument("--rounds", type=int, default=20, help="floods, and bursts of signals")
     shortages.add_argument("--seed", type=int, default=0)
     shortages.set_defaults(run=run_shortages)
+    failing = commands.add_parser("failing", help="let allocations of a server fail")
+    failing.add_argument("--runs", type=int, default=6, help="servers")
+    failing.add_argument("--count", type=int, default=2500, help="failing allocations of each")
+    failing.add_argument("--interval-seconds", type=float, default=0.005)
+    failing.add_argument("--seed", type=int, default=0)
+    failing.set_defaults(run=run_failing)
     attack = commands.add_parser("attack", help="occupy the event loop of a server")
     attack.add_argument("--only", default="", help="a part of the descriptions of the attacks")
     attack.set_defaults(run=run_attack)

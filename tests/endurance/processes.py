@@ -93,6 +93,12 @@ class Process:
         line = self._process.stdout.readline()
         assert line == "ready\n", f"instead of being ready: {line}{self._process.communicate()[1]}"
 
+    def ask_to_end(self) -> None:
+        """Ask a program that runs until its standard input closes to end."""
+        assert self._process.stdin is not None  # started with pipes
+        self._process.stdin.close()
+        self._process.stdin = None  # else ``communicate`` would flush it
+
     def kill(self) -> None:
         """Kill it, as a crash would."""
         self._process.kill()
