@@ -170,6 +170,7 @@ def _elements(shape: object) -> int:
     # The product of thousands of large integers takes milliseconds.
     if type(shape) is not tuple or len(shape) > MAX_RANK:
         raise TypeError(f"a shape must be a list of at most {MAX_RANK} integers")
-    if not _INTEGER.issuperset(map(type, shape)):
-        raise TypeError("a shape must be a list of integers")
+    # A negative size would make up for the cost of other tasks.
+    if not _INTEGER.issuperset(map(type, shape)) or min(shape, default=0) < 0:
+        raise TypeError("a shape must be a list of integers that are not negative")
     return math.prod(shape)

@@ -153,6 +153,13 @@ def test_a_read_with_an_invalid_shape_has_no_estimate(driven: Driven) -> None:
     assert driven.engine.estimate(Batch(0, ((-6, 1, 1, ((2**62, "a"), "F32")),))) is None
 
 
+def test_a_read_with_a_negative_size_does_not_make_a_batch_cheap(driven: Driven) -> None:
+    driven.engine.run(batch(Define(7, ones(2**20))))
+    malformed = (-6, 1, 1, ((-(2**62),), "F32"))
+    assert driven.engine.estimate(Batch(0, ((7, 1), malformed))) is None
+    assert driven.engine.estimate(Batch(0, ((7, 1), *[malformed] * 3))) is None
+
+
 def test_a_read_with_thousands_of_dimensions_is_not_estimated(driven: Driven) -> None:
     assert driven.engine.estimate(Batch(0, ((-6, 1, 1, ((1,) * 33, "F32")),))) is None
 
