@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -23,6 +24,10 @@ T = TypeVar("T")
 
 # A thread starts within a millisecond, or within seconds if the machine is very busy.
 START_SECONDS: Final = 5.0
+
+# How often, and after which pauses, a thread that lacks memory tries to fail a call.
+TRIES: Final = 100
+PAUSE_SECONDS: Final = 0.001
 
 # Not formatted when it is raised: memory may lack then.
 _NOT_STARTED: Final = (
@@ -141,16 +146,18 @@ class BoundedThreadPool(ThreadPoolExecutor):
         self._workers.append(thread)
 
     def _work(self) -> None:
-        while (item := self._calls.get()) is not None:
+        while True:
+            try:
+                item = self._calls.get()
+            except (MemoryError, SystemError):  # no item was taken
+                continue
+            if item is None:
+                return
             future, call = item
-            if future.set_running_or_notify_cancel():
-                try:
-                    result = call()
-                except BaseException as error:
-                    future.set_exception(error)
-                else:
-                    future.set_result(result)
-                    del result
+            try:
+                _complete(future, call)
+            except MemoryError as error:
+                _fail(future, error)
             del item, future, call  # else they would stay in memory until the next call
             self._finish()
 
@@ -166,3 +173,25 @@ class BoundedThreadPool(ThreadPoolExecutor):
                 return
             if item is not None:
                 item[0].cancel()
+
+
+def _complete(future: Future[Any], call: Callable[[], Any]) -> None:
+    """Make a call, and set the future to its result or its exception."""
+    if future.set_running_or_notify_cancel():
+        try:
+            result = call()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+
+def _fail(future: Future[Any], error: MemoryError) -> None:
+    """Set the exception of a future, also if memory for that lacks for a moment."""
+    for _ in range(TRIES):
+        try:
+            if not future.done():
+                future.set_exception(error)
+            return
+        except MemoryError:
+            time.sleep(PAUSE_SECONDS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -111,6 +113,39 @@ def test_a_pool_whose_thread_does_not_start_raises_and_goes_on_later(
         patched.setattr(BoundedThread, "start", no_thread)
         lengths = [pool.submit(len, "abcd") for _ in range(3)]
         assert [each.result(PATIENCE_SECONDS) for each in lengths] == [4, 4, 4]
+    pool.shutdown()
+
+
+def test_the_thread_of_a_pool_goes_on_after_a_lack_of_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = BoundedThreadPool(1, "test")
+    take, lacks = pool._calls.get, ["get", "set_result"]
+
+    class Scarce:
+        """Calls whose queue has no memory the first time."""
+
+        put = staticmethod(pool._calls.put)
+
+        def get(self) -> Any:
+            if "get" in lacks:
+                lacks.remove("get")
+                raise MemoryError
+            return take()
+
+    def set_result(future: Future[Any], result: object) -> None:
+        if "set_result" in lacks:
+            lacks.remove("set_result")
+            raise MemoryError
+        completed(future, result)
+
+    completed: Any = Future.set_result
+    monkeypatch.setattr(Future, "set_result", set_result)
+    pool._calls = Scarce()  # type: ignore[misc,assignment]
+    with pytest.raises(MemoryError):
+        pool.submit(len, "abc").result(PATIENCE_SECONDS)
+    assert pool.submit(len, "abcd").result(PATIENCE_SECONDS) == 4
+    assert not lacks
     pool.shutdown()
 
 
