@@ -31,8 +31,8 @@ __all__ = [
 UNCOUNTED_BYTES: Final = 2**13
 # Received bytes that never wait for room: more than most batches have.
 ALWAYS_BYTES: Final = 2**15
-# Received bytes that also use the pool's room for urgent bytes. Chunks of uploads are half as
-# large.
+# Received bytes that also use the pool's room for urgent bytes, unless the connection has another
+# limit, and that count once.
 URGENT_BYTES: Final = 2**20
 
 # A long message is received in parts, which are then joined; decoding copies the elements again.
@@ -46,7 +46,10 @@ class ReceiveBudget:
     """The pool's bytes that one connection holds for received messages. Performs no I/O."""
 
     def __init__(self, memory: Memory, urgent_bytes: int | None = None) -> None:
-        """``urgent_bytes``: messages of up to this size together are urgent."""
+        """``urgent_bytes``: messages of up to this size together are urgent.
+
+        They count as often as others if they have more than ``URGENT_BYTES``.
+        """
         self._urgent_bytes: Final = URGENT_BYTES if urgent_bytes is None else urgent_bytes
         self._memory: Final = memory
         self._lacks_room = False
@@ -66,7 +69,8 @@ class ReceiveBudget:
         The bytes count also if the pool has no room for them, because they have arrived.
         """
         is_urgent = size <= self._urgent_bytes
-        wanted = 0 if size <= UNCOUNTED_BYTES else size if is_urgent else COPIES * size
+        counts_once = is_urgent and size <= URGENT_BYTES
+        wanted = 0 if size <= UNCOUNTED_BYTES else size if counts_once else COPIES * size
         more = wanted - self.held_bytes
         if not more and not self._lacks_room:
             return True

@@ -267,7 +267,8 @@ class Settings(BaseModel):
     max_message_bytes: Annotated[Bytes, Field(ge=MIB)] = Field(
         64 * MIB,
         description="Size of one message of the native protocol, at least 1MiB; a larger message "
-        "ends its session. It does not limit tensors, which arrive in chunks of 960 KiB.",
+        "ends its session. It does not limit tensors, which arrive in chunks of 960 KiB "
+        "to 3.75 MiB.",
     )
     session_queue_batches: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         64,

@@ -90,6 +90,16 @@ def test_short_messages_have_room_in_a_full_pool() -> None:
     assert not third.hold(ALWAYS_BYTES + 1)  # never urgent in this connection
 
 
+def test_urgent_messages_may_be_longer_and_count_as_often_as_others() -> None:
+    budget = Budget(0, urgent_room=2 * COPIES * MIB)
+    held = ReceiveBudget(budget, 2 * MIB)
+    assert held.hold(MIB)
+    assert budget.taken == MIB
+    assert held.hold(2 * MIB)
+    assert budget.taken == COPIES * 2 * MIB
+    assert not held.hold(2 * MIB + 1)
+
+
 def test_a_closed_connection_returns_its_bytes_to_the_pool() -> None:
     budget = Budget(10 * MIB)
     held = ReceiveBudget(budget)

@@ -31,6 +31,7 @@ from burn_remote.sessions.stack_room import check_stack_room
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dialects.native import (
     CHUNK_BYTES,
+    LARGE_CHUNK_BYTES,
     UPLOAD_CHUNK_BYTES,
     encode_frame,
 )
@@ -117,9 +118,15 @@ class Connection(EndedOnce):
             announced = self.welcome.limits.get("chunk_bytes", CHUNK_BYTES)
             size = max(1, min(UPLOAD_CHUNK_BYTES, announced))
             self.chunk_bytes: Final = size
-            # Memory of the copies of chunks in the replay window, at most as many as it has room
-            # for.
-            self.copies: Final = ReusedMemory(size, size, REPLAY_BYTES // size)
+            # The size of chunks over a fast connection: several of the others, or one.
+            large = max(size, min(LARGE_CHUNK_BYTES, announced) // size * size)
+            self.large_chunk_bytes: Final = large
+            # Memory of the copies of chunks in the replay window, together at most as much as it
+            # has room for.
+            kept_bytes = REPLAY_BYTES // 4 if large > size else REPLAY_BYTES
+            self.copies: Final = ReusedMemory(size, size, kept_bytes // size)
+            kept_bytes = REPLAY_BYTES - kept_bytes
+            self.large_copies: Final = ReusedMemory(large, large, kept_bytes // large)
             self._end.fire(Event.OPENED)
             self._handle = handle
             self.receiver: Final = Receiver(self._link, self._handler(), self._break)
@@ -269,7 +276,9 @@ class Connection(EndedOnce):
                         if payload is not None:
                             # The copy is what is checked and sent: a program may change its array
                             # while another thread sends it.
-                            kept = self.copies.allocate(len(payload))
+                            is_large = len(payload) > self.chunk_bytes
+                            copies = self.large_copies if is_large else self.copies
+                            kept = copies.allocate(len(payload))
                             np.copyto(
                                 np.frombuffer(kept, np.uint8), np.frombuffer(payload, np.uint8)
                             )
@@ -470,6 +479,7 @@ class Connection(EndedOnce):
             functools.partial(self._lost, error),
             self.receiver.close,
             self.copies.close,
+            self.large_copies.close,
         )
 
     def close(self) -> None:

@@ -39,6 +39,7 @@ from burn_remote.sessions.stack_room import check_stack_room
 from burn_remote.sessions.traffic import Traffic
 from burn_remote_protocol.dialects.native import (
     INLINE_BYTES,
+    UPLOAD_CHUNK_BYTES,
     EncodedTask,
     chunk_head,
     decode_frame,
@@ -77,7 +78,13 @@ from burn_remote_protocol.operations.row import Operation, Row, Signature
 from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 
-__all__ = ["NativeSession"]
+__all__ = ["FAST_BYTES_PER_SECOND", "PROVEN_BYTES", "NativeSession"]
+
+# An upload continues in large chunks once it has sent this many bytes so fast. Then another
+# thread's operation waits at most 40 ms for the chunk in front of it. The sockets of both systems
+# usually hold fewer bytes, so that these many show how fast the network is.
+PROVEN_BYTES: Final = 16 * UPLOAD_CHUNK_BYTES
+FAST_BYTES_PER_SECOND: Final = 100e6
 
 _frame: Final = sys._getframe
 
@@ -336,10 +343,19 @@ class NativeSession(StorageRequests, CollectiveRequests):
             self._append(encode_task(BeginUpload(tensor, data.spec, len(view))))
             self._flush()
         # The lock is free between chunks, so that other threads' operations go in between.
-        size = self._connection.chunk_bytes
-        for start in range(0, len(view), size):
-            piece = view[start : start + size]
-            self._connection.send(chunk_head(tensor, start), piece)
+        connection, start, begin = self._connection, 0, self._clock()
+        large = connection.large_chunk_bytes
+        while start < len(view):
+            # A large chunk begins where one would if all were large, as the server's memory for
+            # them does.
+            is_fast = (
+                start >= PROVEN_BYTES
+                and not start % large
+                and start >= FAST_BYTES_PER_SECOND * (self._clock() - begin)
+            )
+            size = large if is_fast else connection.chunk_bytes
+            connection.send(chunk_head(tensor, start), view[start : start + size])
+            start += size
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -500,6 +516,7 @@ class NativeSession(StorageRequests, CollectiveRequests):
     def _beat(self) -> None:
         self._router.memory.expire()
         self._connection.copies.expire()
+        self._connection.large_copies.expire()
         self._flush_soon()
 
     # -- the end ------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import cupy
 import cupyx
 import numpy as np
 
-from burn_remote_protocol.dialects.native import UPLOAD_CHUNK_BYTES
+from burn_remote_protocol.dialects.native import LARGE_CHUNK_BYTES
 from burn_remote_protocol.errors import DeviceLost, OperationFailed
 from burn_remote_server.backends.cupy.device import Gpu, OnStream, new_event
 from burn_remote_server.backends.cupy.host_blocks import HostBlocks
@@ -21,9 +21,9 @@ from burn_remote_server.backends.interface import Deliver
 __all__ = ["BLOCK_BYTES", "Reads", "Upload", "host_array"]
 
 # Bytes copied to the GPU at once. Larger blocks overlap less with receiving and need more pinned
-# memory. With smaller blocks, starting the copies takes longer: about 10 µs each. A block holds a
-# whole number of an upload's chunks, so that each chunk can be received in a block.
-BLOCK_BYTES: Final = 4 * UPLOAD_CHUNK_BYTES
+# memory. With smaller blocks, starting the copies takes longer: about 10 µs each. A block holds
+# one large chunk of an upload or a whole number of others, so that each can be received in a block.
+BLOCK_BYTES: Final = LARGE_CHUNK_BYTES
 
 # How long a read waits for the GPU before it becomes asynchronous. A callback costs about 100 µs;
 # waiting longer would block the thread on large results.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 from burn_remote_protocol.dialects.burn_0_22 import is_burn_frame
 from burn_remote_protocol.errors import BurnRemoteError
@@ -14,7 +15,11 @@ from burn_remote_server.dialects.native.session_handler import serve_session
 from burn_remote_server.dialects.websocket_route import Route
 from burn_remote_server.hosting.host import Device
 
-__all__ = ["native_routes"]
+__all__ = ["URGENT_CHUNK_BYTES", "native_routes"]
+
+# Messages of up to this size find room in a full pool: those with a chunk of an upload, for whose
+# elements the pool has reserved memory.
+URGENT_CHUNK_BYTES: Final = 4 * 2**20
 
 
 # serve(link, device, token, address, first): serves a session whose first frame is not of the
@@ -44,7 +49,8 @@ def native_routes(serve_foreign: ServeForeign | None = None) -> Mapping[str, Rou
 
         def admitted() -> None:
             link.limit_messages(device.host.settings.max_message_bytes)
-            link.count_received(device.host_memory, device.host.settings.fetch_timeout_seconds)
+            stall_seconds = device.host.settings.fetch_timeout_seconds
+            link.count_received(device.host_memory, stall_seconds, URGENT_CHUNK_BYTES)
             link.keep_alive(device.host.settings.heartbeat_seconds)
 
         await serve_session(link, device, attachments, token, admitted, first)

@@ -12,8 +12,10 @@ from burn_remote_protocol.collectives import EngineKind
 from burn_remote_protocol.dialects.bounded_unpacking import unpacked_bytes
 from burn_remote_protocol.dialects.native import (
     CHUNK_HEAD_BYTES,
+    LARGE_CHUNK_BYTES,
     MAX_GROUPS,
     SESSION_LIMITS,
+    UPLOAD_CHUNK_BYTES,
     Batch,
     BatchPart,
     batch_in_parts,
@@ -45,7 +47,7 @@ from burn_remote_protocol.messages import (
 )
 from burn_remote_protocol.operations.extensions import ANNOUNCED, EXTENSIONS_FIELD
 from burn_remote_server.access.admission import Grant
-from burn_remote_server.access.quota import OverheadAccount
+from burn_remote_server.access.quota import OverheadAccount, Pool
 from burn_remote_server.dialects.native.frame_writer import FrameWriter
 from burn_remote_server.dialects.native.handshake import (
     checked_link,
@@ -78,6 +80,9 @@ from burn_remote_server.tensors.slots import InFlight
 __all__ = ["serve_session"]
 
 logger = get_logger(__name__)
+
+# How many times as large as a long chunk the memory pool must be.
+CHUNKS_OF_POOL: Final = 128
 
 
 def _nothing() -> None:
@@ -522,6 +527,17 @@ def _about(device: Device) -> dict[str, object]:
     }
 
 
+def _longest_chunk(max_message_bytes: int, memory: Pool) -> int:
+    """Return the longest chunk of an upload that a client may send.
+
+    A message has a chunk and its head. In a full pool, chunks of several connections must find room
+    for urgent bytes, where long ones count twice.
+    """
+    has_room = memory.max_bytes // CHUNKS_OF_POOL
+    longest = min(LARGE_CHUNK_BYTES, max_message_bytes // 16 * 15, has_room)
+    return max(UPLOAD_CHUNK_BYTES, longest)
+
+
 def _welcome(device: Device, attachment: Attachment, version: int) -> Welcome:
     settings, session = device.host.settings, attachment.session
     return Welcome(
@@ -532,6 +548,7 @@ def _welcome(device: Device, attachment: Attachment, version: int) -> Welcome:
         device=_about(device),
         limits={
             **SESSION_LIMITS,
+            "chunk_bytes": _longest_chunk(settings.max_message_bytes, device.host_memory),
             "groups": MAX_GROUPS,
             "group_engines": EngineKind.bits(device.host.groups.engines),
             "files": int(bool(settings.data_dir)),

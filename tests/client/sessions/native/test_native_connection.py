@@ -20,6 +20,7 @@ from burn_remote.sessions.native.native_connection import Connection
 from burn_remote.sessions.receiver import READER
 from burn_remote_protocol.dialects.native import (
     CHUNK_BYTES,
+    LARGE_CHUNK_BYTES,
     UPLOAD_CHUNK_BYTES,
     VERSIONS,
     decode_frame,
@@ -289,19 +290,20 @@ def test_a_chunk_that_is_sent_again_has_the_elements_of_the_time_when_it_was_sen
 
 
 @pytest.mark.parametrize(
-    ("limits", "expected"),
+    ("limits", "expected", "large"),
     [
-        ({}, CHUNK_BYTES),
-        ({"chunk_bytes": 5}, 5),
-        ({"chunk_bytes": 0}, 1),
-        ({"chunk_bytes": 2**30}, UPLOAD_CHUNK_BYTES),
+        ({}, CHUNK_BYTES, CHUNK_BYTES),
+        ({"chunk_bytes": 5}, 5, 5),
+        ({"chunk_bytes": 0}, 1, 1),
+        ({"chunk_bytes": 2**30}, UPLOAD_CHUNK_BYTES, LARGE_CHUNK_BYTES),
+        ({"chunk_bytes": 2**21}, UPLOAD_CHUNK_BYTES, 2 * UPLOAD_CHUNK_BYTES),
     ],
 )
 def test_chunks_are_no_longer_than_the_server_announces(
-    limits: dict[str, int], expected: int
+    limits: dict[str, int], expected: int, large: int
 ) -> None:
     connection = Ends(Welcome(VERSIONS[0], 1, b"secret", 60.0, {}, limits, "")).open()
-    assert connection.chunk_bytes == expected
+    assert (connection.chunk_bytes, connection.large_chunk_bytes) == (expected, large)
     connection.close()
 
 

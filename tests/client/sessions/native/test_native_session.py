@@ -31,12 +31,20 @@ from burn_remote.sessions.native.collective_requests import (
     PROMPT_SECONDS,
     PROMPT_TASKS,
 )
-from burn_remote.sessions.native.native_session import NativeSession
+from burn_remote.sessions.native.native_session import (
+    FAST_BYTES_PER_SECOND,
+    PROVEN_BYTES,
+    NativeSession,
+)
 from burn_remote.sessions.native.task_queue import KEPT_DROPS
 from burn_remote_protocol import session_states
 from burn_remote_protocol.collectives import CollectiveCall, CollectiveKind, GroupSpec
-from burn_remote_protocol.dialects.native import CHUNK_BYTES
-from burn_remote_protocol.dtypes import C64, F32, DTypeUsage
+from burn_remote_protocol.dialects.native import (
+    CHUNK_BYTES,
+    LARGE_CHUNK_BYTES,
+    UPLOAD_CHUNK_BYTES,
+)
+from burn_remote_protocol.dtypes import C64, F32, U8, DTypeUsage
 from burn_remote_protocol.errors import (
     ClosedDevice,
     ConnectionLost,
@@ -337,6 +345,41 @@ def test_a_small_upload_is_one_task_and_a_large_one_is_chunks(
     chunks = [(large, offset, size) for offset in range(0, LARGE.nbytes, size)]
     assert end.tasks[:2] == [Upload(small, data), BeginUpload(large, LARGE, LARGE.nbytes)]
     assert end.tasks[2 : 2 + len(chunks)] == chunks
+
+
+@pytest.mark.parametrize(
+    ("speed", "larger"), [(FAST_BYTES_PER_SECOND, True), (FAST_BYTES_PER_SECOND / 2, False)]
+)
+def test_an_upload_continues_in_large_chunks_if_the_connection_is_fast(
+    end: NativeEnd, monkeypatch: pytest.MonkeyPatch, speed: float, larger: bool
+) -> None:
+    end.limits = {"chunk_bytes": LARGE_CHUNK_BYTES}
+    session = opened(end)
+    connection = session._connection
+    now = 0.0
+    monkeypatch.setattr(session, "_clock", lambda: now)
+    send = connection.send
+
+    def timed(frame: bytes, payload: Any = None, **options: Any) -> None:
+        nonlocal now
+        now += 0.0 if payload is None else len(payload) / speed
+        send(frame, payload, **options)
+
+    monkeypatch.setattr(connection, "send", timed)
+    rest = LARGE_CHUNK_BYTES + 1000
+    spec = TensorSpec((PROVEN_BYTES + rest,), U8)
+    tensor = session.reserve()
+    session.upload(tensor, TensorData(bytes(spec.nbytes), spec.shape, U8))
+    synced(session)
+    size = UPLOAD_CHUNK_BYTES
+    chunks = [(tensor, offset, size) for offset in range(0, PROVEN_BYTES, size)]
+    if larger:
+        chunks.append((tensor, PROVEN_BYTES, LARGE_CHUNK_BYTES))
+    else:
+        chunks += [(tensor, PROVEN_BYTES + offset, size) for offset in range(0, rest - 1000, size)]
+    chunks.append((tensor, PROVEN_BYTES + LARGE_CHUNK_BYTES, 1000))
+    assert end.tasks[1 : 1 + len(chunks)] == chunks
+    session.close()
 
 
 def test_a_call_inside_of_a_chunk_is_refused_while_another_thread_waits_to_send(

@@ -8,7 +8,7 @@ import pytest
 import burn_remote as br
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote.sessions.native.reused_memory import ReusedMemory
-from burn_remote_protocol.dialects.native import CHUNK_BYTES
+from burn_remote_protocol.dialects.native import LARGE_CHUNK_BYTES, UPLOAD_CHUNK_BYTES
 from support.native_end import NativeEnd
 from support.servers import server
 from support.waiting import PATIENCE_SECONDS
@@ -105,10 +105,13 @@ def test_results_that_live_at_the_same_time_share_no_memory() -> None:
 
 
 def test_a_session_frees_its_blocks_after_a_keepalive_interval_without_use() -> None:
-    session = NativeSession(NativeEnd().dial, token=None, timeout_seconds=PATIENCE_SECONDS)
+    end = NativeEnd()
+    end.limits = {"chunk_bytes": LARGE_CHUNK_BYTES}
+    session = NativeSession(end.dial, token=None, timeout_seconds=PATIENCE_SECONDS)
     for memory, size in (
         (session._router.memory, SIZE),
-        (session._connection.copies, CHUNK_BYTES),
+        (session._connection.copies, UPLOAD_CHUNK_BYTES),
+        (session._connection.large_copies, LARGE_CHUNK_BYTES),
     ):
         memory.allocate(size)
         for expected in (size, 0):
@@ -117,3 +120,4 @@ def test_a_session_frees_its_blocks_after_a_keepalive_interval_without_use() -> 
         memory.allocate(size)
     session.close()
     assert session._router.memory.kept_bytes == session._connection.copies.kept_bytes == 0
+    assert session._connection.large_copies.kept_bytes == 0

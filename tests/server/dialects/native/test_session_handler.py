@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from burn_remote_protocol.dialects.native import (
+    LARGE_CHUNK_BYTES,
     MAX_SIGNATURES,
     UPLOAD_CHUNK_BYTES,
     chunk_head,
@@ -152,12 +153,33 @@ async def test_the_welcome_has_the_session_the_device_and_the_limits() -> None:
         }
         assert welcome.device["extensions"] == ANNOUNCED
         limits = {
-            "chunk_bytes": UPLOAD_CHUNK_BYTES,
+            "chunk_bytes": LARGE_CHUNK_BYTES,
             "message_bytes": 64 * 2**20,
             "signatures": MAX_SIGNATURES,
             "heartbeat_milliseconds": 2500,
         }
         assert limits.items() <= welcome.limits.items()
+        await client.say(Closing(ClosedDevice("bye")))
+        await client.ended()
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"max_message_bytes": 2**20}, UPLOAD_CHUNK_BYTES),
+        ({"max_message_bytes": 2**21}, 2 * UPLOAD_CHUNK_BYTES),
+        ({"max_total_bytes": 2**26}, UPLOAD_CHUNK_BYTES),
+        ({"max_total_bytes": 2**28}, 2**21),
+        ({"max_total_bytes": 2**30}, LARGE_CHUNK_BYTES),
+    ],
+)
+async def test_chunks_have_room_in_a_message_and_beside_full_memory(
+    settings: dict[str, Any], expected: int
+) -> None:
+    async with hosting(**settings) as host:
+        client = AsyncNativeClient(host.devices[0])
+        welcome = await client.open()
+        assert welcome.limits["chunk_bytes"] == expected
         await client.say(Closing(ClosedDevice("bye")))
         await client.ended()
 
