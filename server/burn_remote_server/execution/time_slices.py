@@ -17,7 +17,7 @@ import struct
 import sys
 from typing import Final
 
-__all__ = ["LONG_SLICE_SECONDS", "lengthen_slice"]
+__all__ = ["LONG_SLICE_SECONDS", "lengthen_slice", "restore_slice"]
 
 # Linux gives other threads 0.7 to 3 ms, depending on the number of cores, and allows up to 0.1 s.
 # Slices of 3, 10, 20 and 100 ms gave a client of Burn the same speed.
@@ -35,6 +35,19 @@ def lengthen_slice() -> bool:
 
     The thread keeps its nice value. A thread whose scheduling policy was changed keeps its slice.
     """
+    return _set_slice(round(LONG_SLICE_SECONDS * 1e9))
+
+
+def restore_slice() -> bool:
+    """Give the calling thread a slice of the usual length; return whether the system accepted it.
+
+    The same as ``lengthen_slice`` in everything else.
+    """
+    return _set_slice(0)
+
+
+def _set_slice(nanoseconds: int) -> bool:
+    """Set the slice of the calling thread; 0 is the usual one."""
     number = _SCHED_SETATTR.get(platform.machine())
     if sys.platform != "linux" or number is None:
         return False
@@ -42,9 +55,8 @@ def lengthen_slice() -> bool:
         if os.sched_getscheduler(0) != os.SCHED_OTHER:
             return False
         nice = os.getpriority(os.PRIO_PROCESS, 0)
-        slice_nanoseconds = round(LONG_SLICE_SECONDS * 1e9)
         attributes = _ATTRIBUTES.pack(
-            _ATTRIBUTES.size, os.SCHED_OTHER, 0, nice, 0, slice_nanoseconds, 0, 0
+            _ATTRIBUTES.size, os.SCHED_OTHER, 0, nice, 0, nanoseconds, 0, 0
         )
         return bool(ctypes.CDLL(None).syscall(number, 0, attributes, 0) == 0)
     except OSError:  # a container may forbid these calls

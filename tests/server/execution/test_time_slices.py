@@ -11,7 +11,11 @@ from typing import TypeVar
 
 import pytest
 
-from burn_remote_server.execution.time_slices import LONG_SLICE_SECONDS, lengthen_slice
+from burn_remote_server.execution.time_slices import (
+    LONG_SLICE_SECONDS,
+    lengthen_slice,
+    restore_slice,
+)
 from support.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="slices are Linux's")
@@ -50,6 +54,17 @@ def test_a_thread_gets_a_long_slice_and_others_keep_theirs() -> None:
     release = tuple(int(part) for part in os.uname().release.split(".")[:2])
     assert found == round(LONG_SLICE_SECONDS * 1e9) or release < (6, 12)
     assert slice_nanoseconds() == before
+
+
+def test_a_thread_gets_its_usual_slice_back() -> None:
+    def restored() -> tuple[int | None, int | None]:
+        before = slice_nanoseconds()
+        lengthen_slice()
+        restore_slice()
+        return before, slice_nanoseconds()
+
+    before, after = in_thread(restored)
+    assert before == after
 
 
 def test_a_thread_keeps_its_nice_value() -> None:

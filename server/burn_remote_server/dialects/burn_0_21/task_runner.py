@@ -106,6 +106,11 @@ class TaskRunner:
             except Exception as error:  # the client needs a response to each task
                 self._give_up(task, error)
 
+    @property
+    def runs_graphs(self) -> bool:
+        """Whether the client has registered graphs."""
+        return False
+
     def handle(self, task: Any) -> None:
         """Execute a task other than an operation."""
         self._engine.handle(task)

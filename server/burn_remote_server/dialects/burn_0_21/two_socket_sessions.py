@@ -124,6 +124,11 @@ class BurnSession:
                 self.sent(frames.popleft())
         return bool(frames)
 
+    @property
+    def runs_graphs(self) -> bool:
+        """Whether the client has registered graphs."""
+        return self._runner.runs_graphs
+
     def send_during_tasks(self, send: Callable[[], None] | None) -> None:
         """Let tasks call ``send`` for replies that should not wait for their end."""
         self._runner.send_replies = send

@@ -70,7 +70,7 @@ from burn_remote_server.dialects.burn_0_22.thread_intake import receive_in_threa
 from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES, decoding_weight
 from burn_remote_server.execution.frame_memory import Part
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST
-from burn_remote_server.execution.time_slices import lengthen_slice
+from burn_remote_server.execution.time_slices import lengthen_slice, restore_slice
 from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
 from burn_remote_server.tensors.exposed_tensors import burn_domain
@@ -371,9 +371,10 @@ class _Intake:
             return
         is_queued = False
         try:
-            if not self._has_long_slice:
-                self._has_long_slice = True
-                session.submit(_lengthen_slice)
+            # A client that sends graphs waits for the thread, which should not be interrupted then.
+            if self._has_long_slice == self._session.runs_graphs:
+                self._has_long_slice = not self._has_long_slice
+                session.submit(partial(_set_slice, is_long=self._has_long_slice))
             # Otherwise, the receiver of a session that fails meanwhile would never be returned.
             is_queued = session.submit_always(
                 partial(
@@ -426,9 +427,12 @@ def _tasks(message: PackedMessage) -> Sequence[Any]:
     return [Unreadable(task) if isinstance(task, ProtocolViolation) else task for task in tasks]
 
 
-def _lengthen_slice() -> None:
-    """Give the session's thread a long time slice, if the system can do that."""
-    lengthen_slice()
+def _set_slice(*, is_long: bool) -> None:
+    """Give the session's thread a long or a usual time slice, if the system can do that."""
+    if is_long:
+        lengthen_slice()
+    else:
+        restore_slice()
 
 
 def _not_lent() -> None:

@@ -163,6 +163,10 @@ class Burn22Runner(TaskRunner):
             place, step = (place, stop) if stop < count else (place + 1, 0)
         return place, step
 
+    @property
+    def runs_graphs(self) -> bool:
+        return len(self.graphs) > 0
+
     def handle(self, task: Any) -> None:
         """Execute a task other than an operation."""
         handler = self._handlers.get(type(task))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +23,7 @@ from burn_remote_server.dialects.burn_0_22.thread_intake import receive_in_threa
 from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES
 from burn_remote_server.execution.interpreter_turns import InterpreterTurn
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES
+from burn_remote_server.execution.time_slices import LONG_SLICE_SECONDS, lengthen_slice
 from burn_remote_server.telemetry.counters import Counters
 from support.servers import RunningServer, server
 from support.socket_replay_0_22 import STREAM, Socket22, unpacked
@@ -237,6 +241,33 @@ def test_a_frame_that_memory_has_no_room_for_is_left_to_the_event_loop() -> None
     assert receiver.given_back == frames[1:]
 
 
+def slices(running: RunningServer) -> list[float]:
+    """Return the time slices of a server's threads, in nanoseconds, as far as they are known."""
+    found = []
+    for path in Path(f"/proc/{running.process.pid}/task").glob("*/sched"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            lines = path.read_text().splitlines()
+            found += [float(line.split()[-1]) for line in lines if line.startswith("se.slice")]
+    return found
+
+
+def sets_slices() -> bool:
+    """Return whether a thread can be given a slice that others can see."""
+
+    def lengthened() -> None:
+        path = Path(f"/proc/self/task/{threading.get_native_id()}/sched")
+        is_set = lengthen_slice() and path.exists()
+        wanted = f"{round(LONG_SLICE_SECONDS * 1e9)}"
+        lines = path.read_text().splitlines() if is_set else []
+        found.extend(each for each in lines if each.startswith("se.slice") and wanted in each)
+
+    found: list[str] = []
+    thread = threading.Thread(target=lengthened)
+    thread.start()
+    thread.join()
+    return bool(found)
+
+
 # -- on a server ----------------------------------------------------------------------------------
 
 
@@ -288,6 +319,27 @@ def test_a_program_that_reads_each_step_gets_its_results(
         socket.send(read(step + 1, 1000 + step))
         assert elements(socket.answer(step + 1)) == [3, 6]
     assert running.metric(THREAD_BATCHES) > 100
+
+
+@pytest.mark.skipif(not sets_slices(), reason="the system has no slices of single threads")
+def test_only_threads_of_sessions_without_graphs_have_long_slices() -> None:
+    with server("--inline-cost-limit", "0") as own:
+        client = Socket22.opened(own.address)
+        client.send(upload(1, [1, 2]))
+
+        def has_long_slice(operation: Any) -> bool:
+            client.send(operation)
+            client.send(read(next(requests), 1))
+            return LONG_SLICE_SECONDS * 1e9 in slices(own)
+
+        requests = count(1)
+        wait_until(lambda: has_long_slice(added(1, 1, 5)))
+        use, out = [[0], [[0]], "ReadOnly", "F32"], [[1], [[0]], "NotInit", "F32"]
+        graph = [{"NumericFloat": ["F32", {"Add": [use, use, out]}]}]
+        values = [[[[0], [1]], [[1], [6]]], [2], [], []]
+        client.send({"Task": {"RegisterAndExecuteGraph": [STREAM, 0, graph, values]}})
+        wait_until(lambda: not has_long_slice(added(1, 1, 5)))
+        client.close()
 
 
 def test_replies_come_in_the_order_of_requests_also_after_long_ones(socket: Socket22) -> None:
