@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,9 @@ from burn_remote_protocol.links.receive_limits import (
     ThroughputWatchdog,
 )
 from burn_remote_protocol.links.websocket.server_connection import DirectServerConnection
+from support.async_servers import connected
 from support.link_servers import link_server
+from support.waiting import PATIENCE_SECONDS
 
 MIB = 2**20
 
@@ -182,6 +185,36 @@ def test_a_message_waiting_for_memory_continues_when_memory_is_free() -> None:
         assert not received.done()
         server.loop.call_soon_threadsafe(budget.give_back, 7 * MIB)
         assert len(received.result(5)) == size
+
+
+async def test_a_connection_that_lacks_room_again_and_again_has_one_timer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    budget = Budget(MIB)
+    async with connected() as (connection, _):
+        connection.count_received(budget, PATIENCE_SECONDS)
+        loop = asyncio.get_running_loop()
+        timers: list[asyncio.TimerHandle] = []
+        call_later = loop.call_later
+
+        def noted(
+            seconds: float, call: Any, *arguments: Any, **options: Any
+        ) -> asyncio.TimerHandle:
+            timer = call_later(seconds, call, *arguments, **options)
+            if call == connection._look_for_room:
+                timers.append(timer)
+            return timer
+
+        monkeypatch.setattr(loop, "call_later", noted)
+        for _ in range(5):
+            connection._message_bytes = 4 * MIB
+            connection._count_received()
+            assert connection._is_starved
+            connection._message_bytes = 0
+            connection._count_received()
+            assert not connection._is_starved
+        assert len(timers) == 5
+        assert sum(not timer.cancelled() for timer in timers) == 1
 
 
 @pytest.mark.parametrize("loop_name", ["asyncio", "uvloop"])

@@ -117,6 +117,7 @@ class DirectConnection(SendingConnection):
         self._watchdog: ThroughputWatchdog | None = None
         self._watchdog_timer: asyncio.TimerHandle | None = None
         self._is_starved = False  # reading is paused, because the memory pool has no room
+        self._room_timer: asyncio.TimerHandle | None = None
         self.received_bytes = 0  # including those of incomplete messages
         self._pause_at = BYTES_AT_ONCE  # the value of ``received_bytes`` at the next pause
         self._turns: Final = receive_turns(self.loop)
@@ -594,7 +595,7 @@ class DirectConnection(SendingConnection):
         elif not self._is_starved:
             self._is_starved = True
             self.transport.pause_reading()
-            self.loop.call_later(STARVED_SECONDS, self._look_for_room)
+            self._look_for_room_later()
         if (
             self._watchdog_timer is None
             and self._watchdog is not None
@@ -610,7 +611,12 @@ class DirectConnection(SendingConnection):
             return
         self._count_received()
         if self._is_starved:
-            self.loop.call_later(STARVED_SECONDS, self._look_for_room)
+            self._look_for_room_later()
+
+    def _look_for_room_later(self) -> None:
+        if self._room_timer is not None:
+            self._room_timer.cancel()  # of an earlier lack of room, which has ended since
+        self._room_timer = self.loop.call_later(STARVED_SECONDS, self._look_for_room)
 
     def _check_throughput(self) -> None:
         assert self._watchdog is not None  # it set the timer
