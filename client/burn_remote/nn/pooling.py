@@ -9,7 +9,7 @@ padding before it. All raise ``ShapeMismatch`` and ``DTypeMismatch``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, reshaped
@@ -125,38 +125,53 @@ def avg_pool2d(
 
 
 @explained
-def adaptive_avg_pool1d(input: Tensor, output_size: Sizes) -> Tensor:
+def adaptive_avg_pool1d(input: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor:
     """Return the mean of each of ``output_size`` windows of nearly equal length.
 
     Shapes: ``[batch, channels, length]`` to ``[batch, channels, output_size]``.
+    ``None`` keeps the length.
     """
-    parameters = per_axis(output_size, 1)
+    parameters = _output_sizes(input, output_size, 1)
     return unbatched(ADAPTIVE_AVG_POOL1D.apply((batched(input, 3),), parameters), input, 3)
 
 
 @explained
-def adaptive_avg_pool2d(input: Tensor, output_size: Sizes) -> Tensor:
+def adaptive_avg_pool2d(input: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor:
     """Return the mean of each of ``output_size`` windows of nearly equal size.
 
     Shapes: ``[batch, channels, height, width]`` to ``[batch, channels, *output_size]``.
+    A size of ``None`` keeps the size of the axis.
     """
-    parameters = (per_axis(output_size, 2),)
+    parameters = (_output_sizes(input, output_size, 2),)
     return unbatched(ADAPTIVE_AVG_POOL2D.apply((batched(input, 4),), parameters), input, 4)
 
 
 @explained
-def adaptive_avg_pool3d(input: Tensor, output_size: Sizes) -> Tensor:
+def adaptive_avg_pool3d(input: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor:
     """Return the mean of each of ``output_size`` windows of nearly equal size.
 
-    Shapes: ``[batch, channels, depth, height, width]`` to ``[batch, channels, *output_size]``. Burn
-    0.21 servers do not have the operation; on them, two operations pool the planes and then the
-    depth.
+    Shapes: ``[batch, channels, depth, height, width]`` to ``[batch, channels, *output_size]``. A
+    size of ``None`` keeps the size of the axis. Burn 0.21 servers do not have the operation; on
+    them, two operations pool the planes and then the depth.
     """
-    sizes = per_axis(output_size, 3)
+    sizes = _output_sizes(input, output_size, 3)
     x = batched(input, 5)
     if x.ndim != 5:
         raise ShapeMismatch(f"{input.handle.spec} must have 3 spatial axes")
     return unbatched(_adaptive_avg_pool3d(x, sizes), input, 5)
+
+
+def _output_sizes(
+    x: Tensor, sizes: int | Sequence[int | None] | None, spatial: int
+) -> tuple[int, ...]:
+    """Return the size of each spatial axis of the result; ``None`` keeps that of ``x``."""
+    given = tuple(sizes) if isinstance(sizes, Sequence) else (sizes,)
+    if len(given) == 1:
+        given *= spatial
+    # Wrong counts keep their None, which is refused.
+    present = x.shape[-spatial:] if len(given) == spatial < x.ndim else given
+    kept = [there if one is None else one for one, there in zip(given, present, strict=True)]
+    return per_axis(cast("Sequence[int]", kept), spatial)
 
 
 @preferring(

@@ -24,6 +24,11 @@ def test_pooling_matches_its_definition(device: br.Device) -> None:
     same(F.avg_pool2d(x, 2), blocks.mean((3, 5)), 1e-12)
     same(F.max_pool2d(x, 2), blocks.max((3, 5)))
     same(F.adaptive_avg_pool2d(x, 3), blocks.mean((3, 5)), 1e-12)
+    same(F.adaptive_avg_pool2d(x, (None, 1)), a.mean(3, keepdims=True), 1e-12)
+    same(F.adaptive_avg_pool2d(x[0], (1, None)), a[0].mean(1, keepdims=True), 1e-12)
+    same(F.adaptive_avg_pool3d(x, (None, 1, 1)), a.mean((2, 3), keepdims=True), 1e-12)
+    with pytest.raises(br.UsageError, match="neither an integer nor a sequence of one for each"):
+        F.adaptive_avg_pool2d(x, (None, 1, 1))
     row = x[:, :, 0]
     pairs = a[:, :, 0].reshape(1, 2, 3, 2)
     same(F.avg_pool1d(row, 2), pairs.mean(3), 1e-12)
