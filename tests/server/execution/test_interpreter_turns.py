@@ -35,7 +35,7 @@ COST = TURN_COST // 10
 
 
 class Working:
-    """A thread that works in turns until its call has returned."""
+    """A thread in a call that is too long to go on without turns, until it has returned."""
 
     def __init__(self, turns: InterpreterTurns, call: Callable[[InterpreterTurn], None]) -> None:
         self.turn = InterpreterTurn(turns)
@@ -46,6 +46,8 @@ class Working:
     def _work(self) -> None:
         self.turn.begin()
         try:
+            self.turn.spend(TURN_COST)
+            self.turn.spend(0)
             self._call(self.turn)
         finally:
             self.turn.end()
@@ -83,6 +85,17 @@ def test_a_thread_that_does_not_work_for_a_session_takes_no_turn(turns: Interpre
     turn.enter()
     turn.spend(1)
     assert not turn.is_crowded and not turn.has_turn
+
+
+def test_the_first_work_of_a_call_needs_no_turn(turns: InterpreterTurns) -> None:
+    turn = InterpreterTurn(turns)
+    for _ in range(2):
+        turn.begin()
+        paced = [turn.has_turn for _ in turn.paced(range(12), lambda _: COST)]
+        assert paced == [False] * 10 + [True] * 2
+        turn.rest()
+        assert [turn.has_turn for _ in turn.paced(range(10), lambda _: COST)] == [False] * 10
+        turn.end()
 
 
 def test_each_thread_passes_its_turn_on_after_its_share_of_work(turns: InterpreterTurns) -> None:
@@ -166,8 +179,9 @@ def test_the_tasks_of_a_batch_run_in_turns(
     monkeypatch.setattr(InterpreterTurn, "spend", counted)
     zeros = signature("Base.Zeros", out=vector(1))
     in_turn(turns, below, lambda: below.run(Define(0, zeros), (0, 1), (0, 2), Drop((1, 2))))
-    assert spent[0] == NEW_SIGNATURE_COST
-    assert len(spent) == 4 and all(cost >= TASK_COST for cost in spent)
+    costs = spent[2:]  # without those of the long call around it
+    assert costs[0] == NEW_SIGNATURE_COST
+    assert len(costs) == 4 and all(cost >= TASK_COST for cost in costs)
     assert below.quota.tensors == 0
 
 

@@ -57,7 +57,7 @@ def receive_in_thread(
     session.send_during_tasks(send_replies)
     try:
         while not (unread or work.must_yield or is_draining()):
-            work.turn.leave()
+            work.turn.rest()
             frames = receiver.receive(WAIT_SECONDS)
             if not frames:
                 break
