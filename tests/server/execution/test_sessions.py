@@ -17,7 +17,10 @@ import numpy as np
 import pytest
 
 from burn_remote_protocol import bounded_threads
-from burn_remote_protocol.dialects.bounded_unpacking import unpacked_bytes
+from burn_remote_protocol.dialects.bounded_unpacking import (
+    MAX_UNPACKED_BYTES_PER_BYTE,
+    unpacked_bytes,
+)
 from burn_remote_protocol.dialects.native import Batch, decode_frame, encode_batch, encode_frame
 from burn_remote_protocol.dialects.native_tasks import encode_task
 from burn_remote_protocol.dtypes import F32, DType
@@ -53,6 +56,7 @@ from burn_remote_server.execution.frame_memory import (
 )
 from burn_remote_server.execution.interpreter_turns import (
     FREE_THREADS,
+    TURN_COST,
     InterpreterTurn,
     InterpreterTurns,
 )
@@ -631,7 +635,7 @@ async def test_a_session_that_waits_passes_on_only_the_reports_of_other_servers(
     running.session.end()
 
 
-async def test_the_threads_of_many_sessions_take_turns_for_parts_and_other_work() -> None:
+async def test_the_threads_of_many_sessions_take_turns_for_parts_after_the_first_work() -> None:
     turns = InterpreterTurns()
     working = [InterpreterTurn(turns) for _ in range(FREE_THREADS)]
     for each in working:
@@ -644,10 +648,11 @@ async def test_the_threads_of_many_sessions_take_turns_for_parts_and_other_work(
         seen.append(turn.has_turn)
 
     async with asyncio.timeout(5):
-        running.session.submit_parts(iter([Part(0, decode, lambda _: None)] * 2), 1)
+        part = Part(TURN_COST * MAX_UNPACKED_BYTES_PER_BYTE, decode, lambda _: None)
+        running.session.submit_parts(iter([part] * 3), 1)
         running.session.submit(decode)
         await running.idle()
-    assert seen == [True] * 3
+    assert seen == [False, True, True, False]
     await until(lambda: running.session.turn not in turns.working)
     assert not turns.queue
     running.session.end()
