@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -38,3 +39,17 @@ def free_gpu_memory() -> None:
     cupy = sys.modules.get("cupy")
     if cupy is not None:
         cupy.get_default_memory_pool().free_all_blocks()
+
+
+@pytest.fixture
+def allocations() -> Iterator[Any]:
+    """The module whose ``set_nomemory`` makes allocations fail; skip without it.
+
+    No garbage is collected meanwhile, because the callbacks of a collection would fail.
+    """
+    module = pytest.importorskip("_testcapi")
+    gc.disable()
+    try:
+        yield module
+    finally:
+        gc.enable()

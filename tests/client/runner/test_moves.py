@@ -175,14 +175,17 @@ def test_if_the_source_cannot_be_read_the_target_gets_nothing() -> None:
     assert not target.events
 
 
-def test_if_the_target_cannot_fetch_its_tensor_is_dropped() -> None:
+def test_if_the_target_cannot_fetch_its_tensor_and_the_exposed_one_are_dropped() -> None:
     source, target = MovingSession(), MovingSession()
     target.failing = {"fetch"}
     handle = tensor_of(source)
     with pytest.raises(ConnectionLost, match="lost in fetch"):
         handle.client.move(handle, RunnerStack(target))
     assert target.dropped == [1]
-    assert not source.dropped
+    # The source fetches the exposed tensor from itself, so that it is not kept until it expires.
+    exposed, (name, withdrawn, _, transfer, _) = source.transfers
+    assert (name, transfer) == ("fetch", exposed[3])
+    assert source.dropped == [withdrawn] != [handle.id]
 
 
 # -- closing a source -------------------------------------------------------------------------

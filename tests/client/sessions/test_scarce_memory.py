@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ import burn_remote as br
 
 
 @pytest.mark.parametrize("failing", range(40))
-def test_an_operation_without_memory_does_not_garble_the_next(failing: int) -> None:
-    allocations = pytest.importorskip("_testcapi")
+def test_an_operation_without_memory_does_not_garble_the_next(
+    failing: int, allocations: Any
+) -> None:
     with br.LocalDevice() as device:
         x = br.tensor([1.0, 2.0], device=device)
         (x + 1).numpy()  # caches the signature

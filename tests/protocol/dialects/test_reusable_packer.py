@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgpack
 import pytest
 
@@ -9,8 +11,9 @@ from burn_remote_protocol.dialects.reusable_packer import reusable_pack
 
 
 @pytest.mark.parametrize("failing", range(4))
-def test_a_value_that_had_no_memory_is_not_sent_with_the_next(failing: int) -> None:
-    allocations = pytest.importorskip("_testcapi")
+def test_a_value_that_had_no_memory_is_not_sent_with_the_next(
+    failing: int, allocations: Any
+) -> None:
     pack = reusable_pack()
     value = [bytes(200_000), "text"]
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -180,8 +181,9 @@ LARGE = 2**40  # sums of such numbers are new objects, so each needs memory
 
 
 @pytest.mark.parametrize("failing", range(12))
-def test_bytes_are_returned_once_although_an_allocation_fails(failing: int) -> None:
-    allocations = pytest.importorskip("_testcapi")
+def test_bytes_are_returned_once_although_an_allocation_fails(
+    failing: int, allocations: Any
+) -> None:
     pool = Pool(2**50)
     quota = Quota(2**50, 10, pool=pool)
     quota.hold(3 * LARGE)
@@ -196,8 +198,7 @@ def test_bytes_are_returned_once_although_an_allocation_fails(failing: int) -> N
 
 
 @pytest.mark.parametrize("failing", range(40))
-def test_a_hold_that_fails_for_memory_counts_nothing(failing: int) -> None:
-    allocations = pytest.importorskip("_testcapi")
+def test_a_hold_that_fails_for_memory_counts_nothing(failing: int, allocations: Any) -> None:
     pool = Pool(2**50)
     quota = Quota(2**50, 10, pool=pool)
     account = OverheadAccount(quota)

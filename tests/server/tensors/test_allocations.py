@@ -457,8 +457,9 @@ def test_ctrl_c_after_the_lock_was_taken_does_not_leave_it_taken(
 # The finalizer may fail after it has counted; then its weak reference stays registered.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("failing", range(30))
-def test_the_end_of_a_loan_counts_although_an_allocation_fails(failing: int) -> None:
-    allocations = pytest.importorskip("_testcapi")
+def test_the_end_of_a_loan_counts_although_an_allocation_fails(
+    failing: int, allocations: Any
+) -> None:
     table, quota = table_of(2**30)
     put(table, quota, 1, bytes_of(SIZE))
     holder = Holder(table.arrays[1])

@@ -168,8 +168,9 @@ def fill(outgoing: Outgoing) -> None:
     outgoing.drop(5)
 
 
-def test_a_queue_without_memory_loses_neither_tasks_nor_drops(outgoing: Outgoing) -> None:
-    allocations = pytest.importorskip("_testcapi")
+def test_a_queue_without_memory_loses_neither_tasks_nor_drops(
+    outgoing: Outgoing, allocations: Any
+) -> None:
     expected = Outgoing(Burn021())
     for tensor in (1, 2):
         expected.upload(tensor, DATA)
