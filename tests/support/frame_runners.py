@@ -8,7 +8,7 @@ import msgpack
 import numpy as np
 
 from burn_remote_protocol.dialects.burn_0_22_recognition import KnownFrame, MessageRecognizer
-from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.dtypes import F32, I32
 from burn_remote_protocol.errors import OperationFailed, TransferFailed
 from burn_remote_protocol.messages import Fetch, ReplyValue, Upload
 from burn_remote_protocol.tensors import TensorData
@@ -92,6 +92,17 @@ class FrameRunner:
     def upload(self, tensor: int, *values: float) -> None:
         data = np.asarray(values, np.float32).tobytes()
         self.runner.run([Upload(tensor, TensorData(data, (len(values),), F32))])
+
+    def upload_index(self, tensor: int, index: int) -> None:
+        data = np.asarray([index], np.int32).tobytes()
+        self.runner.run([Upload(tensor, TensorData(data, (1,), I32))])
+
+    def upload_inputs_of_steps(self) -> None:
+        """Upload the tensors of drawn steps: two of floats, a valid and an invalid index."""
+        self.upload(1, 1.5, 2.5)
+        self.upload(2, 1, 2, 3)
+        self.upload_index(3, 1)
+        self.upload_index(4, 9)
 
     def frame(self, *messages: Any) -> KnownFrame:
         """Return a frame undivided, which the recognizer has then seen before."""

@@ -59,13 +59,19 @@ async def test_a_session_that_ends_during_an_operation_counts_until_that_returns
     sessions.remove(second.session)
 
 
-async def test_an_ended_session_whose_thread_died_is_freed_and_counts_no_longer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def full_of_one_session() -> tuple[OpenSessions, Pool, Running]:
+    """Return a registry with room for one session, its memory pool, and the session in it."""
     sessions, pool = OpenSessions(1), Pool(2**30)
     running = Running(memory=pool, own_bytes=1000)
     sessions.add(running.session)
     running.submit(Upload(1, DATA))
+    return sessions, pool, running
+
+
+async def test_an_ended_session_whose_thread_died_is_freed_and_counts_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sessions, pool, running = full_of_one_session()
     with monkeypatch.context() as patched:
         patched.setattr(Worker, "_work", lambda self: None)  # Python could not register the thread
         running.session.submit(lambda: None)
@@ -83,10 +89,7 @@ async def test_an_ended_session_whose_thread_died_is_freed_and_counts_no_longer(
 async def test_an_ended_session_whose_thread_dies_later_is_freed_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sessions, pool = OpenSessions(1), Pool(2**30)
-    running = Running(memory=pool, own_bytes=1000)
-    sessions.add(running.session)
-    running.submit(Upload(1, DATA))
+    sessions, pool, running = full_of_one_session()
     may_die = threading.Event()
     with monkeypatch.context() as patched:
         patched.setattr(Worker, "_work", lambda self: may_die.wait(PATIENCE_SECONDS))

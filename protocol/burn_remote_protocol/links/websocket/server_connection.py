@@ -75,9 +75,8 @@ class DirectServerConnection(DirectConnection, ServerConnection):
         lent = self._lent
         if lent is None or not lent.is_returned:
             self._is_return_lost = False
-        elif (
-            self._is_return_lost
-        ):  # the event loop has run all calls that were due at the last check
+        elif self._is_return_lost:
+            # The event loop has run all calls that were due at the last check.
             self._receive_again()
         else:
             self._is_return_lost = True

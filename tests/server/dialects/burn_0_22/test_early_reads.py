@@ -142,11 +142,7 @@ def test_programs_give_the_same_results_and_failures_as_in_their_order(seed: int
     frames = [packed(*messages[place : place + 4]) for place in range(0, len(messages), 4)]
     both = early, in_order = [FrameRunner(), FrameRunner()]
     for running in both:
-        running.upload(1, 1.5, 2.5)
-        running.upload(2, 1, 2, 3)
-        for number, index in ((3, 1), (4, 9)):
-            data = TensorData(np.asarray([index], np.int32).tobytes(), (1,), I32)
-            running.runner.run([Upload(number, data)])
+        running.upload_inputs_of_steps()
     moved = 0
     while frames:
         count = random.randrange(1, 12)

@@ -12,7 +12,7 @@ import pytest
 
 from burn_remote_protocol.dialects.burn_0_22 import decode_messages
 from burn_remote_protocol.dialects.burn_0_22_recognition import KnownFrame
-from burn_remote_protocol.dtypes import F32, I32
+from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import ProtocolViolation
 from burn_remote_protocol.messages import Upload
 from burn_remote_protocol.operations.row import Signature
@@ -101,11 +101,7 @@ def test_a_repeated_program_gives_the_results_and_failures_of_its_messages(seed:
         FrameRunner(settings=small, pool=Pool(4096 * random.choice([3, 40, 2**20]))) for _ in "ab"
     ]
     for running in both:
-        running.upload(1, 1.5, 2.5)
-        running.upload(2, 1, 2, 3)
-        for number, index in ((3, 1), (4, 9)):
-            data = TensorData(np.asarray([index], np.int32).tobytes(), (1,), I32)
-            running.runner.run([Upload(number, data)])
+        running.upload_inputs_of_steps()
     sequences, one_by_one = both
     for frame in program:
         sequences.run([frame], undivided=True)
@@ -196,8 +192,7 @@ def test_an_end_of_the_session_within_a_sequence_skips_the_rest_of_it(
 def test_a_session_that_fails_within_a_sequence_answers_its_requests(
     running: FrameRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = TensorData(np.asarray([9], np.int32).tobytes(), (1,), I32)
-    running.runner.run([Upload(4, data)])
+    running.upload_index(4, 9)
     frame = running.frame(added(1, 1, 2), selected(1, 4, 3), added(1, 1, 5), read(0, 5))
     drops = running.frame(dropped(2), dropped(3), dropped(5))
     for _ in range(2):
