@@ -202,7 +202,9 @@ def test_a_kernel_that_overwrites_an_input_before_reading_it_is_found() -> None:
         reusing_memory(),
         br.LocalDevice() as device,
     ):
-        found = first_mismatch([device], 500, BOOLS)
+        # Usually found within 500 programs. Whether a mask's memory is reused depends on when its
+        # drop arrives.
+        found = first_mismatch([device], 20_000, BOOLS)
 
     assert found is not None
     assert {step.operation for step in found.program} & {"mask_fill", "where_number", "tril"}
