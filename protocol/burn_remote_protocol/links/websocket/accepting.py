@@ -7,6 +7,9 @@ acceptor empties the queue first, counts each connection in the gate, and waits 
 Then it starts a few connections in each iteration of the event loop: urgent requests first, and
 then one connection of each address in turn. So a flood delays a health check, or a client at
 another address, by no more than the few connections that start in the same iteration.
+
+An urgent request that has arrived as a whole is answered at once, without a transport of the event
+loop. A transport needs four more iterations, each of which takes up to 40 ms under attack.
 """
 
 from __future__ import annotations
@@ -40,6 +43,12 @@ STARTS_WHILE_ACCEPTING: Final = 1
 
 # The first bytes of a connection that decide whether its request is urgent.
 FIRST_BYTES: Final = 64
+
+# Urgent requests that are answered in one iteration of the event loop, at 0.1 ms each, without a
+# transport. Further ones wait for a later iteration.
+ANSWERS_AT_ONCE: Final = 16
+# Longer requests get a transport. Probes of Kubernetes and load balancers have 100 to 300 bytes.
+ANSWERED_REQUEST_BYTES: Final = 2048
 
 # If the process or the system has no file descriptors or memory left, accepting pauses this long.
 PAUSE_SECONDS: Final = 1.0
@@ -91,7 +100,8 @@ class Acceptor:
     """Accepts connections of listening sockets, and starts them by ``start``.
 
     A connection that sends nothing within ``timeout_seconds`` is closed. The acceptor owns the
-    sockets.
+    sockets. ``answer`` gets an urgent connection and what has arrived on it; it returns the whole
+    response, or ``None`` if the connection must be started.
     """
 
     def __init__(
@@ -102,12 +112,14 @@ class Acceptor:
         gate: ConnectionGate | None,
         is_urgent: Callable[[bytes], bool],
         timeout_seconds: float | None,
+        answer: Callable[[Accepted, bytes], bytes | None] = lambda *_: None,
     ) -> None:
         self._loop: Final = asyncio.get_running_loop()
         self._sockets: Final = sockets
         self._start: Final = start
         self._gate: Final = gate
         self._is_urgent: Final = is_urgent
+        self._answer: Final = answer
         self._timeout_seconds: Final = timeout_seconds
         self._silent: Final[set[Accepted]] = set()  # nothing has arrived on them
         self._urgent: Final[collections.deque[Accepted]] = collections.deque()
@@ -117,6 +129,7 @@ class Acceptor:
             self._start_some, lambda: bool(self._urgent or self._waiting)
         )
         self._accepts_more = False  # the system's queue was not empty in this iteration
+        self._answered = 0  # urgent requests in this iteration
         self._paused: Final[dict[socket.socket, float]] = {}  # and since when
         self.is_accepting = True
         register(self)
@@ -237,22 +250,44 @@ class Acceptor:
             accepted.close()
             return
         if self._is_urgent(first):
+            if self._answered < ANSWERS_AT_ONCE and self._answer_whole(accepted):
+                self._answered += 1
+                self._starting.request()  # which begins to count anew
+                return
             self._urgent.append(accepted)
         else:
             self._waiting.setdefault(accepted.address, collections.deque()).append(accepted)
         self._starting.request()
 
+    def _answer_whole(self, accepted: Accepted) -> bool:
+        """Answer an urgent request that has arrived as a whole; return whether that was done."""
+        sock = accepted.socket
+        try:
+            request = sock.recv(ANSWERED_REQUEST_BYTES, socket.MSG_PEEK)
+            response = self._answer(accepted, request)
+            if response is None:
+                return False
+            sock.recv(len(request))  # unread bytes would make ``close`` reset the connection
+            sock.send(response)  # fits into the empty buffer of a new connection
+        except OSError:
+            pass  # the client has closed the connection
+        accepted.close()
+        return True
+
     def _start_some(self) -> None:
         count = STARTS_WHILE_ACCEPTING if self._accepts_more else STARTS_AT_ONCE
         self._accepts_more = False
+        self._answered = 0
         try:
             while count > 0 and (accepted := self._next()) is not None:
                 try:
-                    if _peeked(accepted):
-                        self._start(accepted)
-                        count -= 1
-                    else:  # closed while it waited
+                    first = _peeked(accepted)
+                    if not first:  # closed while it waited
                         accepted.close()
+                        continue
+                    count -= 1
+                    if not (self._is_urgent(first) and self._answer_whole(accepted)):
+                        self._start(accepted)
                 except BaseException:  # for lack of memory
                     if not accepted.is_started:
                         accepted.close()

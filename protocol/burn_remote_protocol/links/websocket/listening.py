@@ -14,9 +14,11 @@ from typing import Any, Final, cast
 from websockets.asyncio import server as websocket_server
 from websockets.asyncio.server import Server, ServerConnection
 from websockets.datastructures import Headers, MultipleValuesError
+from websockets.exceptions import SecurityError
 from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response as HttpResponse
 from websockets.server import ServerProtocol
+from websockets.streams import StreamReader
 
 from burn_remote_protocol.links.interface import MAX_MESSAGE_BYTES
 from burn_remote_protocol.links.transport_interface import (
@@ -32,6 +34,8 @@ from burn_remote_protocol.links.websocket.keepalive import enable_tcp_keepalive
 from burn_remote_protocol.links.websocket.server_connection import DirectServerConnection
 
 __all__ = ["listen"]
+
+END_OF_REQUEST: Final = b"\r\n\r\n"
 
 
 @contextlib.asynccontextmanager
@@ -57,16 +61,32 @@ async def listen(
     def process_request(connection: ServerConnection, request: HttpRequest) -> HttpResponse | None:
         assert isinstance(connection, _GatedConnection)  # made by _Starter
         try:
-            request.headers.get("Host")  # handlers read it after the handshake
-            response = None if respond is None else respond(_request(connection, request))
+            return http_response(request, connection.refusal)
         except MultipleValuesError:
             return connection.respond(HTTPStatus.BAD_REQUEST, "A header occurs more than once.\n")
+
+    def http_response(request: HttpRequest, refusal: str) -> HttpResponse | None:
+        """Raises ``MultipleValuesError``."""
+        request.headers.get("Host")  # handlers read it after the handshake
+        if respond is None:
+            return None
+        response = respond(Request(request.path, request.headers, refusal))
         if response is None:
             return None
         headers = Headers(response.headers)
         headers["Content-Length"] = str(len(response.body))
         headers["Connection"] = "close"
         return HttpResponse(response.status, response.phrase, headers, response.body)
+
+    def answer(accepted: Accepted, received: bytes) -> bytes | None:
+        request = None if tls is not None else _whole_request(received)
+        if request is None:
+            return None
+        try:
+            response = http_response(request, accepted.refusal)
+        except MultipleValuesError:
+            return None
+        return None if response is None else response.serialize()
 
     server = await websocket_server.serve(
         handle_connection,
@@ -89,6 +109,7 @@ async def listen(
             gate=gate,
             is_urgent=is_urgent,
             timeout_seconds=handshake_timeout_seconds,
+            answer=answer,
         )
         stack.callback(acceptor.stop)
         # The library refuses handshakes while its own server does not accept.
@@ -179,6 +200,23 @@ class _Starter:
 def _duplicate(listening: Any) -> socket.socket:
     """Return another descriptor of a socket, because the event loop may own the given one."""
     return socket.fromfd(listening.fileno(), listening.family, listening.type, listening.proto)
+
+
+def _whole_request(received: bytes) -> HttpRequest | None:
+    """Parse bytes that are exactly one valid request without a body; else return ``None``."""
+    if received.find(END_OF_REQUEST) != len(received) - len(END_OF_REQUEST):
+        return None
+    reader = StreamReader()
+    reader.feed_data(received)
+    parser = HttpRequest.parse(reader.read_line)
+    try:
+        next(parser)
+    except StopIteration as parsed:
+        request: HttpRequest = parsed.value
+        return request
+    except (EOFError, NotImplementedError, SecurityError, ValueError):
+        pass
+    return None
 
 
 def _request(connection: _GatedConnection, request: HttpRequest) -> Request:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import socket
+import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -13,7 +14,12 @@ from typing import Any
 import pytest
 
 from burn_remote_protocol.links.websocket import accepting
-from burn_remote_protocol.links.websocket.accepting import STARTS_AT_ONCE, Accepted, Acceptor
+from burn_remote_protocol.links.websocket.accepting import (
+    ANSWERS_AT_ONCE,
+    STARTS_AT_ONCE,
+    Accepted,
+    Acceptor,
+)
 from support.waiting import PATIENCE_SECONDS
 
 
@@ -45,6 +51,7 @@ class Port:
         self.gate = gate
         self.started: list[bytes] = []
         self.clients: list[socket.socket] = []
+        self.answered: list[bytes] = []
         listening = listening or socket.create_server(("127.0.0.1", 0))
         self.address = listening.getsockname()
         self.acceptor = Acceptor(
@@ -53,7 +60,14 @@ class Port:
             gate=gate,
             is_urgent=lambda first: first.startswith(b"urgent"),
             timeout_seconds=timeout_seconds,
+            answer=self._answer,
         )
+
+    def _answer(self, accepted: Accepted, received: bytes) -> bytes | None:
+        if not received.endswith(b"!"):
+            return None
+        self.answered.append(received)
+        return b"answer"
 
     def _start(self, accepted: Accepted) -> None:
         self.started.append(accepted.socket.recv(100))
@@ -103,6 +117,47 @@ async def test_an_urgent_request_overtakes_a_flood_from_its_own_address() -> Non
         await opened.until(201)
     # Some connections start while the others are still accepted.
     assert opened.started.index(b"urgent") <= 2 * STARTS_AT_ONCE
+
+
+async def test_an_urgent_request_that_has_arrived_whole_is_answered_without_a_transport() -> None:
+    async with port() as opened:
+        client = opened.connect(b"urgent!")
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        assert await loop.sock_recv(client, 10) == b"answer"
+        assert await loop.sock_recv(client, 10) == b"", "the connection was reset or stays open"
+    assert not opened.started
+    assert not opened.gate.open.total()
+
+
+async def test_a_request_that_is_not_urgent_is_never_answered_by_the_acceptor() -> None:
+    async with port() as opened:
+        opened.connect(b"usual!")
+        await opened.until(1)
+    assert not opened.answered
+
+
+async def test_an_iteration_of_the_loop_answers_a_bounded_number_of_urgent_requests() -> None:
+    async with port() as opened:
+        for _ in range(3 * ANSWERS_AT_ONCE):
+            opened.connect(b"urgent!")
+        seen = 0
+        while seen < 3 * ANSWERS_AT_ONCE:
+            await asyncio.sleep(0)
+            assert len(opened.answered) - seen <= ANSWERS_AT_ONCE + STARTS_AT_ONCE
+            seen = len(opened.answered)
+    assert not opened.started
+
+
+async def test_a_client_that_resets_its_urgent_request_leaves_nothing_open() -> None:
+    async with port() as opened:
+        for _ in range(2):
+            client = opened.connect(b"urgent!")
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+        opened.connect(b"usual")
+        await opened.until(1)
+    assert not opened.gate.open.total()
 
 
 async def test_addresses_take_turns() -> None:

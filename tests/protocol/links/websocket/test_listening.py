@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections import Counter
 
 import pytest
@@ -69,6 +70,66 @@ async def test_a_request_can_be_answered_with_a_response_in_place_of_a_link() ->
     assert b"Content-Length: 7" in response
     assert seen[0].path == "/healthz"
     assert seen[0].headers["x-asked"] == "yes", "headers are not case-insensitive"
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /healthz HTTP/1.1\r\nHost: box\r\nX-Asked: yes\r\n\r\n",
+        b"GET /healthz HTTP/1.0\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nContent-Length: 2\r\n\r\nok",
+        b"GET /healthz HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET /healthz HTTP/2\r\n\r\n",
+        b"GET /healthz\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nbad name: 1\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 9000 + b"\r\n\r\n",
+    ],
+    ids=[
+        "whole", "old", "body", "chunked", "two-hosts", "version", "bare", "bad-name", "long",
+    ],
+)  # fmt: skip
+async def test_an_urgent_request_gets_the_response_that_it_would_get_from_a_transport(
+    request_bytes: bytes,
+) -> None:
+    def respond(request: Request) -> Response | None:
+        return Response(200, "OK", {"X-Name": "value"}, request.path.encode())
+
+    responses = []
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        for is_urgent in (lambda _: True, lambda _: False):
+            async with listen(
+                "127.0.0.1", 0, echo, respond=respond, is_urgent=is_urgent
+            ) as listener:
+                responses.append(await read_http(listener.port, request_bytes))
+    urgent, usual = [
+        b"\r\n".join(line for line in each.split(b"\r\n") if not line.startswith(b"Date:"))
+        for each in responses
+    ]
+    assert urgent == usual
+
+
+async def test_a_port_with_tls_does_not_answer_an_urgent_request_without_it(
+    tls_contexts: dict[str, ssl.SSLContext],
+) -> None:
+    asked = []
+
+    def respond(request: Request) -> Response | None:
+        asked.append(request)
+        return Response(200, "OK", {}, b"healthy")
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async with listen(
+            "127.0.0.1",
+            0,
+            echo,
+            respond=respond,
+            is_urgent=lambda _: True,
+            tls=tls_contexts["server"],
+        ) as listener:
+            with contextlib.suppress(ConnectionResetError):
+                await read_http(listener.port, b"GET /healthz HTTP/1.1\r\n\r\n")
+    assert not asked
 
 
 async def test_a_handler_gets_the_link_and_its_request() -> None:
