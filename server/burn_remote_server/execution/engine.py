@@ -249,7 +249,8 @@ class Engine:
     def _in_turns(self, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Yield tasks with their places, in turns with other sessions if many of them work."""
         if not self.turn.is_crowded:
-            return enumerate(tasks)
+            numbered_tasks = enumerate(tasks)
+            return self.turn.unpaced(numbered_tasks) if self.turn.has_company else numbered_tasks
         numbered = self._interpreter.numbered
         return self.turn.paced(enumerate(tasks), lambda each: python_cost(each[1], numbered))
 

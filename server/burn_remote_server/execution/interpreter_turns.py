@@ -25,6 +25,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
+from burn_remote_server.execution import loop_pulse
+from burn_remote_server.execution.loop_pulse import LoopPulse
+
 __all__ = ["FREE_THREADS", "LONG_COST", "TURN_COST", "InterpreterTurn", "InterpreterTurns"]
 
 T = TypeVar("T")
@@ -41,6 +44,9 @@ TURN_COST: Final = 1_000_000
 # the interpreter lock, and the rest takes about 2 µs.
 LONG_COST: Final = 5_000
 
+# Tasks between two looks at the event loop, if threads take no turns: 0.1 to 1 ms.
+TASKS_AT_ONCE: Final = 32
+
 # How long a thread waits for its turn: several rounds of turns of many sessions.
 PATIENCE_SECONDS: Final = 0.2
 
@@ -56,6 +62,7 @@ class InterpreterTurns:
         self.working: Final[set[InterpreterTurn]] = set()
         # The thread that has the turn, and those that wait, oldest first.
         self.queue: Final[deque[InterpreterTurn]] = deque()
+        self.pulse: Final = LoopPulse(lambda: len(self.working) > 1)
 
     def wake_first(self) -> None:
         """Let the first thread of the queue continue, if it waits."""
@@ -88,6 +95,17 @@ class InterpreterTurn:
         """Whether the thread has the turn, unless another one has overtaken it."""
         return self._has_turn
 
+    @property
+    def has_company(self) -> bool:
+        """Whether the session works, and another one too."""
+        return self._is_working and len(self._turns.working) > 1
+
+    def announce(self) -> None:
+        """Note on the event loop that the session's thread is about to begin a call."""
+        working = self._turns.working
+        if working and self not in working:
+            self._turns.pulse.start()
+
     def begin(self) -> None:
         """Note that the session's thread begins a call."""
         self._is_working = True
@@ -96,6 +114,7 @@ class InterpreterTurn:
             self._turns.working.add(self)
         except MemoryError:
             pass  # it works without turns
+        self.let_loop_catch_up()
 
     def end(self) -> None:
         """Note that the session's thread has ended its work."""
@@ -151,6 +170,7 @@ class InterpreterTurn:
             self._spent = 0
             self._is_short = False
             self.leave()
+            self.let_loop_catch_up()
         self.enter()
         self._spent += cost
 
@@ -160,9 +180,31 @@ class InterpreterTurn:
             cost = cost_of(task)
             if cost is None:
                 self.leave()
+                self.let_loop_catch_up()
             else:
                 self.spend(cost)
             yield task
+
+    def unpaced(self, tasks: Iterable[T]) -> Iterator[T]:
+        """Yield tasks without turns, and wait from time to time if the event loop is late."""
+        for place, task in enumerate(tasks):
+            if not place % TASKS_AT_ONCE:
+                self.let_loop_catch_up()
+            yield task
+
+    def let_loop_catch_up(self) -> None:
+        """Wait, without the turn, while the event loop is late, unless that takes too long."""
+        pulse = self._turns.pulse
+        if not pulse.is_late:
+            return
+        self.leave()
+        self._gate.acquire(blocking=False)
+        try:
+            pulse.wake_at_next_beat(self.wake)
+        except MemoryError:
+            return
+        if not self._gate.acquire(timeout=loop_pulse.PATIENCE_SECONDS):
+            pulse.give_up()
 
     def wake(self) -> None:
         """Let the thread look whether it is the first. Any thread may call this."""

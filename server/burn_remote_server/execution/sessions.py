@@ -380,6 +380,8 @@ class Session:
 
     def _enqueue(self, call: Callable[[], None], size: int = 0) -> bool:
         """Run a call in the worker; end the session and return ``False`` if it has no thread."""
+        with contextlib.suppress(MemoryError):  # then the thread does not see whether it is late
+            self.turn.announce()
         try:
             self._worker.submit(partial(self._in_turn, call), size)
         except SessionLost as error:

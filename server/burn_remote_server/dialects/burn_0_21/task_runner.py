@@ -77,6 +77,8 @@ class TaskRunner:
         waiting: Iterator[tuple[int, Any]] = enumerate(tasks)
         if engine.turn.is_crowded:
             waiting = engine.turn.paced(waiting, self._python_cost)
+        elif engine.turn.has_company:
+            waiting = engine.turn.unpaced(waiting)
         for engine.place, task in waiting:
             if engine.is_stopped:
                 return
