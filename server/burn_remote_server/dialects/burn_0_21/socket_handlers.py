@@ -35,18 +35,26 @@ from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_protocol.tensors import TensorData
 from burn_remote_server.dialects.burn_0_21.idle_connections import IdleConnections
 from burn_remote_server.dialects.burn_0_21.task_runner import Unreadable
+from burn_remote_server.dialects.burn_0_21.thread_intake import (
+    DecodedFrames,
+    ThreadIntake,
+    TwoSocketReceiver,
+    lender,
+)
 from burn_remote_server.dialects.burn_0_21.two_socket_sessions import (
     DIALECT,
     BurnSession,
     BurnSessions,
+    decoded_bytes,
 )
 from burn_remote_server.execution.decoding_turns import (
     LARGE_FRAME_BYTES,
+    SMALL_FRAME_BYTES,
     decoding_weight,
     is_long,
 )
 from burn_remote_server.execution.frame_memory import Part
-from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST, Session
+from burn_remote_server.execution.sessions import TURN_COST, Session
 from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
 from burn_remote_server.tensors.exposed_tensors import Key, burn_domain, transfer_key
@@ -147,6 +155,7 @@ async def serve_response(
         async with asyncio.TaskGroup() as tasks:
             listening = tasks.create_task(_listen(link))
             waiting = tasks.create_task(_complete_or_end(session, device, "/request"))
+            session.lend_responses = lender(link)
             await send_replies(link, session)
             listening.cancel()
             waiting.cancel()
@@ -205,10 +214,16 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
         device.backend.arriving_memory,
     )
     work = session.session
-    queue_length = device.host.settings.session_queue_batches
-    queue_bytes = device.host.settings.session_queue_bytes
     predictor = OperationPredictor()
     decoding = device.host.decoding
+    must_wait = partial(session.must_wait, device.host.settings)
+    in_thread = ThreadIntake(
+        session,
+        lambda: TwoSocketReceiver.lent(lender(link), session.lend_responses),
+        partial(_decoded_in_thread, predictor, work),
+        must_wait,
+        device.host.draining.is_set,
+    )
     waiting: bytes | None = None
     is_slow = False
     while True:
@@ -239,16 +254,15 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
             waiting, is_slow = batch.waiting, batch.unknown >= MAX_UNKNOWN_FRAMES
             del batch  # do not keep it alive during the waits below
         del frame  # the same
-        while (
-            session.session.is_behind(queue_length, queue_bytes)
-            or len(session.outbox.frames) >= MAX_WAITING_REPLIES
-        ):
+        while must_wait():
             session.progress.clear()
             await session.progress.wait()
-        if session.session.spent >= TURN_COST:
+        if work.spent >= TURN_COST:
             # ``receive`` does not yield while frames are buffered, so let other sessions run here.
-            session.session.spent = 0
+            work.spent = 0
             await asyncio.sleep(0)
+        if waiting is None:
+            in_thread.expect_work()
 
 
 class _Batch(NamedTuple):
@@ -307,6 +321,30 @@ def _decoded(frame: bytes, predictor: OperationPredictor) -> Sequence[Any]:
         return decode_tasks(frame, predictor.recognize)
     except ProtocolViolation as error:
         return _unreadable(error)
+
+
+def _decoded_in_thread(
+    predictor: OperationPredictor, work: Session, frames: Sequence[bytes]
+) -> DecodedFrames:
+    """Decode frames in the session's thread, up to one that the event loop must handle."""
+    tasks: list[Any] = []
+    size = 0
+    unread: Sequence[bytes] = ()
+    for place, frame in enumerate(frames):
+        if len(frame) > LARGE_FRAME_BYTES or work.frame_memory.lacks_room(frame):
+            unread = frames[place:]
+            break
+        if len(frame) <= SMALL_FRAME_BYTES:
+            decoded = _decoded(frame, predictor)
+        else:
+            with work.frame_memory.counted(frame):
+                decoded = work.decode_in_thread(partial(_decoded, frame, predictor))
+        if any(type(task) is Close for task in decoded):
+            unread = frames[place:]  # the event loop decodes this again, and ends the session
+            break
+        tasks += decoded
+        size += len(frame)
+    return DecodedFrames(tasks, size, decoded_bytes(tasks, size), unread)
 
 
 def _decoded_in_steps(frame: bytes) -> Steps[Sequence[Any]]:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from burn_remote_protocol.dialects.bounded_unpacking import unpacked_bytes
 from burn_remote_protocol.dialects.burn_0_22 import RunGraph
 from burn_remote_protocol.errors import HandshakeRefused, ProtocolViolation
+from burn_remote_protocol.links.interface import LentReceiver
 from burn_remote_protocol.links.receive_limits import URGENT_BYTES
 from burn_remote_protocol.loop_calls import Signal
 from burn_remote_protocol.messages import Upload
@@ -24,8 +25,9 @@ from burn_remote_server.dialects.burn_0_21.compatibility import ReplyDTypes
 from burn_remote_server.dialects.burn_0_21.outbox import BurnOutbox
 from burn_remote_server.dialects.burn_0_21.task_runner import BurnTask, TaskRunner
 from burn_remote_server.execution.frame_memory import Part
-from burn_remote_server.execution.sessions import Session
+from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, Session
 from burn_remote_server.hosting.host import Device
+from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.tensors.exposed_tensors import burn_domain
 
 __all__ = [
@@ -72,6 +74,8 @@ class BurnSession:
         self.wake: Final = Signal()
         # Sends the replies that can be sent without waiting; set by the handler that sends replies.
         self.send_now: Callable[[], None] = _no_handler
+        # Lends the receiving side of the socket for replies; set by the handler that sends them.
+        self.lend_responses: Callable[[], LentReceiver | None] = _nothing_to_lend
         # Held while a reply is taken from the outbox and written, and to change ``is_sending``.
         self.sending: Final = threading.Lock()
         # Whether the handler sends a reply that may take several writes.
@@ -107,6 +111,13 @@ class BurnSession:
         Use this for frames for which the memory pool lacks room: ``FrameMemory.lacks_room``.
         """
         self.session.submit_parts(parts, size)
+
+    def must_wait(self, settings: Settings) -> bool:
+        """Whether to read nothing more from the client, because the session is behind."""
+        return (
+            self.session.is_behind(settings.session_queue_batches, settings.session_queue_bytes)
+            or len(self.outbox.frames) >= MAX_WAITING_REPLIES
+        )
 
     def send_in_thread(self, send: Callable[[bytes], bool]) -> bool:
         """Send small replies by ``send``; return whether the event loop must send the rest.
@@ -179,6 +190,10 @@ def _run_with_dtypes(runner: TaskRunner, dtypes: ReplyDTypes, tasks: Sequence[An
 
 def _no_handler() -> None:
     """Do nothing: no socket for replies is open yet."""
+
+
+def _nothing_to_lend() -> None:
+    """Lend nothing: no socket for replies is open."""
 
 
 class BurnSessions:

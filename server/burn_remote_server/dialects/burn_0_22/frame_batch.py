@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Sequence
+from functools import partial
 from typing import Any, Final
 
-from burn_remote_protocol.dialects.burn_0_22 import Message
+from burn_remote_protocol.dialects.burn_0_22 import Close, Message
 from burn_remote_protocol.dialects.burn_0_22_recognition import MessageRecognizer
 from burn_remote_protocol.errors import ProtocolViolation, detached
 from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_server.dialects.burn_0_21.task_runner import Unreadable
+from burn_remote_server.dialects.burn_0_21.thread_intake import DecodedFrames
+from burn_remote_server.dialects.burn_0_21.two_socket_sessions import decoded_bytes
 from burn_remote_server.execution.decoding_turns import (
     LARGE_FRAME_BYTES,
     DecodingTurns,
     decoding_weight,
 )
+from burn_remote_server.execution.sessions import Session
 
-__all__ = ["MAX_UNKNOWN_MESSAGES", "SHORT_FRAME_BYTES", "FrameBatch"]
+__all__ = ["MAX_UNKNOWN_MESSAGES", "SHORT_FRAME_BYTES", "FrameBatch", "decoded_frames"]
 
 # A batch with this many tasks takes no more frames. Small operations cost about 2 µs each, so such
 # a batch may run on the event loop. If earlier tasks wait for the worker, the batch goes to the
@@ -115,3 +119,33 @@ class FrameBatch:
         self.count += 1
         # Its frames would keep objects that were decoded from the frame alive, up to 15 MiB.
         self.tasks.append(Unreadable(detached(error)))
+
+
+def decoded_frames(
+    frames: Sequence[bytes], recognizer: MessageRecognizer, work: Session
+) -> DecodedFrames:
+    """Decode frames in the session's thread, up to one that the event loop must handle."""
+    if len(frames) == 1 and len(frames[0]) <= SHORT_FRAME_BYTES:
+        # The usual case of a program that waits for replies, in less time.
+        known = recognizer.recognize(frames[0])
+        if known is not None:
+            return DecodedFrames([known], len(frames[0]), 0, ())
+    batch = FrameBatch(recognizer)
+    unread: Sequence[bytes] = ()
+    tasks, size = batch.tasks, 0
+    for place, frame in enumerate(frames):
+        before, size = len(batch.tasks), batch.size
+        if len(frame) > LARGE_FRAME_BYTES or work.frame_memory.lacks_room(frame):
+            unread = frames[place:]
+            break
+        if len(frame) <= SHORT_FRAME_BYTES:
+            batch.add_now(frame)
+        else:
+            with work.frame_memory.counted(frame):
+                work.decode_in_thread(partial(batch.add_now, frame))
+        if any(type(task) is Close for task in batch.tasks[before:]):
+            # The event loop decodes this frame again, and ends the session.
+            tasks, unread = batch.tasks[:before], frames[place:]
+            break
+        size = batch.size
+    return DecodedFrames(tasks, size, decoded_bytes(tasks, size), unread)

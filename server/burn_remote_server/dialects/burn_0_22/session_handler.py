@@ -7,7 +7,7 @@ failures are sent as responses and the socket stays open. No pings are sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -37,7 +37,7 @@ from burn_remote_protocol.errors import (
     ProtocolViolation,
     detached,
 )
-from burn_remote_protocol.links.interface import AsyncLink, LentReceiver
+from burn_remote_protocol.links.interface import AsyncLink
 from burn_remote_server.access.admission import Grant
 from burn_remote_server.access.quota import OverheadAccount
 from burn_remote_server.dialects.burn_0_21.socket_handlers import (
@@ -48,6 +48,7 @@ from burn_remote_server.dialects.burn_0_21.socket_handlers import (
     send_replies,
 )
 from burn_remote_server.dialects.burn_0_21.task_runner import Unreadable
+from burn_remote_server.dialects.burn_0_21.thread_intake import ThreadIntake, lender
 from burn_remote_server.dialects.burn_0_21.two_socket_sessions import (
     BurnSession,
     urgent_bytes,
@@ -57,6 +58,7 @@ from burn_remote_server.dialects.burn_0_22.frame_batch import (
     MAX_UNKNOWN_MESSAGES,
     SHORT_FRAME_BYTES,
     FrameBatch,
+    decoded_frames,
 )
 from burn_remote_server.dialects.burn_0_22.local_groups import LocalGroups, SessionCollectives
 from burn_remote_server.dialects.burn_0_22.local_transfers import (
@@ -66,10 +68,9 @@ from burn_remote_server.dialects.burn_0_22.local_transfers import (
 )
 from burn_remote_server.dialects.burn_0_22.outbox import Burn22Outbox
 from burn_remote_server.dialects.burn_0_22.task_runner import Burn22Runner
-from burn_remote_server.dialects.burn_0_22.thread_intake import receive_in_thread
 from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES, decoding_weight
 from burn_remote_server.execution.frame_memory import Part
-from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES, TURN_COST
+from burn_remote_server.execution.sessions import TURN_COST
 from burn_remote_server.execution.time_slices import lengthen_slice, restore_slice
 from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.telemetry.logs import get_logger, session_name
@@ -266,21 +267,20 @@ class _Intake:
     """
 
     def __init__(self, link: AsyncLink, session: BurnSession, device: Device) -> None:
-        settings = device.host.settings
         self._link: Final = link
         self._session: Final = session
         self._decoding: Final = device.host.decoding
-        self._queue_batches: Final = settings.session_queue_batches
-        self._queue_bytes: Final = settings.session_queue_bytes
+        self._must_wait: Final = partial(session.must_wait, device.host.settings)
         self._recognizer: Final = MessageRecognizer()
         self._is_slow = False  # the last batch had many unknown messages
-        # Lets the session's thread receive, if the link can do that.
-        self._lend: Final[Callable[[], LentReceiver | None]] = getattr(
-            link, "lend_receiver", _not_lent
+        self._in_thread: Final = ThreadIntake(
+            session,
+            lender(link),
+            partial(decoded_frames, recognizer=self._recognizer, work=session.session),
+            self._must_wait,
+            device.host.draining.is_set,
+            self._choose_slice,
         )
-        self._is_draining: Final = device.host.draining.is_set
-        self._loop: Final = asyncio.get_running_loop()
-        self._will_lend = False
         self._has_long_slice = False  # the session's thread
 
     def take_arrived(self) -> None:
@@ -299,7 +299,7 @@ class _Intake:
             if not (batch.count or batch.size):
                 break
             self._submit(batch)
-        self._expect_work()
+        self._in_thread.expect_work()
 
     def take_alone(self, frame: bytes | memoryview) -> bool:
         """Handle a frame that arrived alone, if it is known; return whether it was handled."""
@@ -316,7 +316,7 @@ class _Intake:
         session.counters.batches += 1
         tasks: list[Any] = [known]
         self._session.submit(tasks, len(frame))
-        self._expect_work()
+        self._in_thread.expect_work()
         return True
 
     async def take(self, frame: bytes | memoryview) -> None:
@@ -336,7 +336,7 @@ class _Intake:
             # ``receive`` does not yield while frames are buffered, so let other sessions run here.
             session.spent = 0
             await asyncio.sleep(0)
-        self._expect_work()
+        self._in_thread.expect_work()
 
     async def _decoded(self, frame: bytes | memoryview) -> FrameBatch:
         """Decode a frame, and short ones that have arrived after it."""
@@ -360,42 +360,14 @@ class _Intake:
         if ends_with_close(frame):
             raise _Closed
 
-    def _let_thread_receive(self) -> None:
-        """Let the session's thread receive if it still has work to do."""
-        self._will_lend = False
-        session = self._session.session
-        if not session.is_working or self._must_wait():
-            return
-        receiver = self._lend()
-        if receiver is None:
-            return
-        is_queued = False
-        try:
-            # A client that sends graphs waits for the thread, which should not be interrupted then.
-            if self._has_long_slice == self._session.runs_graphs:
-                self._has_long_slice = not self._has_long_slice
-                session.submit(partial(_set_slice, is_long=self._has_long_slice))
-            # Otherwise, the receiver of a session that fails meanwhile would never be returned.
-            is_queued = session.submit_always(
-                partial(
-                    receive_in_thread, receiver, self._session, self._recognizer, self._is_draining
-                )
-            )
-        finally:
-            if not is_queued:  # also for lack of memory
-                receiver.give_back()
+    def _choose_slice(self) -> None:
+        """Give the session's thread a long time slice, unless the client sends graphs.
 
-    def _expect_work(self) -> None:
-        """Let the session's thread receive, after this callback, if it has work."""
-        if self._session.session.is_working and not self._will_lend:
-            self._loop.call_soon(self._let_thread_receive)
-            self._will_lend = True  # after the allocation, which may fail
-
-    def _must_wait(self) -> bool:
-        return (
-            self._session.session.is_behind(self._queue_batches, self._queue_bytes)
-            or len(self._session.outbox.frames) >= MAX_WAITING_REPLIES
-        )
+        Such a client waits for the thread, which should not be interrupted then.
+        """
+        if self._has_long_slice == self._session.runs_graphs:
+            self._has_long_slice = not self._has_long_slice
+            self._session.session.submit(partial(_set_slice, is_long=self._has_long_slice))
 
     def _submit(self, batch: FrameBatch) -> None:
         """Execute or queue the tasks of a batch."""
@@ -433,10 +405,6 @@ def _set_slice(*, is_long: bool) -> None:
         lengthen_slice()
     else:
         restore_slice()
-
-
-def _not_lent() -> None:
-    """Lend nothing: only the event loop can receive from this kind of link."""
 
 
 async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> None:

@@ -14,7 +14,7 @@ from burn_remote_protocol.dtypes import I32
 from burn_remote_protocol.messages import Drop, Read, Sync, Upload
 from burn_remote_protocol.operations.row import Operation
 from burn_remote_protocol.tensors import TensorData
-from burn_remote_server.dialects.burn_0_22.early_reads import MAX_PASSED, divided_after_reads
+from burn_remote_server.dialects.burn_0_21.early_reads import MAX_PASSED, divided_after_reads
 from burn_remote_server.dialects.burn_0_22.frame_batch import FrameBatch
 from support.frame_programs import added, drawn_step, dropped, read, shifted, sync
 from support.frame_runners import FrameRunner

@@ -20,8 +20,8 @@ from burn_remote_protocol.operations.row import Operation
 
 __all__ = ["MAX_PASSED", "divided_after_reads"]
 
-# Most tasks that a read passes. A frame of four operations is one task, so this is a program of 256
-# operations. Bounds the search for clients that send nothing but reads.
+# Most tasks that a read passes. In Burn 0.22, a frame of four operations is one task, so this is a
+# program of 256 operations. Bounds the search for clients that send nothing but reads.
 MAX_PASSED: Final = 64
 
 

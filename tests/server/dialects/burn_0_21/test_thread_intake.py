@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,22 +16,33 @@ import msgpack
 import numpy as np
 import pytest
 
+from burn_remote_protocol.dialects.burn_0_21 import encode_close, encode_tasks
+from burn_remote_protocol.dialects.burn_0_21_responses import decode_reply
 from burn_remote_protocol.dialects.burn_0_22_recognition import KnownFrame, MessageRecognizer
+from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import ConnectionLost, SessionLost
-from burn_remote_protocol.messages import Read, Sync
+from burn_remote_protocol.messages import Execute, Read, Sync, Upload
 from burn_remote_protocol.operations.row import Operation
-from burn_remote_server.dialects.burn_0_22.thread_intake import receive_in_thread
+from burn_remote_protocol.tensors import TensorData, TensorSpec
+from burn_remote_server.dialects.burn_0_21.thread_intake import (
+    TwoSocketReceiver,
+    receive_in_thread,
+)
+from burn_remote_server.dialects.burn_0_22.frame_batch import decoded_frames
 from burn_remote_server.execution.decoding_turns import LARGE_FRAME_BYTES
 from burn_remote_server.execution.interpreter_turns import InterpreterTurn
 from burn_remote_server.execution.sessions import MAX_WAITING_REPLIES
 from burn_remote_server.execution.time_slices import LONG_SLICE_SECONDS, lengthen_slice
 from burn_remote_server.telemetry.counters import Counters
+from support.kernels import signature
 from support.servers import RunningServer, server
+from support.socket_replay import Sockets
 from support.socket_replay_0_22 import STREAM, Socket22, unpacked
 from support.waiting import PATIENCE_SECONDS, wait_until
 
 THREAD_BATCHES = "burn_remote_thread_batches_total"
 CLOSE = {"Close": [1]}
+SPEC = TensorSpec((2,), F32)
 
 
 def sync(request: int) -> Any:
@@ -111,7 +123,8 @@ class Working:
 
 def received(receiver: Receiver, session: Any, *, is_draining: bool = False) -> list[Any]:
     """Let the thread receive; return the tasks that it has executed."""
-    receive_in_thread(receiver, session, MessageRecognizer(), lambda: is_draining)
+    decode = partial(decoded_frames, recognizer=MessageRecognizer(), work=session)
+    receive_in_thread(receiver, session, decode, lambda: is_draining)
     executed: list[Any] = session.executed
     return executed
 
@@ -239,6 +252,47 @@ def test_a_frame_that_memory_has_no_room_for_is_left_to_the_event_loop() -> None
     received(receiver, session)
     assert session.executed == [Sync(1)]
     assert receiver.given_back == frames[1:]
+
+
+# -- two sockets of Burn 0.21 ---------------------------------------------------------------------
+
+
+def test_requests_come_from_one_socket_and_replies_leave_on_the_other() -> None:
+    requests, responses = Receiver([b"frame"]), Receiver()
+    both = TwoSocketReceiver.lent(lambda: requests, lambda: responses)
+    assert both is not None
+    assert both.receive(0.01) == [b"frame"]
+    assert both.send(b"reply")
+    both.give_back([b"unread"])
+    assert (requests.sent, responses.sent) == ([], [b"reply"])
+    assert (requests.given_back, responses.given_back) == ([b"unread"], ())
+
+
+def test_the_socket_for_requests_is_given_back_if_the_other_cannot_be_lent() -> None:
+    requests = Receiver()
+    assert TwoSocketReceiver.lent(lambda: requests, lambda: None) is None
+    assert requests.given_back == ()
+
+
+def test_the_socket_for_requests_is_given_back_if_lending_the_other_fails() -> None:
+    def lacking() -> None:
+        raise MemoryError
+
+    requests = Receiver()
+    with pytest.raises(MemoryError):
+        TwoSocketReceiver.lent(lambda: requests, lacking)
+    assert requests.given_back == ()
+
+
+def test_the_socket_for_requests_is_given_back_if_giving_back_the_other_fails() -> None:
+    class Lacking(Receiver):
+        def give_back(self, unread: Sequence[bytes] = ()) -> None:
+            raise MemoryError
+
+    requests = Receiver()
+    with pytest.raises(MemoryError):
+        TwoSocketReceiver(requests, Lacking()).give_back([b"unread"])
+    assert requests.given_back == [b"unread"]
 
 
 def slices(running: RunningServer) -> list[float]:
@@ -394,3 +448,86 @@ def test_the_tensors_of_a_client_that_vanishes_while_the_thread_receives_are_fre
     client.answer(1)
     client.close()
     wait_until(lambda: running.metric("burn_remote_tensors") == before)
+
+
+# -- on a server, with two sockets of Burn 0.21 ---------------------------------------------------
+
+
+@pytest.fixture
+def sockets(running: RunningServer) -> Iterator[Sockets]:
+    opened = Sockets(running.address)
+    yield opened
+    opened.close()
+
+
+ADD = signature("Numeric.Add", SPEC, SPEC)
+
+
+def sent(sockets: Sockets, request: int, *tasks: Any) -> None:
+    """Send a frame for each task; their requests, if they have any, are ``request``."""
+    for task in tasks:
+        sockets.requests.send(encode_tasks([task], request))
+
+
+def adds(first: int, second: int, out: int) -> Any:
+    return Execute(Operation(ADD, (first, second, out)))
+
+
+def values_read(
+    sockets: Sockets, request: int, tensor: int, spec: TensorSpec = SPEC
+) -> list[float]:
+    sent(sockets, request, Read(request, tensor, spec))
+    frame = sockets.responses.receive(PATIENCE_SECONDS)
+    assert frame is not None
+    reply = decode_reply(frame)
+    assert reply.request == request
+    assert isinstance(reply.value, TensorData)
+    found: list[float] = np.frombuffer(reply.value.bytes, np.float32).tolist()
+    return found
+
+
+def of_two(*values: float) -> TensorData:
+    return TensorData(np.array(values, np.float32).tobytes(), SPEC.shape, SPEC.dtype)
+
+
+def test_a_program_of_burn_0_21_that_reads_each_step_gets_its_results(
+    running: RunningServer, sockets: Sockets
+) -> None:
+    before = running.metric(THREAD_BATCHES)
+    sent(sockets, 0, Upload(1, of_two(1, 2)))
+    for step in range(200):
+        sent(sockets, 0, adds(1, 1, 10 + step), adds(10 + step, 1, 1000 + step))
+        assert values_read(sockets, step + 1, 1000 + step) == [3, 6]
+    assert running.metric(THREAD_BATCHES) > before + 100
+
+
+def test_long_uploads_of_burn_0_21_arrive_between_small_frames(sockets: Sockets) -> None:
+    large = TensorSpec((2**18,), SPEC.dtype)
+    sent(sockets, 0, Upload(1, of_two(1, 2)))
+    for number in range(2, 6):
+        elements = np.full(large.shape, number, np.float32)
+        sent(sockets, 0, adds(1, 1, 100 + number))
+        sent(sockets, 0, Upload(number, TensorData(elements.tobytes(), large.shape, large.dtype)))
+        sent(sockets, 0, adds(1, 100 + number, 200 + number))
+    for number in range(2, 6):
+        assert set(values_read(sockets, number, number, large)) == {number}
+        assert values_read(sockets, 100 + number, 200 + number) == [3, 6]
+
+
+@pytest.mark.parametrize("end", ["a message", "both sockets", "/request", "/response"])
+def test_the_tensors_of_a_client_of_burn_0_21_are_freed_when_it_ends(
+    running: RunningServer, end: str
+) -> None:
+    before = running.metric("burn_remote_tensors")
+    client = Sockets(running.address)
+    for number in range(50):
+        sent(client, 0, Upload(number, of_two(1, 2)))
+    assert values_read(client, 1, 1) == [1, 2]
+    if end == "a message":
+        client.requests.send(encode_close(1))
+    else:
+        links = {"/request": client.requests, "/response": client.responses}
+        for link in links.values() if end == "both sockets" else [links[end]]:
+            link.close()
+    wait_until(lambda: running.metric("burn_remote_tensors") == before)
+    client.close()
