@@ -772,6 +772,8 @@ AMBIGUOUS: Final = {
     "std": _DIVISOR,
     "var": _DIVISOR,
 }
+# Those whose results are values and indices in PyTorch.
+PAIRS: Final = frozenset(name for name, text in AMBIGUOUS.items() if text.startswith(_PAIR))
 # With one of these keywords, the call of an ambiguous function has only one meaning.
 CLARIFYING_KEYWORDS: Final = frozenset({"correction", "ddof"})
 

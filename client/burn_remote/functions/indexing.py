@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 
 from burn_remote.arguments.numbers import Number
+from burn_remote.diagnostics.pytorch_pairs import check_subscript
 from burn_remote.diagnostics.tracebacks import shorten
 from burn_remote.dispatch.operators import Operator, filled, reshaped, upload
 from burn_remote.functions.arithmetic import add, multiply
@@ -52,7 +53,7 @@ def get_item(x: Tensor, index: Any, /) -> Tensor:
     range. A mask that is a tensor of bools selects as many elements as are true: such a call waits
     for one round trip, because only the device knows their number (``boolean_mask``). Raises
     ``IndexOutOfRange``, ``ShapeMismatch``, ``DTypeMismatch``, and ``UsageError`` for ``True`` and
-    ``False``.
+    ``False``. Warns of ``x.max(1)[1]``, which are the indices in PyTorch.
     """
     try:
         if is_tensor(index) and index.handle.spec.dtype.is_bool:
@@ -60,6 +61,8 @@ def get_item(x: Tensor, index: Any, /) -> Tensor:
         if index.__class__ is tuple and any(_is_mask(item) for item in index):
             index = _without_mask_tensors(x.shape, index)
         selection = selection_of(index, x.shape)
+        if index.__class__ is int and 0 <= index <= 1:
+            check_subscript(x.handle.spec)
         given = x
         if selection.ranges:
             x = SLICE.apply((x,), (selection.ranges,))

@@ -9,6 +9,7 @@ import numpy as np
 
 from burn_remote.arguments.numbers import is_number, refuse_elements
 from burn_remote.diagnostics.invalid_calls import explained
+from burn_remote.diagnostics.pytorch_pairs import check_unpacking
 from burn_remote.diagnostics.tracebacks import shortened
 from burn_remote.dispatch.operators import operator_method
 from burn_remote.functions import (
@@ -177,8 +178,10 @@ class Tensor(TensorValue):
         """Iterate over the first axis without waiting.
 
         A program that reads the elements one by one is warned once that each costs a round trip.
-        Raises ``TypeError`` for a 0-d tensor.
+        Raises ``TypeError`` for a 0-d tensor, and ``ShapeMismatch`` where ``values, indices =
+        x.max(1)`` expects PyTorch's pair.
         """
+        check_unpacking(self.handle.spec)
         if not self.shape:
             raise TypeError("a 0-d tensor cannot be iterated over; item() returns its element")
         return iterated(self)
