@@ -42,6 +42,7 @@ from burn_remote.nn.convolution import (
     conv_transpose3d,
     deform_conv2d,
 )
+from burn_remote.nn.grid_sampling import grid_sample
 from burn_remote.nn.layers import (
     dropout,
     embedding,
@@ -92,7 +93,7 @@ from burn_remote.nn.pooling import (
     max_pool2d,
     max_pool2d_with_indices,
 )
-from burn_remote.nn.resampling import grid_sample, interpolate, irfft, rfft
+from burn_remote.nn.resampling import interpolate, irfft, rfft
 from burn_remote.nn.window_rearrangement import fold, pixel_shuffle, pixel_unshuffle, unfold
 
 if TYPE_CHECKING:

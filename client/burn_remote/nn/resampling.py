@@ -1,4 +1,4 @@
-"""Interpolation, grid sampling and Fourier transforms."""
+"""Interpolation and Fourier transforms."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from burn_remote.functions.casting import at_least_float32, converted_to
 from burn_remote.nn.convolution import per_axis
 from burn_remote.nn.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
 from burn_remote_protocol.errors import ShapeMismatch, UsageError
-from burn_remote_protocol.operations.families import base, floats, layers, sampling
+from burn_remote_protocol.operations.families import base, layers, sampling
 
 if TYPE_CHECKING:
     from burn_remote.functions.tensor import Tensor
 
-__all__ = ["grid_sample", "interpolate", "irfft", "rfft"]
+__all__ = ["CUBIC", "interpolate", "irfft", "rfft"]
 
 SELECT: Final = Operator(base.SELECT)
 INTERPOLATE: Final = Operator(sampling.INTERPOLATE)
 RFFT: Final = Operator(sampling.RFFT)
 IRFFT: Final = Operator(sampling.IRFFT)
-GRID_SAMPLE2D: Final = Operator(floats.GRID_SAMPLE2D)
 
 # PyTorch's name -> the wire's name; lanczos3 is Burn's addition.
 MODES: Final = {
@@ -45,7 +44,6 @@ MODES: Final = {
 TAPS: Final = {"Bilinear": (0, 1), "Bicubic": (-1, 2)}
 # The parameter of cubic convolution (Keys, 1981) of PyTorch and Burn.
 CUBIC: Final = -0.75
-PADDING_MODES: Final = {"zeros": "Zeros", "border": "Border", "reflection": "Reflection"}
 
 
 @explained
@@ -196,38 +194,6 @@ def _weights(mode: str, away: Array) -> Array:
     near = ((CUBIC + 2) * away - (CUBIC + 3)) * away * away + 1
     far = ((away - 5) * away + 8) * away * CUBIC - 4 * CUBIC
     return np.where(away <= 1, near, far)
-
-
-@explained
-def grid_sample(
-    input: Tensor,
-    grid: Tensor,
-    mode: str = "bilinear",
-    padding_mode: str = "zeros",
-    align_corners: bool = False,
-) -> Tensor:
-    """Sample images at the points of a grid.
-
-    Shapes: ``[batch, channels, height, width]``, grid ``[batch, rows, columns, 2]`` to ``[batch,
-    channels, rows, columns]``. A point is ``(x, y)``; -1 and 1 are opposite edges of the image.
-    ``mode`` is ``"bilinear"`` or ``"nearest"``. ``padding_mode`` for points outside is ``"zeros"``,
-    ``"border"`` or ``"reflection"``.
-
-    Two rules are Burn's, not PyTorch's. The nearest pixel of a point halfway between two pixels is
-    the one farther from pixel 0. A point with an infinite or NaN coordinate samples the centre
-    of the image with ``"border"``; otherwise, it gives NaN with ``"bilinear"``.
-
-    Raises ``UsageError`` and ``ShapeMismatch``. For the modes ``"nearest-exact"``, ``"bicubic"``
-    and ``"lanczos3"``, reading the result raises ``Unsupported``.
-    """
-    if mode not in MODES:
-        raise UsageError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
-    if padding_mode not in PADDING_MODES:
-        raise UsageError(
-            f"padding_mode must be one of {', '.join(PADDING_MODES)}, not {padding_mode!r}"
-        )
-    options = (MODES[mode], PADDING_MODES[padding_mode], align_corners)
-    return GRID_SAMPLE2D.apply((input, grid), (options,))
 
 
 @explained

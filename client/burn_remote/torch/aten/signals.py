@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import burn_remote as br
 import burn_remote.functional as F
-from burn_remote.torch.aten.cubic_sampling import cubic_sample
 from burn_remote.torch.aten.table import aten
 from burn_remote_protocol.errors import UsageError
 
@@ -135,8 +134,6 @@ def grid_sampler_backward(
     mode, padding = _MODES[interpolation_mode], _PADDINGS[padding_mode]
 
     def sample(image: Tensor, points: Tensor) -> Tensor:
-        if mode == "bicubic":  # the operation of the table has no gradient in this mode
-            return cubic_sample(image, points, padding_mode, align_corners)
         return F.grid_sample(image, points, mode, padding, align_corners)
 
     _, pull = br.vjp(sample, x, grid)

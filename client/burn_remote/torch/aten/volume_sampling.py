@@ -12,19 +12,17 @@ from burn_remote.torch.aten.indexing import scatter_add
 from burn_remote.torch.aten.table import aten
 from burn_remote_protocol.errors import UsageError
 
-__all__ = ["BORDER", "REFLECTION", "reflected"]
-
 Tensor = br.Tensor
 
 # PyTorch's numbers of the modes.
 _LINEAR, _NEAREST = 0, 1
-BORDER, REFLECTION = 1, 2
+_BORDER, _REFLECTION = 1, 2
 
 # The axes of a grid's coordinates: x is the last axis of the volume.
 _AXES: Final = (2, 1, 0)
 
 
-def reflected(at: Tensor, count: int, corners: bool) -> tuple[Tensor, Tensor]:
+def _reflected(at: Tensor, count: int, corners: bool) -> tuple[Tensor, Tensor]:
     """Reflect places at the border; return them, and the derivatives 1 and -1."""
     low = 0.0 if corners else -0.5
     span = float(count - 1 if corners else count)
@@ -44,10 +42,10 @@ def _place(at: Tensor, count: int, padding: int, corners: bool) -> tuple[Tensor,
     slope = (count - 1) / 2 if corners else count / 2
     place = (at + 1) * slope - (0.0 if corners else 0.5)
     slopes = br.full_like(place, slope)
-    if padding == REFLECTION:
-        place, sign = reflected(place, count, corners)
+    if padding == _REFLECTION:
+        place, sign = _reflected(place, count, corners)
         slopes = slopes * sign
-    if padding in (BORDER, REFLECTION):
+    if padding in (_BORDER, _REFLECTION):
         is_inside = br.logical_and(place > 0, place < count - 1)
         slopes = br.where(is_inside, slopes, 0.0)
         place = br.clip(place, 0.0, float(count - 1))
