@@ -193,7 +193,6 @@ ON_IMAGES += [
     for mode in ("nearest", "bilinear", "bicubic")
     for border in ("zeros", "border", "reflection")
     for aligned in (False, True)
-    if mode != "bicubic"
 ]
 
 
