@@ -47,6 +47,10 @@ def ctc(x: br.Tensor) -> br.Tensor:
     return F.ctc_loss(x, targets, times, sizes)
 
 
+def bicubic(x: br.Tensor, points: br.Tensor) -> br.Tensor:
+    return F.grid_sample(x.reshape(1, 1, 10, 7), points.reshape(1, 5, 7, 2), "bicubic", "border")
+
+
 def with_options(function: Function, **options: Any) -> Function:
     return lambda *tensors: function(*tensors, **options)
 
@@ -80,6 +84,7 @@ CASES: Final[list[tuple[str, Function, Sequence[np.ndarray]]]] = [
     ("_softmax", lambda x: composed(activations.SOFTMAX)(x, place=1), [ROWS]),
     ("_softmin", lambda x: composed(activations.SOFTMIN)(x, place=1), [ROWS]),
     ("_log_softmax", lambda x: composed(activations.LOG_SOFTMAX)(x, place=1), [ROWS]),
+    ("_bicubic_sample", bicubic, [ROWS, SHARES]),
     ("_nanstd", with_options(br.nanstd, axis=1), [ROWS]),
     ("_mse_loss", with_options(F.mse_loss, reduction="none"), [ROWS, OTHERS]),
     ("_mse_loss", F.mse_loss, [ROWS, OTHERS]),
