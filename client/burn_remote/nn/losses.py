@@ -56,6 +56,9 @@ __all__ = [
     "warn_of_broadcast",
 ]
 
+# The target that PyTorch ignores by default.
+IGNORED: Final = -100
+
 CTC_LOSS: Final = Operator(layers.CTC_LOSS)
 
 
@@ -281,18 +284,18 @@ def nll_loss(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    ignore_index: int | None = None,
+    ignore_index: int | None = IGNORED,
     reduction: str = "mean",
 ) -> Tensor:
     """Return the negative log-likelihood of the target classes.
 
     Shapes: log-probabilities ``[batch, classes, …]`` and integers ``[batch, …]``, or ``[classes]``
     and one integer; ``weight`` ``[classes]`` weights each class. Targets equal to ``ignore_index``
-    do not contribute. The default ``None`` ignores none; PyTorch's default is -100, so pass
-    ``ignore_index=-100`` for targets marked that way. A target out of range fails the operation:
-    reading the loss raises ``OperationFailed`` with the index. ``reduction``: ``"mean"`` and
-    ``"sum"`` give a tensor ``[]``, ``"none"`` the shape of ``target``. ``"mean"`` divides the sum
-    by the total weight of the targets that contribute (1 each without ``weight``).
+    do not contribute; ``None`` ignores none, which takes fewer operations. Another target out of
+    range fails the operation: reading the loss raises ``OperationFailed`` with the index.
+    ``reduction``: ``"mean"`` and ``"sum"`` give a tensor ``[]``, ``"none"`` the shape of
+    ``target``. ``"mean"`` divides the sum by the total weight of the targets that contribute (1
+    each without ``weight``).
     """
     _check_labels(input, target)
     return _nll_loss(input, target, weight, ignore_index, reduction)
@@ -336,10 +339,7 @@ def _picked(
     shape = target.shape
     if weight is not None and weight.shape != (input.shape[1],):
         raise ShapeMismatch(f"weight {weight.handle.spec} must have shape [{input.shape[1]}]")
-    least, most = bounds_of(target.dtype)
-    ignored = None
-    if ignore_index is not None and least <= ignore_index <= most:
-        ignored = equal(target, ignore_index)
+    ignored = _ignored(target, ignore_index)
     places = target if ignored is None else mask_fill(target, ignored, 0)
     shares = None
     if weight is not None:
@@ -351,9 +351,18 @@ def _picked(
     loss = negative(reshaped(picked, shape))
     if ignored is not None:
         loss = mask_fill(loss, ignored, 0)
-        shares = astype(NOT.unary(ignored), input.dtype) if shares is None else shares
+        if shares is None:
+            return loss, astype(NOT.unary(ignored), input.dtype), ignored
         shares = mask_fill(shares, ignored, 0)
     return loss if shares is None else multiply(loss, shares), shares, ignored
+
+
+def _ignored(target: Tensor, ignore_index: int | None) -> Tensor | None:
+    """Return the mask of ignored targets; ``None`` if the dtype of targets lacks the index."""
+    least, most = bounds_of(target.dtype)
+    if ignore_index is None or not least <= ignore_index <= most:
+        return None
+    return equal(target, ignore_index)
 
 
 def _weighted_mean(loss: Tensor, shares: Tensor | None, reduction: str) -> Tensor:
@@ -367,7 +376,7 @@ def cross_entropy(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    ignore_index: int | None = None,
+    ignore_index: int | None = IGNORED,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
@@ -375,10 +384,9 @@ def cross_entropy(
 
     Shapes: logits ``[batch, classes, …]`` with integer targets ``[batch, …]`` (see ``nll_loss``),
     or with probabilities of the same shape as ``input``. ``label_smoothing`` mixes the targets with
-    the uniform distribution. No target is ignored by default: pass ``ignore_index=-100`` for the
-    targets that PyTorch ignores by default, or reading the loss raises ``OperationFailed``.
-    ``reduction``: ``"mean"`` and ``"sum"`` give a tensor ``[]``, ``"none"`` gives ``[batch, …]``.
-    Means of losses with integer targets are those of ``nll_loss``.
+    the uniform distribution. Integer targets equal to ``ignore_index`` do not contribute, as in
+    ``nll_loss``. ``reduction``: ``"mean"`` and ``"sum"`` give a tensor ``[]``, ``"none"`` gives
+    ``[batch, …]``. Means of losses with integer targets are those of ``nll_loss``.
     """
     if not target.dtype.is_floating or target.shape != input.shape:
         _check_labels(input, target)
@@ -394,10 +402,9 @@ def _cross_entropy(
     reduction: str,
     label_smoothing: float,
 ) -> Tensor:
-    is_plain = weight is None and ignore_index is None and not label_smoothing
+    is_plain = weight is None and not label_smoothing
     if is_plain and target.dtype.is_integer and input.ndim > 1:
-        losses = _cross_entropies(input, target)
-        return reshaped(losses, target.shape) if reduction == "none" else reduced(losses, reduction)
+        return _plain_cross_entropy(input, target, ignore_index, reduction)
     expected = log_softmax(input, 0 if input.ndim == 1 else 1)
     if target.dtype.is_floating:
         return _soft_cross_entropy(expected, target, weight, reduction, label_smoothing)
@@ -410,14 +417,28 @@ def _cross_entropy(
     return _smoothed(expected, target, weight, ignore_index, reduction, label_smoothing)
 
 
+def _plain_cross_entropy(
+    input: Tensor, target: Tensor, ignore_index: int | None, reduction: str
+) -> Tensor:
+    places = reshaped(target, (target.shape[0], 1, *target.shape[1:]))
+    ignored = _ignored(places, ignore_index)
+    if ignored is not None:
+        places = mask_fill(places, ignored, 0)
+        if reduction == "mean":
+            return _mean_cross_entropy(input, places, ignored)
+    losses = _cross_entropies(input, places)
+    if ignored is not None:
+        losses = mask_fill(losses, ignored, 0)
+    return reshaped(losses, target.shape) if reduction == "none" else reduced(losses, reduction)
+
+
 def _cross_entropies_forward(
-    input: Tensor, target: Tensor
+    input: Tensor, places: Tensor
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
     # The loss does not depend on what is subtracted, so no gradient needs to pass through it.
     shifted = subtract(input, max(input.detach(), axis=1, keepdims=True))
     powers = exp(shifted)
     total = sum(powers, axis=1, keepdims=True)
-    places = reshaped(target, (target.shape[0], 1, *target.shape[1:]))
     return subtract(log(total), gather(shifted, 1, places)), (powers, total, places)
 
 
@@ -431,10 +452,37 @@ def _cross_entropies_backward(
 
 
 @custom_vjp(_cross_entropies_forward, _cross_entropies_backward)
-def _cross_entropies(input: Tensor, target: Tensor) -> Tensor:
-    """Return the loss of each sample, with an axis of size 1 in place of the classes."""
-    losses, _ = _cross_entropies_forward(input, target)
+def _cross_entropies(input: Tensor, places: Tensor) -> Tensor:
+    """Return the loss at the class of each place, both ``[batch, 1, …]``."""
+    losses, _ = _cross_entropies_forward(input, places)
     return losses
+
+
+def _mean_cross_entropy_forward(
+    input: Tensor, places: Tensor, ignored: Tensor
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
+    losses, (powers, total, places) = _cross_entropies_forward(input, places)
+    kept = astype(NOT.unary(ignored), losses.dtype)
+    count = sum(kept)
+    loss = divide(sum(mask_fill(losses, ignored, 0)), count)
+    return loss, (powers, total, places, kept, count)
+
+
+def _mean_cross_entropy_backward(
+    residuals: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], grad: Tensor
+) -> tuple[Tensor, None, None]:
+    powers, total, places, kept, count = residuals
+    share = multiply(kept, divide(grad, count))
+    gradient, _ = _cross_entropies_backward((powers, total, places), share)
+    return gradient, None, None
+
+
+# The mean as one function takes fewer operations in its gradient than as a composition.
+@custom_vjp(_mean_cross_entropy_forward, _mean_cross_entropy_backward)
+def _mean_cross_entropy(input: Tensor, places: Tensor, ignored: Tensor) -> Tensor:
+    """Return the mean of the losses of targets that are not ignored, both ``[batch, 1, …]``."""
+    loss, _ = _mean_cross_entropy_forward(input, places, ignored)
+    return loss
 
 
 def _smoothed(

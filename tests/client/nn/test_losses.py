@@ -53,10 +53,18 @@ def test_losses_of_classes_match_their_definitions(device: br.Device) -> None:
     counts = labels != 2
     same(F.cross_entropy(x, y, ignore_index=2), picked[counts].mean(), 1e-12)
     marked = br.tensor(np.where(counts, labels, -100), device=device)
-    same(F.cross_entropy(x, marked, ignore_index=-100), picked[counts].mean(), 1e-12)
-    same(F.cross_entropy(x, y.astype(br.uint8), ignore_index=-100), picked.mean(), 1e-12)
+    same(F.cross_entropy(x, marked), picked[counts].mean(), 1e-12)
+    same(F.cross_entropy(x, marked, reduction="sum"), picked[counts].sum(), 1e-12)
+    same(F.cross_entropy(x, marked, reduction="none"), np.where(counts, picked, 0), 1e-12)
+    same(F.nll_loss(F.log_softmax(x, dim=1), marked), picked[counts].mean(), 1e-12)
+    same(F.cross_entropy(x, y, ignore_index=None), picked.mean(), 1e-12)
+    same(F.cross_entropy(x, y.astype(br.uint8)), picked.mean(), 1e-12)
     with pytest.raises(br.OperationFailed, match="index -100 is out of range"):
-        F.cross_entropy(x, marked).numpy()
+        F.cross_entropy(x, marked, ignore_index=None).numpy()
+    shifted = (softmax(a, 1) - np.moveaxis(np.eye(4)[labels], -1, 1)) * counts[:, None]
+    gradient = br.grad(F.cross_entropy)(x, marked)
+    same(gradient, shifted / counts.sum(), 1e-12)
+    assert np.isnan(F.cross_entropy(x, br.full_like(y, -100)).item())
     shares = w[labels] * counts
     same(F.cross_entropy(x, y, weight, 2), (picked * shares).sum() / shares.sum(), 1e-12)
     same(F.nll_loss(F.log_softmax(x, dim=1), y, reduction="sum"), picked.sum(), 1e-12)
