@@ -62,7 +62,8 @@ class BackgroundCompiler(ABC, Generic[Compiled]):
                 return self._compiled[source]
             if source not in self._waiting and len(self._waiting) < MAX_WAITING:
                 self._waiting[source] = names
-                if self._worker is None:
+                # A thread that ended for lack of memory is replaced.
+                if self._worker is None or not self._worker.is_alive():
                     self._start_worker()
         return None
 

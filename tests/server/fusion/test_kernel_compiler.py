@@ -77,7 +77,7 @@ def test_the_least_recently_used_kernels_are_evicted(
 
 def test_no_more_sources_wait_than_the_limit(compiler: kernel_compiler.KernelCompiler) -> None:
     with compiler._lock:
-        compiler._worker = busy = threading.Thread()
+        compiler._worker = busy = threading.current_thread()
     for source in sources(2 * background_compiler.MAX_WAITING):
         assert compiler.found(source, ("one",)) is None
     assert len(compiler._waiting) == background_compiler.MAX_WAITING
@@ -169,6 +169,22 @@ def test_a_forked_process_compiles_nothing(compiler: kernel_compiler.KernelCompi
 def _block(session: EngineSession) -> Any:
     (block,) = session.interpreter.numbered[GRAPH].blocks.values()
     return block.execution.optimization
+
+
+def test_a_thread_that_ended_for_lack_of_memory_is_replaced(
+    compiler: kernel_compiler.KernelCompiler,
+) -> None:
+    first, second = sources(2)
+    ended = threading.Thread(target=bool)
+    ended.start()
+    ended.join()
+    with compiler._lock:
+        compiler._worker = ended
+        compiler._waiting[first] = ("one",)
+    assert compiler.found(second, ("one",)) is None
+    compiler.wait()
+    assert compiler.found(first, ("one",)) is not None
+    assert compiler.found(second, ("one",)) is not None
 
 
 def test_a_source_is_compiled_later_if_the_system_has_no_thread(
