@@ -26,6 +26,7 @@ from burn_remote_protocol.loop_calls import Signal
 from burn_remote_server import backends
 from burn_remote_server.access.admission import token_in_path
 from burn_remote_server.access.node_key import read_node_key
+from burn_remote_server.backends.array.kernels import blas_threads
 from burn_remote_server.custom import load_operations
 from burn_remote_server.dialects.burn_0_21.routes import burn_0_21_routes
 from burn_remote_server.dialects.burn_0_22.routes import burn_0_22_sessions
@@ -90,6 +91,7 @@ async def serve(settings: Settings, *, drain: Signal, ready: Callable[[Host], No
     opened = backends.open_backends(
         settings.backend, settings.device_count, settings.device_memory, tf32=settings.tf32
     )
+    blas_threads.start_threads()
     if settings.nccl and not opened[0].has_communicators:
         raise UsageError(
             f"the backend {settings.backend!r} has no NCCL: use the backend 'cupy' and a CuPy with "

@@ -9,21 +9,28 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
 import threadpoolctl
 
+from burn_remote_protocol.bounded_threads import BoundedThread
+from burn_remote_protocol.errors import UsageError
 from burn_remote_server.backends.interface import Run
 
-__all__ = ["Limit", "is_small", "limits", "on_one_thread"]
+__all__ = ["Limit", "is_small", "limits", "on_one_thread", "start_threads"]
 
 # The BLAS computes smaller products on one thread anyway; setting its threads takes 2 µs.
 SMALL_MULTIPLICATIONS: Final = 2**17
 # The same for the product of two vectors: from 10,001 elements on, OpenBLAS divides the sum.
 SMALL_SUM: Final = 10_000
+
+# How long ``start_threads`` waits for the end of the threads by which it counts free ones.
+ENDING_SECONDS: Final = 1.0
 
 
 def is_small(rows: int, inner: int, columns: int) -> bool:
@@ -76,6 +83,58 @@ class Limit(NamedTuple):
 
 _alone: Final[dict[object, None]] = {}  # the calls that run on one thread now
 _lock = threading.Lock()
+
+
+def start_threads() -> None:
+    """Start the threads of the BLAS libraries that do not run yet.
+
+    They start when the library is loaded, but a forked process starts its own at its first product.
+    An OpenBLAS that gets no thread for them then raises SIGINT, and crashes in the product. Raises
+    ``UsageError`` if the system has too few threads.
+    """
+    found = [limit for limit in limits() if not limit.is_per_thread]
+    missing = sum(limit.threads - 1 for limit in found) - _native_threads()
+    if missing <= 0:
+        return
+    if not _can_start(missing):
+        raise UsageError(
+            f"the system does not let this process start the {missing} threads that multiply "
+            "matrices; allow it more threads (ulimit -u, or the pids limit of its container), or "
+            "set OPENBLAS_NUM_THREADS=1"
+        )
+    for limit in found:
+        limit.set_threads(limit.threads)
+
+
+def _native_threads() -> int:
+    """Return the number of threads that Python did not start; very many if it is unknown."""
+    try:
+        return len(os.listdir("/proc/self/task")) - threading.active_count()
+    except OSError:
+        return sys.maxsize
+
+
+def _can_start(count: int) -> bool:
+    """Whether the system has so many more threads for this process."""
+    ends = threading.Event()
+    started = []
+    before = _native_threads()
+    try:
+        for _ in range(count):
+            thread = BoundedThread(target=ends.wait, name="probe")
+            thread.start()
+            started.append(thread)
+    except (RuntimeError, MemoryError):
+        return False
+    finally:
+        ends.set()
+        for thread in started:
+            thread.join()
+        # Python's part of a thread ends a little before the system's.
+        deadline = time.monotonic() + ENDING_SECONDS
+        while _native_threads() > before and time.monotonic() < deadline:
+            time.sleep(0.001)
+    return True
 
 
 def _set_threads(found: Sequence[Limit], *, is_alone: bool) -> None:

@@ -13,6 +13,7 @@ import pytest
 import threadpoolctl
 
 from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.errors import UsageError
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.kernel_forms import ArraySpec
 from burn_remote_server.backends.array.kernels import blas_threads
@@ -42,6 +43,44 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     limit = blas_threads.Limit(made.set_num_threads, 8)
     monkeypatch.setattr(blas_threads, "limits", lambda: (limit,))
     return made
+
+
+def test_a_process_without_the_threads_of_its_blas_starts_them(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blas_threads, "_native_threads", lambda: 0)
+    library.num_threads = 0
+    blas_threads.start_threads()
+    assert library.num_threads == 8
+
+
+def test_a_process_may_start_too_few_threads_for_its_blas(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blas_threads, "_native_threads", lambda: 5)
+    library.num_threads = 0
+    alive = threading.active_count()
+    start, allowed = threading._start_new_thread, iter([True])  # type: ignore[attr-defined]
+
+    def start_one(*arguments: Any) -> Any:
+        if not next(allowed, False):
+            raise RuntimeError("can't start new thread")
+        return start(*arguments)
+
+    monkeypatch.setattr(threading, "_start_new_thread", start_one)
+    with pytest.raises(UsageError, match="the 2 threads that multiply matrices"):
+        blas_threads.start_threads()
+    assert library.num_threads == 0, "the library was asked for threads"
+    assert threading.active_count() == alive
+
+
+def test_a_process_whose_blas_has_its_threads_starts_none(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blas_threads, "_native_threads", lambda: 7)
+    library.num_threads = 0
+    blas_threads.start_threads()
+    assert library.num_threads == 0
 
 
 @pytest.mark.parametrize(
