@@ -71,6 +71,10 @@ IROH_ROUTES: Final = ("session", "transfer")
 # one with long tokens and settings must fit too.
 OPENING_BYTES: Final = 64 * 1024
 
+# The least memory of all sessions. A session and its connection count with 100 KiB, and sessions
+# take memory in shares.
+MIN_TOTAL_BYTES: Final = 2**20
+
 # Threads for ``asyncio.to_thread``, as many as those of asyncio's own pool.
 MOST_LOOP_THREADS: Final = 32
 
@@ -92,6 +96,13 @@ async def serve(settings: Settings, *, drain: Signal, ready: Callable[[Host], No
         settings.backend, settings.device_count, settings.device_memory, tf32=settings.tf32
     )
     blas_threads.start_threads()
+    for backend in opened:
+        total = settings.total_bytes(backend.memory_bytes())
+        if total < MIN_TOTAL_BYTES:
+            raise UsageError(
+                f"max_total_bytes: {total:,} bytes are too few for a session and its connection; "
+                f"set at least {MIN_TOTAL_BYTES:,}"
+            )
     if settings.nccl and not opened[0].has_communicators:
         raise UsageError(
             f"the backend {settings.backend!r} has no NCCL: use the backend 'cupy' and a CuPy with "

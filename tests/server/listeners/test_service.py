@@ -377,6 +377,11 @@ async def test_a_server_that_is_cancelled_closes_everything() -> None:
             await running.dial()
 
 
+async def test_a_server_whose_memory_is_too_small_for_a_session_does_not_start() -> None:
+    with pytest.raises(UsageError, match="max_total_bytes: 10 bytes are too few"):
+        await serve(Settings(port=0, max_total_bytes=10), drain=Signal(), ready=lambda host: None)
+
+
 async def test_a_server_without_nccl_does_not_start_with_the_setting_nccl() -> None:
     with pytest.raises(UsageError, match="'numpy' has no NCCL: use the backend 'cupy'"):
         await serve(Settings(port=0, nccl=True), drain=Signal(), ready=lambda host: None)
