@@ -15,6 +15,7 @@ from typing import Final
 import pytest
 
 import burn_remote as br
+from support.waiting import PATIENCE_SECONDS
 
 FULL: Final = Path("/dev/full")
 COMMAND: Final = (sys.executable, "-m", "burn_remote_server", "--host", "127.0.0.1", "--port")
@@ -54,7 +55,7 @@ def test_a_log_that_nobody_reads_stops_no_session() -> None:
         for number in range(20):  # three lines of some 250 bytes each
             compute(address, f"session-{number}")
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
         written = os.read(process.stderr.fileno(), 2 * PIPE_BYTES)
         assert PIPE_BYTES // 2 < len(written) <= PIPE_BYTES
         assert re.fullmatch(rb"(\{.*\}\n)+", written)
@@ -77,4 +78,4 @@ def test_a_full_file_system_for_the_output_stops_no_session() -> None:
         compute(address, "session")
         process.terminate()
         process.stderr.read()
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0

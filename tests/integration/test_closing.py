@@ -192,7 +192,7 @@ def test_a_server_whose_drain_time_ends_inside_a_product_says_so_and_exits() -> 
         for _ in range(40):
             y = y @ x
         pending = y.read()
-        wait_until(lambda: running.metric("burn_remote_operations_total") >= 4, 20)
+        wait_until(lambda: running.metric("burn_remote_operations_total") >= 4)
         assert running.stop() == 0
         with pytest.raises(br.SessionLost, match="shut down before the work"):
             pending.result()

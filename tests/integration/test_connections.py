@@ -15,6 +15,7 @@ from websockets.typing import Origin
 import burn_remote as br
 from burn_remote_server.listeners.connection_limits import REFUSALS_AT_ONCE
 from support.servers import RunningServer, server
+from support.waiting import PATIENCE_SECONDS
 
 
 def test_a_web_page_may_not_connect_even_to_loopback(guarded: RunningServer) -> None:
@@ -44,14 +45,19 @@ def admits_again(running: RunningServer) -> bool:
     return False
 
 
+def connected(running: RunningServer, source: str = "127.0.0.1") -> socket.socket:
+    """Open a TCP connection to the server."""
+    address = ("127.0.0.1", running.port)
+    return socket.create_connection(address, PATIENCE_SECONDS, source_address=(source, 0))
+
+
 def test_silent_connections_are_closed_and_make_way_for_others() -> None:
     flags = ("--max-connections", "4", "--handshake-timeout-seconds", "0.2")
     with server(*flags) as running:
-        silent = [socket.create_connection(("127.0.0.1", running.port), 5) for _ in range(64)]
+        silent = [connected(running) for _ in range(64)]
         try:
             silent[0].sendall(b"GET /session HTTP/1.1\r\nHost: x\r\nX-Slow")  # and never more
             for each in silent:
-                each.settimeout(5)
                 try:
                     while each.recv(1000):
                         pass
@@ -70,13 +76,11 @@ def test_a_flood_is_closed_at_once_and_others_get_responses(
 ) -> None:
     with server("--max-connections-per-address", "4") as running, contextlib.ExitStack() as open_:
         for _ in range(4 + REFUSALS_AT_ONCE):
-            open_.enter_context(socket.create_connection(("127.0.0.1", running.port), 5))
+            open_.enter_context(connected(running))
         for _ in range(20):
-            with socket.create_connection(("127.0.0.1", running.port), 5) as one_more:
+            with connected(running) as one_more:
                 assert ended(one_more)
-        other = ("127.0.0.2", 0)
-        asking = socket.create_connection(("127.0.0.1", running.port), 5, source_address=other)
-        with asking:
+        with connected(running, source="127.0.0.2") as asking:
             asking.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
             assert b" 200 " in asking.recv(1000)
     told = capfd.readouterr().err
@@ -94,10 +98,10 @@ def ended(connection: socket.socket) -> bool:
 def test_a_slow_request_is_closed_in_time() -> None:
     with (
         server("--handshake-timeout-seconds", "0.2") as running,
-        socket.create_connection(("127.0.0.1", running.port), 5) as dripping,
+        connected(running) as dripping,
     ):
         dripping.sendall(b"GET /session HTTP/1.1\r\nX-Slow: ")
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + PATIENCE_SECONDS
         with contextlib.suppress(ConnectionError):
             while not select.select([dripping], [], [], 0.01)[0]:
                 assert time.monotonic() < deadline, "the server still reads the slow request"
@@ -123,7 +127,7 @@ def test_a_socket_without_a_hello_is_closed_in_time() -> None:
         answer = socket_.recv(5, decode=False)
         assert b"no Hello arrived within 0.2 seconds" in answer
         with pytest.raises(ConnectionClosed):
-            socket_.recv(5)
+            socket_.recv(PATIENCE_SECONDS)
 
 
 def test_compression_is_never_negotiated(guarded: RunningServer) -> None:
@@ -137,6 +141,6 @@ def test_large_messages_are_refused_before_admission(guarded: RunningServer, rou
         with pytest.raises(ConnectionClosed) as caught:
             socket_.send(bytes(2**20))
             while True:
-                socket_.recv(5)
+                socket_.recv(PATIENCE_SECONDS)
         assert caught.value.rcvd is not None
         assert caught.value.rcvd.code in (1008, 1009)

@@ -20,7 +20,7 @@ import pytest
 
 import burn_remote as br
 from support.servers import UNFORKED, RunningServer, server
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 
 
 def failing(device: br.Device) -> br.Tensor:
@@ -100,7 +100,7 @@ def test_a_killed_server_fails_every_waiting_thread() -> None:
         killed = time.monotonic()
         running.kill()
         for thread in threads:
-            thread.join(10)
+            thread.join(PATIENCE_SECONDS)
         assert len(errors) == 4
         assert all(isinstance(error, br.ConnectionLost) for error in errors)
         assert time.monotonic() - killed < 5  # a bound on the wait, not a measurement
@@ -151,7 +151,7 @@ def test_an_http_server_at_the_address_is_recognized() -> None:
         thread.start()
         with pytest.raises(br.ConnectionFailed, match="HTTP"):
             br.RemoteDevice(f"ws://127.0.0.1:{http.server_port}")
-        thread.join(5)
+        thread.join(PATIENCE_SECONDS)
 
 
 def test_a_closed_device_raises_closed_device(first_server: RunningServer) -> None:
@@ -213,12 +213,12 @@ def test_a_reply_for_the_parent_is_not_read_by_a_forked_child(
             code = 1
             with contextlib.suppress(br.ClosedDevice, TimeoutError):
                 try:
-                    requested.result(5)
+                    requested.result(PATIENCE_SECONDS)
                 except br.ClosedDevice:
                     code = 0
             os._exit(code)
         _, status = os.waitpid(child, 0)
-        assert requested.result(5).tolist() == [1, 1]
+        assert requested.result(PATIENCE_SECONDS).tolist() == [1, 1]
         assert os.waitstatus_to_exitcode(status) == 0
 
 
@@ -277,7 +277,7 @@ def test_a_draining_server_finishes_the_queue_and_announces_its_end() -> None:
         pending = x.read()
         pending.attend()
         code = running.stop()
-        assert pending.result(5).shape == (600, 600)
+        assert pending.result(PATIENCE_SECONDS).shape == (600, 600)
         assert code == 0
         with pytest.raises(br.SessionLost, match="shutting down; its tensors are gone") as lost:
             device.sync()

@@ -13,6 +13,7 @@ import burn_remote as br
 from endurance.processes import TESTS
 from support.faults import faulty_proxy
 from support.servers import RunningServer, server
+from support.waiting import PATIENCE_SECONDS
 
 SIZE = 2_000_000  # several blocks
 
@@ -60,7 +61,7 @@ def test_a_server_that_dies_inside_a_program_loses_the_session_and_a_new_one_com
         device = br.RemoteDevice(dying.address)
         with pytest.raises(br.ConnectionLost):
             computed(function, device)
-        assert dying.process.wait(5) == -signal.SIGKILL
+        assert dying.process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
         with pytest.raises(br.ConnectionLost):
             device.tensor([1.0]).numpy()
         device.close()

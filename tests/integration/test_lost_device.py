@@ -13,6 +13,7 @@ import pytest
 
 import burn_remote as br
 from support.servers import RunningServer, server
+from support.waiting import PATIENCE_SECONDS
 
 TESTS = Path(__file__).parents[1]
 LOST = "device 1 is lost; restart the server"
@@ -29,8 +30,9 @@ def running() -> Iterator[RunningServer]:
 
 def asked(running: RunningServer, path: str) -> tuple[int, str]:
     """Return the status and the body of a server's HTTP response."""
+    url = f"http://127.0.0.1:{running.port}{path}"
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{running.port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

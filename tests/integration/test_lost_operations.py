@@ -11,7 +11,7 @@ import pytest
 
 import burn_remote as br
 from support.servers import RunningServer, server
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 
 # A module of operations: one blocks its thread until another one is called.
 OPERATIONS = """
@@ -44,7 +44,8 @@ def running(tmp_path: Path) -> Iterator[RunningServer]:
 
 
 def health(running: RunningServer) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{running.port}/healthz", timeout=5) as answer:
+    url = f"http://127.0.0.1:{running.port}/healthz"
+    with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
         return str(answer.read(), "ascii")
 
 
@@ -64,7 +65,7 @@ def test_callers_get_the_operation_its_seconds_and_their_line(running: RunningSe
     assert "float32[4]" in error.shapes
     assert Path(error.location.rsplit(":", 1)[0]).name == Path(__file__).name
     with pytest.raises(br.OperationLost, match="Custom 'block'"):
-        later.result(5)
+        later.result(PATIENCE_SECONDS)
     with pytest.raises(br.OperationLost):
         br.ones((4,), device=device).numpy()
     device.close()

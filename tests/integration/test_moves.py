@@ -16,6 +16,7 @@ import burn_remote as br
 from support.faults import faulty_proxy
 from support.faulty_network import Fault, faulty_network
 from support.servers import UNFORKED, RunningServer, server
+from support.waiting import PATIENCE_SECONDS
 
 Pair = tuple[br.RemoteDevice, br.RemoteDevice]
 
@@ -65,7 +66,7 @@ def test_concurrent_moves_in_both_directions_do_not_deadlock(remote_pair: Pair) 
 
     def swap(first: br.Device, second: br.Device) -> list[float]:
         x = br.ones((8,), device=first)
-        together.wait(5)
+        together.wait(PATIENCE_SECONDS)
         for _ in range(100):
             x = ((x.to(second) + 1).to(first)) + 1
         return [float(element) for element in x.numpy()]

@@ -27,10 +27,10 @@ from endurance.processes import eventually
 from support.kernels import signature
 from support.servers import server
 from support.specs import f32
+from support.waiting import PATIENCE_SECONDS
 
 SMALL = f32(1000)
 LARGE = f32(2**20)
-PATIENCE_SECONDS = 20.0
 
 
 def message(payload: bytes) -> bytes:
@@ -62,7 +62,7 @@ MESSAGES = {
 
 def opened(port: int) -> socket.socket:
     """Open a session, and read no further than its ``Welcome``."""
-    link = socket.create_connection(("127.0.0.1", port), 5)
+    link = socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS)
     link.sendall(
         f"GET /session HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\n"
         "Connection: Upgrade\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"

@@ -24,6 +24,7 @@ from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.transfers.retries import SILENT_TRIES
 from support.access import ALICE, PEERS, certificate
 from support.servers import RunningServer, server
+from support.waiting import PATIENCE_SECONDS
 
 
 def test_peers_with_the_same_peer_token_move_tensors() -> None:
@@ -116,7 +117,7 @@ def refusal(address: str, device: br.RemoteDevice) -> str:
     """Have a device's server fetch from an address; return why it did not."""
     handle = device.runners.fetch(b"t" * 32, address, TensorSpec((2,), br.float32))
     with pytest.raises(br.TransferFailed) as caught:
-        device.runners.read_tensor_async(handle).result(10)
+        device.runners.read_tensor_async(handle).result(PATIENCE_SECONDS)
     return str(caught.value)
 
 
@@ -130,7 +131,7 @@ def test_a_server_never_sends_its_peer_token_to_an_address_from_a_client() -> No
             heard.append(connection.recv(5, decode=False))
             connection.send(Checks().seal(encode_frame(PeerChallenge(1, bytes(32)))))
             heard.append(connection.recv(5, decode=False))
-            connection.recv(5)
+            connection.recv(PATIENCE_SECONDS)
 
     variables = {"BURN_REMOTE_TOKENS": f"alice:{ALICE}", "BURN_REMOTE_PEER_TOKEN": PEERS}
     with (
@@ -144,7 +145,7 @@ def test_a_server_never_sends_its_peer_token_to_an_address_from_a_client() -> No
             refusal(f"ws://127.0.0.1:{stranger.socket.getsockname()[1]}", device)
         finally:
             stranger.shutdown()
-            thread.join(10)
+            thread.join(PATIENCE_SECONDS)
     said = b"".join(heard)
     assert len(heard) == 3 * SILENT_TRIES
     for secret in (PEERS, ALICE, b"t" * 32, peer_key(PEERS)):

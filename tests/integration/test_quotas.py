@@ -15,6 +15,7 @@ from burn_remote_protocol import session_states
 from burn_remote_protocol.errors import LimitExceeded, ProtocolViolation
 from burn_remote_protocol.tensors import TensorSpec
 from support.servers import UNFORKED, server
+from support.waiting import PATIENCE_SECONDS
 
 
 @contextlib.contextmanager
@@ -162,7 +163,7 @@ def test_exposing_too_many_tensors_is_refused_and_the_others_arrive() -> None:
         with pytest.raises(br.QuotaExceeded, match="3 would be exposed, 2 are allowed"):
             a.sync()
         handle = b.runners.fetch(b"a" * 32, a.address, TensorSpec((2,), br.float32))
-        assert b.runners.read_tensor_async(handle).result(5).shape == (2,)
+        assert b.runners.read_tensor_async(handle).result(PATIENCE_SECONDS).shape == (2,)
 
 
 def test_the_bytes_of_all_sessions_are_bounded() -> None:

@@ -30,7 +30,7 @@ from burn_remote_protocol.messages import Hello, Refused, Reply, Resume, Sync, W
 from burn_remote_protocol.session_states import REPLAY_BYTES
 from support.faults import FaultyProxy, bytes_to_open, faulty_proxy, random_cuts
 from support.servers import RunningServer, server
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 
 
 def trained(device: br.Device, steps: int = 120) -> list[np.ndarray]:
@@ -91,7 +91,7 @@ def test_a_slow_network_breaks_no_connection(first_server: RunningServer) -> Non
         pending = (tensor + 1).read()
         assert not pending.done()
         proxy.flowing.set()
-        assert pending.result(5).tolist() == [2, 2, 2]
+        assert pending.result(PATIENCE_SECONDS).tolist() == [2, 2, 2]
         assert proxy.connections == 1
 
 
@@ -150,10 +150,10 @@ def replaying(running: RunningServer, array: np.ndarray) -> Iterator[Replaying]:
         wait_until(lambda: window.bytes >= REPLAY_BYTES)
         proxy.change = stop_halfway
         proxy.open.set()
-        assert seen.is_halfway.wait(10)
+        assert seen.is_halfway.wait(PATIENCE_SECONDS)
         yield seen
         seen.go_on.set()
-        uploading.join(20)
+        uploading.join(PATIENCE_SECONDS)
         assert not uploading.is_alive()
 
 
@@ -183,7 +183,7 @@ def test_a_lease_does_not_end_while_a_resume_sends_64_mebibytes_again() -> None:
         # A lease that began later has ended.
         wait_until(lambda: running.metric("burn_remote_sessions") == 1)
         seen.go_on.set()
-        wait_until(lambda: len(seen.tensors) == 5, 20)
+        wait_until(lambda: len(seen.tensors) == 5)
         for tensor in seen.tensors:
             np.testing.assert_array_equal(tensor.numpy(), array)
 
@@ -262,7 +262,7 @@ def test_a_lost_session_fails_every_waiting_thread_at_once() -> None:
         proxy.cut_all()
         for pending in waiting:
             with pytest.raises(br.SessionLost, match="lease"):
-                pending.result(5)
+                pending.result(PATIENCE_SECONDS)
         device.close()
 
 
@@ -297,7 +297,7 @@ def test_a_stalled_connection_is_detected_and_replaced() -> None:
         tensor = br.ones((3,), device=device)
         tensor.numpy()
         proxy.stall_all()
-        assert (tensor + 1).read().result(5).tolist() == [2, 2, 2]
+        assert (tensor + 1).read().result(PATIENCE_SECONDS).tolist() == [2, 2, 2]
 
 
 def test_a_server_detects_a_silent_client_and_frees_its_tensors() -> None:
@@ -436,21 +436,23 @@ def test_replies_that_were_buffered_when_the_link_broke_are_not_delivered_twice(
 
         def hold(_: object) -> None:
             is_busy.set()
-            may_go_on.wait(5)
+            may_go_on.wait(PATIENCE_SECONDS)
 
         reads[0].when_done(hold)  # in the thread that receives
         session.flush()
         proxy.flowing.set()
         reads[0].attend()
-        assert is_busy.wait(5)  # one thread handles the first answer; the others are buffered
+        # One thread handles the first answer; the others are buffered.
+        assert is_busy.wait(PATIENCE_SECONDS)
         proxy.cut_all()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while proxy.connections < 2:  # a send notices the break, and the session is resumed
             assert time.monotonic() < deadline
             tensor = tensor * 1
             session.flush()
         may_go_on.set()
-        assert [read.result(5).tolist() for read in reads] == [[1 + n] * 3 for n in range(4)]
+        results = [read.result(PATIENCE_SECONDS).tolist() for read in reads]
+        assert results == [[1 + n] * 3 for n in range(4)]
         assert tensor.tolist() == [1, 1, 1]
 
 
@@ -494,6 +496,6 @@ def test_a_frame_that_a_flipped_bit_turns_into_a_pong_is_sent_again(upwards: boo
             return b"\x8a" + data[1:]
 
         proxy.change = to_pong
-        assert (tensor + 1).read().result(10).tolist() == [2, 2, 2]
+        assert (tensor + 1).read().result(PATIENCE_SECONDS).tolist() == [2, 2, 2]
         assert len(flipped) == 1
         assert proxy.connections == 2

@@ -17,6 +17,7 @@ import burn_remote as br
 from burn_remote_protocol.dialects.burn_0_21 import encode_init
 from support.access import ALICE, BOB, reload
 from support.servers import RunningServer, server
+from support.waiting import PATIENCE_SECONDS
 
 
 def test_a_token_opens_a_session(guarded: RunningServer) -> None:
@@ -150,7 +151,7 @@ def test_burns_sockets_take_the_token_from_their_address(
     path = place.format(token=ALICE, route=route)
     with connect(guarded.address + path) as socket_:
         socket_.send(encode_init(7))
-        socket_.ping().wait(5)
+        socket_.ping().wait(PATIENCE_SECONDS)
         assert socket_.protocol.close_code is None  # it was let in
 
 
@@ -161,7 +162,7 @@ def test_burns_sockets_without_a_known_token_are_closed_with_the_reason(
 ) -> None:
     with connect(guarded.address + place.format(route=route)) as socket_:
         with pytest.raises(ConnectionClosed) as caught:
-            socket_.recv(5)
+            socket_.recv(PATIENCE_SECONDS)
         assert caught.value.rcvd is not None
         assert "token" in caught.value.rcvd.reason
 
@@ -186,7 +187,7 @@ def test_a_token_in_an_address_stays_out_of_the_servers_log(tmp_path: Path) -> N
         with br.RemoteDevice(f"{address}/token/{ALICE}") as device:
             device.sync()
         process.send_signal(signal.SIGTERM)
-        process.wait(10)
+        process.wait(PATIENCE_SECONDS)
     text = (tmp_path / "log").read_text()
     assert "session opened" in text
     assert ALICE not in text

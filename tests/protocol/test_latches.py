@@ -10,13 +10,14 @@ import pytest
 from burn_remote_protocol.bounded_threads import BoundedThread
 from burn_remote_protocol.latches import Latch
 from support.interrupts import InterruptAfterCall, Walk
+from support.waiting import PATIENCE_SECONDS
 
 
 def test_all_threads_that_wait_are_woken() -> None:
     latch, woken = Latch(), threading.Semaphore(0)
 
     def wait() -> None:
-        if latch.wait(5):
+        if latch.wait(PATIENCE_SECONDS):
             woken.release()
 
     threads = [threading.Thread(target=wait) for _ in range(4)]
@@ -25,7 +26,7 @@ def test_all_threads_that_wait_are_woken() -> None:
     latch.set()
     latch.set()
     for _ in threads:
-        assert woken.acquire(timeout=5)
+        assert woken.acquire(timeout=PATIENCE_SECONDS)
     assert latch.is_set()
     assert latch.wait()
 
@@ -96,7 +97,7 @@ def test_a_thread_that_ends_while_it_reports_its_start_does_not_hang_the_one_tha
     started = threading.Lock()
     thread = BoundedThread(target=started.acquire)
     thread.start()
-    thread.join(5)
+    thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
     assert started.locked()
 

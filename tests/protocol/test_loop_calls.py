@@ -16,6 +16,7 @@ from burn_remote_protocol.loop_calls import (
     recover,
     register,
 )
+from support.waiting import PATIENCE_SECONDS
 
 
 class Failing:
@@ -113,7 +114,7 @@ async def test_setting_a_signal_again_wakes_a_task_that_the_first_call_did_not(
         signal.set()
     signal._waiters[0] = waiter
     signal.set()
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, PATIENCE_SECONDS)
 
 
 async def test_a_lock_whose_holder_failed_to_wake_the_next_task_goes_on() -> None:
@@ -137,7 +138,7 @@ async def test_a_lock_whose_holder_failed_to_wake_the_next_task_goes_on() -> Non
     coroutine: Any = tasks[0].get_coro()
     with pytest.raises(ValueError, match="lost"):
         coroutine.throw(ValueError("lost"))
-    await asyncio.wait_for(asyncio.gather(*tasks[1:]), 5)
+    await asyncio.wait_for(asyncio.gather(*tasks[1:]), PATIENCE_SECONDS)
     assert order == [1, 2]
     asyncio.Future.set_result(tasks[0], None)
 
@@ -149,5 +150,5 @@ async def test_a_cancelled_task_leaves_the_lock_to_the_next() -> None:
     await asyncio.sleep(0)
     lock.release()  # given to the first task, which is cancelled before it runs
     tasks[0].cancel()
-    await asyncio.wait_for(tasks[1], 5)
+    await asyncio.wait_for(tasks[1], PATIENCE_SECONDS)
     assert tasks[0].cancelled()

@@ -27,6 +27,7 @@ from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from support.native_clients import until
 from support.scripted import ScriptedLink
+from support.waiting import PATIENCE_SECONDS
 
 HELLO = encode_frame(Hello((1,)))
 SPEC = TensorSpec((4,), F32)
@@ -37,7 +38,7 @@ TURNS = 12
 
 @pytest.fixture
 async def host() -> AsyncIterator[Host]:
-    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         yield Host(Settings(), open_backends("numpy", 1), tasks)
 
 
@@ -83,11 +84,11 @@ async def test_a_read_is_answered_while_another_session_is_inside_a_long_operati
 
     def work() -> None:
         entered.set()
-        assert leave.wait(10)
+        assert leave.wait(PATIENCE_SECONDS)
 
     session = next(iter(host.sessions))  # the one opened first
     session.submit(work)
-    await asyncio.to_thread(entered.wait, 5)
+    await asyncio.to_thread(entered.wait, PATIENCE_SECONDS)
     patient.say([encode_batch(0, [encode_task(Sync(1))])])
     await patient.wait_sent(2)  # the welcome, and the answer
     assert session.queued == 1  # still inside
@@ -99,7 +100,7 @@ async def test_a_read_is_answered_while_another_session_is_inside_a_long_operati
 
 @pytest.mark.parametrize("limit", [{"session_queue_batches": 3}, {"session_queue_bytes": 2**21}])
 async def test_a_session_whose_queue_is_full_is_not_read(limit: dict[str, int]) -> None:
-    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         host = Host(Settings(**limit), open_backends("numpy", 1), tasks)
         frame = encode_batch(0, [encode_task(Upload(1, big()))] * 20)
         link = ScriptedLink([HELLO])
@@ -124,7 +125,7 @@ async def test_a_session_whose_queue_is_full_is_not_read(limit: dict[str, int]) 
 
 
 def assert_soon(event: threading.Event) -> None:
-    assert event.wait(10)
+    assert event.wait(PATIENCE_SECONDS)
 
 
 def big() -> TensorData:

@@ -38,6 +38,7 @@ from burn_remote_server.hosting import host as host_module
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from support.scripted import ScriptedLink
+from support.waiting import PATIENCE_SECONDS
 
 LOST = "GPU 0 is lost; restart the server"
 HELLO = encode_frame(Hello((1,)))
@@ -84,7 +85,7 @@ class SlowBackend(NumpyBackend):
 
 
 async def test_waiting_reads_and_syncs_fail_and_the_session_drains() -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         backend = SlowBackend()
         host = Host(Settings(), [backend], tasks)
         asked: list[Task] = [Upload(1, DATA), Read(1, 1, SPEC), Sync(2)]
@@ -97,7 +98,7 @@ async def test_waiting_reads_and_syncs_fail_and_the_session_drains() -> None:
         thread = threading.Thread(target=backend.lose)
         thread.start()
         await link.wait_sent(4)
-        thread.join(5)
+        thread.join(PATIENCE_SECONDS)
         read, failed, synced = map(decode_frame, link.sent[1:4])
         assert isinstance(read, Reply)
         assert isinstance(read.value, DeviceLost)
@@ -125,7 +126,7 @@ async def test_the_loss_of_an_idle_device_is_detected(
                 self.was_asked.set()
 
     monkeypatch.setattr(host_module, "EXPIRE_EVERY_SECONDS", 0.001)
-    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         backends: list[Backend] = [AskedBackend(), AskedBackend()]
         host = Host(Settings(), backends, tasks)
         for backend in backends:
@@ -137,7 +138,7 @@ async def test_the_loss_of_an_idle_device_is_detected(
 
 
 async def test_no_session_is_opened_on_a_lost_device_and_none_is_counted() -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         backend = SlowBackend()
         host = Host(Settings(), [backend], tasks)
         backend.lost = LOST

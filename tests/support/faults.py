@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import burn_remote as br
+from support.waiting import PATIENCE_SECONDS
 
 __all__ = ["FaultyProxy", "bytes_to_open", "faulty_proxy", "random_cuts"]
 
@@ -80,7 +81,7 @@ class FaultyProxy:
         self.flowing.set()
         self._closed.set()
         self.cut_all()
-        self._accepting.join(5)
+        self._accepting.join(PATIENCE_SECONDS)
 
     def _accept(self) -> None:
         while True:

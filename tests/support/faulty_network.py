@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from support.waiting import PATIENCE_SECONDS
+
 __all__ = ["KINDS", "Fault", "FaultyNetwork", "faulty_network", "random_faults"]
 
 # reset: both ends get ECONNRESET. end: both get an orderly end of the stream. stall: nothing is
@@ -74,7 +76,7 @@ class FaultyNetwork:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(PATIENCE_SECONDS)
 
     def _accept(self) -> None:
         while not self._closed.is_set():
@@ -83,7 +85,7 @@ class FaultyNetwork:
             except OSError:
                 return
             try:
-                far = socket.create_connection(("127.0.0.1", self._target_port), 5)
+                far = socket.create_connection(("127.0.0.1", self._target_port), PATIENCE_SECONDS)
             except OSError:
                 near.close()
                 continue

@@ -14,6 +14,7 @@ import pytest
 import burn_remote as br
 from burn_remote.functions import tracked_tensors
 from support.runners import RecordingDevice
+from support.waiting import PATIENCE_SECONDS
 
 POINTS = np.array([1.0, 2.0, 3.0])
 
@@ -213,11 +214,11 @@ def test_recording_is_paused_for_one_coroutine_only(device: br.Device) -> None:
     async def evaluate() -> bool:
         with br.no_grad():
             paused.set()
-            await asyncio.wait_for(seen.wait(), 5)
+            await asyncio.wait_for(seen.wait(), PATIENCE_SECONDS)
             return not (x * 2.0).is_leaf
 
     async def train() -> bool:
-        await asyncio.wait_for(paused.wait(), 5)
+        await asyncio.wait_for(paused.wait(), PATIENCE_SECONDS)
         is_tracked = not (x * 2.0).is_leaf
         seen.set()
         return is_tracked

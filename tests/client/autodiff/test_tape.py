@@ -17,6 +17,7 @@ from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.operation_graph import Graph
 from burn_remote_protocol.operations.row import Signature
 from support.runners import RecordingDevice
+from support.waiting import PATIENCE_SECONDS
 
 WEIGHT = np.array([[0.5, -1.0], [2.0, 0.25], [1.0, 1.0]])
 INPUT = np.array([[1.0, 2.0, 3.0], [0.5, 0.0, -1.0]])
@@ -162,19 +163,19 @@ def test_pauses_of_several_threads_end_separately(device: br.Device) -> None:
             with br.enable_grad():
                 seen.append((x * 2.0).requires_grad)
             is_inside.set()
-            assert may_end.wait(5)
+            assert may_end.wait(PATIENCE_SECONDS)
             seen.append((x * 2.0).requires_grad)
         seen.append((x * 2.0).requires_grad)
 
     thread = threading.Thread(target=pause)
     thread.start()
-    assert is_inside.wait(5)
+    assert is_inside.wait(PATIENCE_SECONDS)
     assert (x * 2.0).requires_grad
     with br.no_grad():
         assert not (x * 2.0).requires_grad
     assert (x * 2.0).requires_grad
     may_end.set()
-    thread.join(5)
+    thread.join(PATIENCE_SECONDS)
     assert seen == [True, False, True]
 
 
@@ -257,7 +258,7 @@ class Overtaken(ForwardingRunner):
             thread = threading.Thread(target=self.work)
             self.work = None
             thread.start()
-            thread.join(5)
+            thread.join(PATIENCE_SECONDS)
         return super().register_op(signature, inputs)
 
 

@@ -20,6 +20,7 @@ from burn_remote.devices.addresses import (
 )
 from burn_remote_protocol.errors import ConnectionFailed, UsageError
 from burn_remote_protocol.links.addresses import parse_address, parse_device_path
+from support.waiting import PATIENCE_SECONDS
 
 HOSTS = st.sampled_from(["gpu-box", "10.0.0.7", "[::1]", "GPU-Box.example.org", "bücher"])
 PORTS = st.none() | st.integers(1, 65_535)
@@ -187,7 +188,7 @@ def test_threads_that_name_addresses_at_once_agree() -> None:
     addresses = [f"naming-e{number}" for number in range(50)]
 
     def name_all(turn: int) -> dict[str, int]:
-        together.wait(5)
+        together.wait(PATIENCE_SECONDS)
         return {address: address_to_id(address) for address in addresses[turn:] + addresses[:turn]}
 
     with ThreadPoolExecutor(8) as pool:

@@ -10,6 +10,7 @@ import pytest
 
 import burn_remote as br
 from burn_remote import distributed as ds
+from support.waiting import PATIENCE_SECONDS
 
 Devices = list[br.Device]
 W, B = ds.DistributedParams("w"), ds.DistributedParams("b")
@@ -143,7 +144,7 @@ def test_threads_of_several_devices_synchronize(devices: Devices) -> None:
 
     def train(member: int) -> None:
         device = devices[member]
-        together.wait(5)
+        together.wait(PATIENCE_SECONDS)
         for number in range(20):
             pair = [ref(device, member + number), ref(device, 1)]
             ds.register_sync_parameters(device, [W, B])

@@ -21,6 +21,7 @@ import burn_remote as br
 from burn_remote.diagnostics.foreign_names import METHODS
 from burn_remote_protocol.dtypes import BOOL_U8, BOOL_U32
 from support.runners import RecordingDevice
+from support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def answer_soon(device: RecordingDevice, array: np.ndarray, dtype: br.DType) -> 
     device.runner.read = registered  # type: ignore[method-assign]
 
     def work() -> None:
-        assert read.wait(5)
+        assert read.wait(PATIENCE_SECONDS)
         answer(device, array, dtype)
 
     thread = threading.Thread(target=work)
@@ -91,7 +92,7 @@ def test_a_read_gives_a_new_writable_array(device: RecordingDevice) -> None:
     assert not pending.done()
     data = np.arange(6, dtype=np.float32).reshape(2, 3)
     answer(device, data, br.float32)
-    array = pending.result(5)
+    array = pending.result(PATIENCE_SECONDS)
     np.testing.assert_array_equal(array, data)
     array[0, 0] = 7
 
@@ -100,14 +101,14 @@ def test_numpy_waits(device: RecordingDevice) -> None:
     x = br.zeros((2,), device=device)
     thread = answer_soon(device, np.array([1, 2], np.float32), br.float32)
     assert x.tolist() == [1, 2]
-    thread.join(5)
+    thread.join(PATIENCE_SECONDS)
 
 
 def test_numpy_asarray_waits_and_converts(device: RecordingDevice) -> None:
     x = br.zeros((2,), device=device)
     thread = answer_soon(device, np.array([1, 2], np.float32), br.float32)
     array = np.asarray(x, np.float64)
-    thread.join(5)
+    thread.join(PATIENCE_SECONDS)
     assert array.dtype == np.float64
     with pytest.raises(ValueError, match="copy"):
         np.asarray(x, copy=False)
@@ -170,14 +171,14 @@ def test_a_single_element_converts_to_a_python_number(
     x = br.zeros((1, 1), device=device)
     thread = answer_soon(device, np.array([[3]], np.float32), br.float32)
     assert convert(x) == convert(3)
-    thread.join(5)
+    thread.join(PATIENCE_SECONDS)
 
 
 def test_an_integer_tensor_is_usable_as_an_index(device: RecordingDevice) -> None:
     x = br.zeros((), dtype=br.int64, device=device)
     thread = answer_soon(device, np.array(1), br.int64)
     assert ["a", "b"][x] == "b"
-    thread.join(5)
+    thread.join(PATIENCE_SECONDS)
     with pytest.raises(br.DTypeMismatch):
         ["a", "b"][br.zeros((), device=device)]
 
@@ -258,7 +259,7 @@ def test_a_failed_read_raises_its_error(device: RecordingDevice) -> None:
     pending = br.zeros((1,), device=device).read()
     device.runner.reads.pop()[1].fail(br.OperationFailed("out of luck"))
     with pytest.raises(br.OperationFailed, match="out of luck"):
-        pending.result(5)
+        pending.result(PATIENCE_SECONDS)
 
 
 def test_a_read_that_takes_too_long_times_out(device: RecordingDevice) -> None:
@@ -281,13 +282,13 @@ def test_bool_stores_are_read_as_bools(device: RecordingDevice, dtype: br.DType)
     x = br.zeros((2,), dtype=dtype, device=device)
     pending = x.read()
     answer(device, stored, dtype)
-    assert pending.result(5).tolist() == [False, True]
+    assert pending.result(PATIENCE_SECONDS).tolist() == [False, True]
 
 
 def test_bfloat16_is_read_as_ml_dtypes_bfloat16(device: RecordingDevice) -> None:
     pending = br.zeros((1,), dtype=br.bfloat16, device=device).read()
     answer(device, np.array([1.5], ml_dtypes.bfloat16), br.bfloat16)
-    assert pending.result(5).dtype == ml_dtypes.bfloat16
+    assert pending.result(PATIENCE_SECONDS).dtype == ml_dtypes.bfloat16
 
 
 def test_comparison_with_other_objects_is_unequal(device: RecordingDevice) -> None:
@@ -405,7 +406,7 @@ def test_a_single_element_supports_number_formats(device: RecordingDevice) -> No
     assert f"{x}" == repr(x)
     thread = answer_soon(device, np.array(0.125, np.float32), br.float32)
     assert f"{x:.2f}" == "0.12"
-    thread.join(5)
+    thread.join(PATIENCE_SECONDS)
     with pytest.raises(br.ShapeMismatch, match="2 elements, not one"):
         f"{br.zeros(2, device=device):.2f}"
 

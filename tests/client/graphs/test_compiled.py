@@ -15,6 +15,7 @@ import pytest
 import burn_remote as br
 from burn_remote.graphs.compiled import MAX_GRAPHS, MAX_IDENTITIES
 from support.servers import server
+from support.waiting import PATIENCE_SECONDS
 
 LARGE = np.zeros(20_000)  # above the size from which uploads are shared
 
@@ -307,7 +308,7 @@ def test_other_threads_may_use_the_device_while_a_function_is_recorded(device: b
     fast = br.compile(function)
     for _ in range(2):
         np.testing.assert_array_equal(fast(x).numpy(), x.numpy() * 2)
-    np.testing.assert_array_equal(results.get(timeout=5), x.numpy() + 1)
+    np.testing.assert_array_equal(results.get(timeout=PATIENCE_SECONDS), x.numpy() + 1)
 
 
 def test_a_failure_inside_a_graph_names_the_line_of_its_operation(device: br.Device) -> None:

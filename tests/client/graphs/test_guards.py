@@ -22,6 +22,7 @@ import pytest
 
 import burn_remote as br
 from burn_remote.graphs.compiled import CompiledFunction as Compiled
+from support.waiting import PATIENCE_SECONDS
 
 RATE: Any = 1.0
 OPTIONS: dict[str, Any] = {"rate": 1.0}
@@ -657,7 +658,7 @@ def test_threads_may_record_the_same_function_on_the_same_device(device: br.Devi
 
     def work(seed: int) -> None:
         try:
-            start.wait(5)
+            start.wait(PATIENCE_SECONDS)
             for place in range(40):
                 x = device.tensor(np.arange(1 + (seed + place) % 5, dtype=np.float32))
                 n = place * 0.5
@@ -687,11 +688,11 @@ def test_a_function_may_wait_for_a_thread_that_records_on_the_device(x: br.Tenso
     def function(y: br.Tensor) -> Any:
         thread = threading.Thread(target=lambda: results.put(inner(x).numpy()))
         thread.start()
-        thread.join(5)
+        thread.join(PATIENCE_SECONDS)
         return y * 2
 
     np.testing.assert_array_equal(br.compile(function)(x).numpy(), x.numpy() * 2)
-    np.testing.assert_array_equal(results.get(timeout=5), x.numpy() + 1)
+    np.testing.assert_array_equal(results.get(timeout=PATIENCE_SECONDS), x.numpy() + 1)
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])

@@ -20,6 +20,7 @@ from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.operation_graph import Graph
 from burn_remote_protocol.operations.row import Signature
 from support.gradient_cases import CASES, Case
+from support.waiting import PATIENCE_SECONDS
 
 # Without the type of gradients that may be None.
 gradients_of: Any = br.autograd.grad
@@ -490,7 +491,7 @@ def test_threads_compute_gradients_of_one_compiled_function(device: br.Device) -
             x = br.tensor(
                 np.random.default_rng(seed).normal(size=(5, 4)).astype(np.float32), device=device
             )
-            start.wait(5)
+            start.wait(PATIENCE_SECONDS)
             for _ in range(20):
                 grads = []
                 for function in (fast, loss_of):

@@ -26,10 +26,9 @@ from burn_remote_protocol.links.interface import AsyncLink, FrameSender
 from burn_remote_protocol.links.transport_interface import Request
 from burn_remote_protocol.links.transport_registry import connect, listen
 from burn_remote_protocol.links.websocket.frame_sender import LoopSender
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 
 HEAD = 5
-PATIENCE_SECONDS = 5.0
 
 
 def nothing() -> None:

@@ -128,7 +128,7 @@ def test_a_message_that_just_began_is_not_too_slow() -> None:
 
 @contextlib.contextmanager
 def raw_client(port: int) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", port), 5) as client:
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS) as client:
         client.sendall(
             b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -161,7 +161,7 @@ def test_an_unfinished_message_takes_no_more_than_the_pool_and_ends_because_it_i
         with contextlib.suppress(OSError):
             client.sendall(head(64 * MIB) + bytes(64 * MIB))
         with pytest.raises(ConnectionLost, match="no memory for a message within"):
-            received.result(5)
+            received.result(PATIENCE_SECONDS)
         assert connection.received_bytes < budget.max_bytes
         assert budget.taken == 0
 
@@ -181,10 +181,10 @@ def test_a_message_waiting_for_memory_continues_when_memory_is_free() -> None:
 
         received = asyncio.run_coroutine_threadsafe(receive(), server.loop)
         client.sendall(head(size) + bytes(size))
-        assert budget.has_refused.wait(5)
+        assert budget.has_refused.wait(PATIENCE_SECONDS)
         assert not received.done()
         server.loop.call_soon_threadsafe(budget.give_back, 7 * MIB)
-        assert len(received.result(5)) == size
+        assert len(received.result(PATIENCE_SECONDS)) == size
 
 
 async def test_a_connection_that_lacks_room_again_and_again_has_one_timer(

@@ -40,6 +40,7 @@ from burn_remote_protocol.peer_proofs import (
 )
 from burn_remote_server.access.peer_authentication import admit_target, prove_to_source
 from support.memory_links import async_memory_pair
+from support.waiting import PATIENCE_SECONDS
 
 TOKEN = "what-servers-show-each-other"
 KEY = peer_key(TOKEN)
@@ -73,7 +74,7 @@ async def serve_source(
     try:
         hello = decode_frame(await link.receive())
         version = agreed_version(hello, VERSIONS)
-        signer = await admit_target(link, hello, version, keys, own, timeout_seconds=5)
+        signer = await admit_target(link, hello, version, keys, own, PATIENCE_SECONDS)
     except ConnectionLost:
         raise
     except BurnRemoteError as error:
@@ -92,7 +93,7 @@ async def exchange(
 ) -> tuple[list[Any], list[bytes]]:
     """Run both sides; return the result or exception of each, and all frames."""
     near, far = map(RecordingLink, async_memory_pair())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         outcomes = await asyncio.gather(
             prove_to_source(near, parse_address(dialled), HELLO, target_key),
             serve_source(far, source_keys, own),
@@ -160,7 +161,7 @@ async def test_whoever_relays_an_exchange_and_changes_the_address_is_refused() -
         assert isinstance(proof, PeerProof)
         await stranger_far.send(encode_frame(replace(proof, address=SOURCE)))
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         target = asyncio.ensure_future(prove_to_source(near, parse_address(STRANGER), HELLO, KEY))
         relaying = asyncio.ensure_future(relay())
         with pytest.raises(HandshakeRefused, match="matches none of the tokens"):
@@ -177,7 +178,7 @@ async def target_against(*answers: bytes) -> BaseException:
     for answer in answers:
         await stranger.send(answer)
     with pytest.raises(BurnRemoteError) as caught:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await prove_to_source(near, parse_address(STRANGER), HELLO, KEY)
     return caught.value
 
@@ -217,7 +218,7 @@ async def test_a_targets_own_proof_sent_back_to_it_is_refused() -> None:
         proof = decode_frame(await stranger.receive())
         await stranger.send(encode_frame(PeerConfirmation(proof.proof)))
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         reflecting = asyncio.ensure_future(reflect())
         with pytest.raises(HandshakeRefused, match="wrong"):
             await prove_to_source(near, parse_address(STRANGER), HELLO, KEY)
@@ -242,7 +243,7 @@ async def test_an_old_target_that_sends_the_token_is_refused_with_what_to_do() -
 
 async def test_a_recorded_proof_opens_no_second_connection() -> None:
     near, far = map(RecordingLink, async_memory_pair())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await asyncio.gather(
             prove_to_source(near, parse_address(SOURCE), HELLO, KEY), serve_source(far, [KEY])
         )
@@ -294,7 +295,7 @@ async def test_a_source_that_changes_the_version_after_the_proofs_is_refused() -
         await far.send(encode_frame(PeerConfirmation(source_proof(KEY, transcript))))
         await far.send(encode_frame(replace(WELCOME, version=2)))
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         changing = asyncio.ensure_future(change())
         with pytest.raises(ProtocolViolation, match="changed from version 1 to 2"):
             await prove_to_source(near, parse_address(SOURCE), Hello((1, 2)), KEY)

@@ -19,6 +19,7 @@ from burn_remote_server.access.quota import (
     Pool,
     Quota,
 )
+from support.waiting import PATIENCE_SECONDS
 
 
 def test_bytes_up_to_the_limit_are_taken_and_one_more_is_refused_by_name() -> None:
@@ -158,7 +159,7 @@ def test_sessions_of_many_threads_never_take_more_than_the_pool_has() -> None:
 
     def work() -> None:
         quota = Quota(10**7, 10**9, None, pool)
-        start.wait(5)
+        start.wait(PATIENCE_SECONDS)
         for _ in range(2000):
             try:
                 quota.take(3 * 10**6, 1)
@@ -172,7 +173,7 @@ def test_sessions_of_many_threads_never_take_more_than_the_pool_has() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_SECONDS)
     assert max(seen) <= 10**7
     assert pool.taken == 0
 

@@ -15,6 +15,7 @@ import trustme
 
 from burn_remote_server.command_line.health_check import Target, check, target
 from support.servers import server
+from support.waiting import PATIENCE_SECONDS
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -25,8 +26,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def get(port: int, path: str) -> tuple[int, str]:
     """Send an HTTP GET request."""
+    url = f"http://127.0.0.1:{port}{path}"
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -54,7 +56,7 @@ def test_only_the_ready_line_is_written_to_standard_output() -> None:
 def test_an_idle_server_that_is_told_to_stop_exits_with_0(number: signal.Signals) -> None:
     with server() as running:
         running.process.send_signal(number)
-        assert running.process.wait(5) == 0
+        assert running.process.wait(PATIENCE_SECONDS) == 0
 
 
 def test_the_health_check_uses_tls_if_the_server_does(tmp_path: Path) -> None:

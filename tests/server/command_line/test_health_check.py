@@ -12,6 +12,7 @@ import pytest
 
 from burn_remote_server.command_line import health_check as module
 from burn_remote_server.command_line.health_check import Target, check, main, target
+from support.waiting import PATIENCE_SECONDS
 
 
 @contextmanager
@@ -29,7 +30,7 @@ def answering(*answer: bytes) -> Iterator[Target]:
         thread = threading.Thread(target=serve)
         thread.start()
         yield Target("127.0.0.1", listening.getsockname()[1])
-        thread.join(5)
+        thread.join(PATIENCE_SECONDS)
 
 
 @pytest.fixture

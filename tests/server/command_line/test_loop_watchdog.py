@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from burn_remote_server.command_line.loop_watchdog import TOO_LATE_EXIT_CODE, LoopWatchdog
+from support.waiting import PATIENCE_SECONDS
 
 
 class Ends:
@@ -44,7 +45,7 @@ async def test_the_loop_examines_itself_again_and_again() -> None:
     examined = asyncio.Semaphore(0)
     watching = watchdog(Ends(), examine=examined.release)
     watching.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         for _ in range(3):
             await examined.acquire()
     watching.end()
@@ -61,11 +62,11 @@ async def test_a_loop_that_was_blocked_examines_itself_once() -> None:
     watching = watchdog(Ends(), examine=lambda: examined.append(1), clock=clock)
     watching.start()
     for _ in range(5):  # blocks the loop
-        assert asked.acquire(timeout=5)
+        assert asked.acquire(timeout=PATIENCE_SECONDS)
     watching.end()
     for thread in threading.enumerate():
         if thread.name == "loop-watchdog":
-            thread.join(5)
+            thread.join(PATIENCE_SECONDS)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert examined == [1]
@@ -76,7 +77,7 @@ async def test_a_server_that_does_not_stop_ends_though_its_loop_is_stuck() -> No
     watching = watchdog(ends)
     watching.start()
     watching.begin_stop()
-    assert ends.came.wait(5)  # blocks the loop
+    assert ends.came.wait(PATIENCE_SECONDS)  # blocks the loop
     assert ends.codes == [TOO_LATE_EXIT_CODE]
 
 
@@ -85,7 +86,7 @@ async def test_a_request_to_drain_that_the_loop_lost_is_repeated() -> None:
     watching = watchdog(Ends(), drain=drained.set, stop_seconds=1000.0)
     watching.start()
     watching.begin_stop()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await drained.wait()
     watching.end()
 
@@ -98,7 +99,7 @@ async def test_a_server_that_was_suspended_while_it_stops_gets_the_rest_of_its_t
     )
     watching.begin_stop()
     watching.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         for _ in range(3):
             await drained.acquire()
     watching.end()
@@ -113,10 +114,10 @@ async def test_sigterm_begins_the_stop_and_still_reaches_the_loop() -> None:
     try:
         watching.watch_signals()
         os.kill(os.getpid(), signal.SIGTERM)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await terminated.wait()
         watching.start()
-        assert await asyncio.to_thread(ends.came.wait, 5)
+        assert await asyncio.to_thread(ends.came.wait, PATIENCE_SECONDS)
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
         signal.signal(signal.SIGINT, previous)

@@ -12,6 +12,7 @@ import pytest
 
 from burn_remote_server.command_line import signals
 from burn_remote_server.command_line.signals import INTERRUPTED_EXIT_CODE
+from support.waiting import PATIENCE_SECONDS
 
 
 class Recorded:
@@ -21,7 +22,7 @@ class Recorded:
         self.events: asyncio.Queue[str | int] = asyncio.Queue()
 
     async def next(self) -> str | int:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             return await self.events.get()
 
 
@@ -82,5 +83,5 @@ def test_a_server_in_another_thread_leaves_signals_alone() -> None:
 
     thread = threading.Thread(target=lambda: asyncio.run(install()))
     thread.start()
-    thread.join(5)
+    thread.join(PATIENCE_SECONDS)
     assert during == [before]

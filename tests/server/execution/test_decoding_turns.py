@@ -23,6 +23,7 @@ from burn_remote_server.execution.decoding_turns import (
     decoding_weight,
     is_long,
 )
+from support.waiting import PATIENCE_SECONDS
 
 
 class Clock:
@@ -221,7 +222,7 @@ async def test_frames_that_wait_are_decoded_in_their_order_one_large_one_in_an_i
     waiting = [asyncio.ensure_future(decode(number)) for number in range(5)]
     waiting[1].cancel()  # a session that ends does not stop the others
     before = 0
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while len(order) < 4:
             await asyncio.sleep(0)
             assert len(order) - before <= 1

@@ -71,6 +71,7 @@ from support.missing_threads import no_thread
 from support.native_clients import until
 from support.running_sessions import Gate, Running
 from support.scripted import ScriptedLink
+from support.waiting import PATIENCE_SECONDS
 
 SPEC = TensorSpec((4,), F32)
 DATA = TensorData(np.zeros(4, np.float32).tobytes(), SPEC.shape, SPEC.dtype)
@@ -89,7 +90,7 @@ class InterruptedSession(ArraySession):
 
 
 async def test_an_exception_that_would_end_the_thread_ends_the_session_with_a_reason() -> None:
-    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         host = Host(Settings(inline_cost_limit=0), [Interrupted()], tasks)
         batch = encode_batch(0, [encode_task(task) for task in (Upload(1, DATA), Read(1, 1, SPEC))])
         link = ScriptedLink([encode_frame(Hello((1,))), batch])
@@ -106,7 +107,7 @@ async def test_an_exception_that_would_end_the_thread_ends_the_session_with_a_re
 
 async def test_a_batch_costs_what_decoding_the_bytes_of_its_frame_does() -> None:
     running = Running()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         gate = Gate(running.session)
         running.submit(Sync(1), size=1000)
         assert running.session.spent == FRAME_COST + 1000 * DECODED_COST_PER_BYTE
@@ -147,7 +148,7 @@ async def test_only_a_batch_within_the_cost_limit_runs_on_the_event_loop(
     assert cost is not None
     backend = Located()
     running = Running(inline_cost=cost - is_too_costly, backend=backend)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         running.session.submit_batch(batch, bytes(100))
         await running.idle()
     assert running.below.outbox.replies[1].shape == (4,)
@@ -161,7 +162,7 @@ async def test_a_batch_of_unknown_cost_never_runs_on_the_event_loop() -> None:
     running.submit(Upload(1, DATA))
     batch = Batch(0, (undecoded(Cleanup()), undecoded(Read(1, 1, SPEC))))
     assert running.below.engine.estimate(batch, 100) is None
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         running.session.submit_batch(batch, bytes(100))
         await running.idle()
     assert [one != threading.get_ident() for one in backend.readers] == [True]
@@ -169,7 +170,7 @@ async def test_a_batch_of_unknown_cost_never_runs_on_the_event_loop() -> None:
 
 
 async def test_small_work_behind_queued_work_waits_for_its_turn() -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         running = Running()
         gate = Gate(running.session)
         running.submit(Upload(1, DATA))
@@ -187,7 +188,7 @@ async def test_a_session_describes_its_work() -> None:
     running = Running()
     expected = "its session has executed all tasks that its client sent"
     assert running.session.describe_work() == expected
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         gate = Gate(running.session)
         running.submit(Upload(1, DATA))
         assert re.fullmatch(
@@ -203,7 +204,7 @@ async def test_a_session_describes_its_work() -> None:
 async def test_one_session_in_a_long_call_does_not_delay_another() -> None:
     slow, other = Running(), Running()
     gate = Gate(slow.session)
-    assert gate.entered.wait(5)
+    assert gate.entered.wait(PATIENCE_SECONDS)
     other.submit(Upload(1, DATA), Read(1, 1, SPEC))
     assert 1 in other.below.outbox.replies
     assert slow.session.queued == 1
@@ -213,7 +214,7 @@ async def test_one_session_in_a_long_call_does_not_delay_another() -> None:
 
 
 async def test_the_end_skips_queued_work_and_frees_everything() -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         running = Running()
         running.submit(Upload(1, DATA))
         gate = Gate(running.session)
@@ -227,7 +228,7 @@ async def test_the_end_skips_queued_work_and_frees_everything() -> None:
 
 
 async def test_the_end_releases_work_that_waits_for_a_fetch() -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         running = Running()
         running.submit(Fetch(bytes(32), "burn://peer", 1, SPEC))
         running.submit(Sync(1))  # waits on the worker for the fetch
@@ -238,7 +239,7 @@ async def test_the_end_releases_work_that_waits_for_a_fetch() -> None:
 
 
 async def test_a_violation_ends_the_session_and_skips_what_follows() -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         running = Running()
         running.submit(Upload(1, DATA), (99,))
         running.submit(Read(1, 1, SPEC))
@@ -253,7 +254,7 @@ async def test_a_violation_ends_the_session_and_skips_what_follows() -> None:
 
 
 async def test_queued_frames_bytes_and_a_full_pool_stop_the_reading() -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         pool = Pool(100)
         running = Running(memory=pool)
         gate = Gate(running.session)
@@ -283,7 +284,7 @@ async def test_a_queued_batch_counts_what_its_nested_lists_take() -> None:
         tracemalloc.stop()
     pool = Pool(2**30)
     running = Running(memory=pool)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         gate = Gate(running.session)
         running.session.submit_batch(batch, frame)
         assert after - before <= running.session.queued_bytes == pool.taken
@@ -297,7 +298,7 @@ async def test_elements_of_a_queued_batch_count_once() -> None:
     upload = Upload(1, TensorData(elements, (4000,), F32))
     frame = encode_batch(0, [encode_task(upload)])
     running = Running()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         gate = Gate(running.session)
         running.session.submit_batch(decode_frame(frame), frame)
         assert len(elements) <= running.session.queued_bytes < len(elements) + 4096
@@ -319,7 +320,7 @@ async def test_a_session_whose_thread_cannot_start_ends_with_the_reason(
         monkeypatch.setattr(worker._WorkerThread, "_bootstrap", die)
         monkeypatch.setattr(bounded_threads, "START_SECONDS", 0.01)
     running = Running()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         running.submit(Fetch(bytes(32), "burn://peer", 1, SPEC))
         running.submit(Sync(1))  # would wait in the thread
         await running.notified.wait()
@@ -348,7 +349,7 @@ async def test_small_parts_run_in_order_although_the_pool_is_full() -> None:
     pool.add(1000)
     running = Running(memory=pool)
     seen: list[tuple[int, int]] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         running.session.submit_parts(
             iter(
                 [part(10 * n, partial(lambda n: seen.append((n, pool.taken)), n)) for n in (1, 2)]
@@ -374,9 +375,9 @@ async def test_large_parts_of_sessions_exceed_a_full_pool_one_at_a_time_in_their
         # Besides this part, at most the frames of the four sessions, of one byte each.
         assert pool.taken - 1000 - LARGE <= 4
         entered.set()
-        assert go_on.wait(5)
+        assert go_on.wait(PATIENCE_SECONDS)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         for number, each in enumerate(sessions):
             each.session.submit_parts(iter([part(LARGE, partial(run, number))]), 1)
             await until(entered.is_set)  # the first one has the turn
@@ -409,7 +410,7 @@ async def full_pool() -> AsyncIterator[tuple[Pool, Running, threading.Event]]:
 
 async def test_a_session_that_ends_while_it_waits_for_memory_lets_others_pass() -> None:
     ran: list[str] = []
-    async with asyncio.timeout(5), full_pool() as (pool, _, leave):
+    async with asyncio.timeout(PATIENCE_SECONDS), full_pool() as (pool, _, leave):
         second, third = (Running(memory=pool) for _ in range(2))
         second.session.submit_parts(iter([part(LARGE, lambda: ran.append("second"))]), 1)
         await until(lambda: pool.overdrafts.waiting == 1)
@@ -424,7 +425,7 @@ async def test_a_session_that_ends_while_it_waits_for_memory_lets_others_pass() 
 
 
 async def test_what_a_part_contained_is_freed_before_the_next_one_waits_for_memory() -> None:
-    async with asyncio.timeout(5), full_pool() as (pool, _, leave):
+    async with asyncio.timeout(PATIENCE_SECONDS), full_pool() as (pool, _, leave):
         second = Running(memory=pool)
         batch = Batch(0, (undecoded(Upload(1, DATA)),))
         small = Part(1, lambda: batch, second.below.engine.run)
@@ -445,7 +446,7 @@ async def test_the_threads_of_sessions_with_one_lock_decode_one_at_a_time() -> N
     def decode() -> None:
         decoded.append(lock.locked())
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         for each in sessions:
             each.session.submit_parts(iter([Part(0, decode, lambda _: None)]), 1)
         for each in sessions:
@@ -459,7 +460,7 @@ async def test_the_memory_of_a_session_counts_until_its_thread_has_ended_its_wor
     pool = Pool(10**6)
     running = Running(memory=pool, own_bytes=1000)
     assert pool.taken == 1000
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         gate = Gate(running.session)
         running.session.end()
         assert pool.taken == 1000
@@ -473,7 +474,7 @@ async def test_an_ended_session_keeps_nothing_of_its_malformed_message() -> None
         raise ProtocolViolation(f"malformed: {decoded[:1]!r}")
 
     running = Running()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         running.session.submit_parts(iter([Part(0, decode, lambda _: None)]), 1)
         await running.idle()
     assert isinstance(running.session.error, ProtocolViolation)
@@ -482,7 +483,7 @@ async def test_an_ended_session_keeps_nothing_of_its_malformed_message() -> None
 
 
 async def test_a_session_that_waits_for_memory_does_not_report_progress() -> None:
-    async with asyncio.timeout(5), full_pool() as (pool, first, leave):
+    async with asyncio.timeout(PATIENCE_SECONDS), full_pool() as (pool, first, leave):
         second = Running(memory=pool)
         assert first.session.hops_since(math.inf, 0, 1) == 0
         second.session.submit_parts(iter([part(LARGE, lambda: None)]), 1)
@@ -497,7 +498,7 @@ async def test_a_part_that_takes_more_than_the_pool_allows_ends_its_session() ->
     pool = Pool(100)
     pool.add(1000)
     running = Running(memory=pool)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         running.session.submit_parts(iter([part(2**24 + 1, lambda: None)]), 1)
         await running.idle()
     assert isinstance(running.session.error, SessionLost)
@@ -512,7 +513,7 @@ def is_length(pool: Pool, waiting: int) -> bool:
 
 def stay(inside: threading.Event, leave: threading.Event) -> None:
     inside.set()
-    assert leave.wait(5)
+    assert leave.wait(PATIENCE_SECONDS)
 
 
 # -- operations that do not return ------------------------------------------------------------
@@ -532,12 +533,12 @@ class Blocking(NumpyBackend):
 class BlockingSession(ArraySession):
     def read(self, array: Any, dtype: DType, later: Callable[[], Deliver]) -> memoryview | None:
         assert isinstance(self._backend, Blocking)
-        assert self._backend.released.wait(5)
+        assert self._backend.released.wait(PATIENCE_SECONDS)
         return super().read(array, dtype, later)
 
 
 async def test_a_task_that_does_not_return_is_given_up_after_the_seconds_that_were_seen() -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         backend = Blocking()
         running = Running(inline_cost=0, backend=backend, operation_lost_seconds=10.0)
         session = running.session
@@ -556,7 +557,7 @@ async def test_a_task_that_does_not_return_is_given_up_after_the_seconds_that_we
 
 async def test_progress_starts_the_seconds_again() -> None:
     running = Running(operation_lost_seconds=10.0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         gate = Gate(running.session)
         running.below.engine.tasks = (Sync(1),)
         for place in range(8):
@@ -569,7 +570,7 @@ async def test_progress_starts_the_seconds_again() -> None:
 
 
 async def test_waiting_for_a_tensor_of_another_server_is_not_given_up() -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         running = Running(operation_lost_seconds=10.0)
         running.submit(Fetch(b"t" * 32, "ws://a:1", 1, SPEC), Read(1, 1, SPEC))
         await until(lambda: running.below.interpreter.tensors.waits_for is not None)
@@ -580,7 +581,7 @@ async def test_waiting_for_a_tensor_of_another_server_is_not_given_up() -> None:
 
 
 async def test_reading_a_file_is_not_given_up() -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         running = Running(operation_lost_seconds=10.0)
         gate = Gate(running.session)
         running.below.engine.tasks = (undecoded(LoadFile(1, SPEC, "weights", 1, 0)),)
@@ -594,7 +595,7 @@ async def test_reading_a_file_is_not_given_up() -> None:
 
 
 async def test_a_session_that_works_sends_a_report_without_hops() -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         running = Running()
         before = time.monotonic()
         assert running.session.hops_since(before, before, 1.0) is None  # idle
@@ -611,7 +612,7 @@ async def test_a_session_that_works_sends_a_report_without_hops() -> None:
 async def test_a_session_that_waits_passes_on_only_the_reports_of_other_servers(
     is_remote: bool,
 ) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         running = Running()
         running.submit(Fetch(b"t" * 32, "ws://a:1", 1, SPEC))
         await until(lambda: bool(running.below.outbox.fetches))
@@ -647,7 +648,7 @@ async def test_the_threads_of_many_sessions_take_turns_for_parts_after_the_first
     def decode() -> None:
         seen.append(turn.has_turn)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         part = Part(TURN_COST * MAX_UNPACKED_BYTES_PER_BYTE, decode, lambda _: None)
         running.session.submit_parts(iter([part] * 3), 1)
         running.session.submit(decode)
@@ -661,7 +662,7 @@ async def test_the_threads_of_many_sessions_take_turns_for_parts_after_the_first
 async def test_a_call_that_always_runs_also_runs_if_the_session_has_failed() -> None:
     running = Running()
     calls: list[str] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         gate = Gate(running.session)
         running.session.submit(lambda: calls.append("skipped"))
         assert running.session.submit_always(lambda: calls.append("always"))

@@ -14,6 +14,7 @@ import pytest
 from burn_remote_protocol.errors import SessionLost
 from burn_remote_server.access.quota import Pool
 from burn_remote_server.execution.worker import Worker
+from support.waiting import PATIENCE_SECONDS
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, ValueError])
@@ -29,7 +30,7 @@ def test_a_call_that_raises_is_reported_and_the_next_one_runs(raised: type[BaseE
     worker.submit(call)
     worker.submit(lambda: events.put("called"))
     worker.stop()
-    seen = [events.get(timeout=5) for _ in range(4)]
+    seen = [events.get(timeout=PATIENCE_SECONDS) for _ in range(4)]
     assert seen == [raised, "done", "called", "done"]
     assert not worker.queued
 
@@ -45,7 +46,7 @@ def test_a_failed_preparation_is_reported_and_calls_still_run() -> None:
     )
     worker.submit(nothing)
     worker.stop()
-    assert [events.get(timeout=5) for _ in range(2)] == [KeyboardInterrupt, "done"]
+    assert [events.get(timeout=PATIENCE_SECONDS) for _ in range(2)] == [KeyboardInterrupt, "done"]
 
 
 def test_calls_run_in_order_on_one_thread_after_its_preparation() -> None:
@@ -60,7 +61,7 @@ def test_calls_run_in_order_on_one_thread_after_its_preparation() -> None:
         worker.submit(note(str(number)))
     worker.submit(done.set)
     worker.stop()
-    assert done.wait(5)
+    assert done.wait(PATIENCE_SECONDS)
     names, threads = zip(*seen, strict=True)
     assert names == ("prepared", "0", "1", "2", "3", "4")
     assert len(set(threads)) == 1
@@ -73,7 +74,7 @@ def test_calls_queued_before_the_stop_run_and_none_after_it() -> None:
 
     def block() -> None:
         started.set()
-        assert go.wait(5)
+        assert go.wait(PATIENCE_SECONDS)
 
     worker = Worker("test", nothing, nothing, raise_again)
     worker.submit(block)
@@ -82,13 +83,13 @@ def test_calls_queued_before_the_stop_run_and_none_after_it() -> None:
     worker.submit(ended.set)
     worker.stop()
     worker.submit(lambda: seen.append(99))
-    assert started.wait(5)
+    assert started.wait(PATIENCE_SECONDS)
     assert not seen
     assert worker.queued == 6
     go.set()
-    assert ended.wait(5)
+    assert ended.wait(PATIENCE_SECONDS)
     assert worker._thread is not None
-    worker._thread.join(5)
+    worker._thread.join(PATIENCE_SECONDS)
     assert not worker._thread.is_alive()
     assert seen == [0, 1, 2]
     assert worker.queued == 1  # the call after the stop
@@ -107,7 +108,7 @@ def test_a_stop_before_the_first_call_has_no_effect() -> None:
     for event in done:
         worker.submit(event.set)
     worker.stop()
-    assert all(event.wait(5) for event in done)
+    assert all(event.wait(PATIENCE_SECONDS) for event in done)
 
 
 def test_the_thread_has_the_name_of_its_session_and_does_not_keep_the_process_alive() -> None:
@@ -115,7 +116,7 @@ def test_the_thread_has_the_name_of_its_session_and_does_not_keep_the_process_al
     worker = Worker("session 7", nothing, nothing, raise_again)
     worker.submit(lambda: threads.put(threading.current_thread()))
     worker.stop()
-    thread = threads.get(timeout=5)
+    thread = threads.get(timeout=PATIENCE_SECONDS)
     assert thread.name == "session 7"
     assert thread.daemon
 
@@ -134,7 +135,7 @@ def test_a_worker_is_busy_since_the_first_of_the_calls_that_run_without_a_pause(
     assert worker.busy_since == first
     go.set()
     for _ in range(2):
-        progress.get(timeout=5)
+        progress.get(timeout=PATIENCE_SECONDS)
     assert worker.busy_since is None
     go.clear()
     later = time.monotonic()
@@ -150,14 +151,14 @@ def test_a_slow_call_does_not_delay_another_session() -> None:
 
     def block() -> None:
         blocked.set()
-        assert go.wait(5)
+        assert go.wait(PATIENCE_SECONDS)
 
     slow = Worker("slow", nothing, nothing, raise_again)
     other = Worker("other", nothing, nothing, raise_again)
     slow.submit(block)
-    assert blocked.wait(5)
+    assert blocked.wait(PATIENCE_SECONDS)
     other.submit(other_done.set)
-    assert other_done.wait(5)
+    assert other_done.wait(PATIENCE_SECONDS)
     assert slow.queued == 1
     go.set()
     slow.stop()
@@ -171,18 +172,18 @@ def test_waiting_bytes_count_in_the_pool_until_their_call_has_ended() -> None:
 
     def block() -> None:
         started.set()
-        assert go.wait(5)
+        assert go.wait(PATIENCE_SECONDS)
 
     worker = Worker("test", nothing, lambda: progress.put(None), raise_again, pool)
     worker.submit(block, 10)
     worker.submit(nothing, 5)
     worker.submit(nothing)
-    assert started.wait(5)
+    assert started.wait(PATIENCE_SECONDS)
     assert (worker.queued, worker.queued_bytes, pool.taken) == (3, 15, 15)
     go.set()
     worker.stop()
     for _ in range(3):
-        progress.get(timeout=5)
+        progress.get(timeout=PATIENCE_SECONDS)
     assert (worker.queued, worker.queued_bytes, pool.taken) == (0, 0, 0)
 
 
@@ -193,8 +194,8 @@ def test_a_call_that_raises_gives_its_bytes_back() -> None:
     worker = Worker("test", nothing, lambda: progress.put(None), errors.put, pool)
     worker.submit(lambda: [][0], 10)
     worker.stop()
-    assert isinstance(errors.get(timeout=5), IndexError)
-    progress.get(timeout=5)
+    assert isinstance(errors.get(timeout=PATIENCE_SECONDS), IndexError)
+    progress.get(timeout=PATIENCE_SECONDS)
     assert pool.taken == 0
 
 
@@ -209,8 +210,8 @@ def test_the_arrays_of_a_call_are_freed_when_it_has_ended() -> None:
     weakref.finalize(held, gone.set)
     worker.submit(partial(discard, held))
     del held
-    progress.get(timeout=5)
-    assert gone.wait(5)
+    progress.get(timeout=PATIENCE_SECONDS)
+    assert gone.wait(PATIENCE_SECONDS)
     worker.stop()
 
 
@@ -219,7 +220,7 @@ def raise_again(*errors: BaseException) -> None:
 
 
 def wait(event: threading.Event) -> None:
-    assert event.wait(5)
+    assert event.wait(PATIENCE_SECONDS)
 
 
 def discard(held: object) -> None:
@@ -252,7 +253,7 @@ def test_the_thread_goes_on_if_telling_the_event_loop_or_reporting_fails_for_mem
     worker.submit(raise_a_value_error, size=40)
     worker.submit(nothing, size=10)
     worker.stop()
-    assert [events.get(timeout=5) for _ in range(3)] == [ValueError, "done", "done"]
+    assert [events.get(timeout=PATIENCE_SECONDS) for _ in range(3)] == [ValueError, "done", "done"]
     assert (worker.queued, worker.completed, worker.queued_bytes, pool.taken) == (0, 2, 0, 0)
 
 
@@ -268,7 +269,7 @@ def test_calls_of_a_thread_that_died_before_its_first_call_are_counted_as_finish
     worker = Worker("test", nothing, nothing, raise_again, pool)
     worker.submit(nothing, 100)
     assert worker._thread is not None
-    worker._thread.join(5)
+    worker._thread.join(PATIENCE_SECONDS)
     assert worker.is_dead
     worker.discard_calls()
     assert not worker.queued
@@ -294,6 +295,6 @@ def test_a_call_that_could_not_be_queued_does_not_count(monkeypatch: pytest.Monk
     monkeypatch.setattr(worker, "_queue", calls)
     worker.stop()
     assert worker._thread is not None
-    worker._thread.join(5)
+    worker._thread.join(PATIENCE_SECONDS)
     assert not worker.queued
     assert pool.has_room(1000)

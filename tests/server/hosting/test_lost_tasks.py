@@ -10,6 +10,7 @@ import pytest
 
 from burn_remote_protocol.errors import SessionLost
 from burn_remote_server.hosting.lost_tasks import LostTasks
+from support.waiting import PATIENCE_SECONDS
 
 Work = Callable[[asyncio.Future[None]], Coroutine[Any, Any, object]]
 
@@ -44,7 +45,7 @@ async def test_a_lost_task_ends_after_its_cleanup() -> None:
     waited.set_result(None)
     await examine(lost)
     with pytest.raises(SessionLost, match="lacked memory"):
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, PATIENCE_SECONDS)
     assert done == ["cleaned up"]
 
 
@@ -66,7 +67,7 @@ async def test_the_cleanup_of_a_lost_task_is_left_alone_while_it_runs() -> None:
     waited.set_result(None)
     await examine(lost, 5)
     with pytest.raises(SessionLost):
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, PATIENCE_SECONDS)
     assert done == [*range(20)]
 
 
@@ -83,7 +84,7 @@ async def test_a_cancelled_task_that_was_lost_ends() -> None:
     task.cancel()
     await examine(lost)
     with pytest.raises(SessionLost):
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
 async def test_a_lost_task_that_two_examinations_find_at_once_ends_once() -> None:
@@ -108,7 +109,7 @@ async def test_a_lost_task_that_two_examinations_find_at_once_ends_once() -> Non
     for _ in range(6):
         await asyncio.sleep(0)
     with pytest.raises(SessionLost) as ended:
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, PATIENCE_SECONDS)
     assert errors == [ended.value]
 
 
@@ -155,7 +156,7 @@ async def test_a_task_that_was_not_told_of_the_end_of_others_ends(work: Work) ->
     assert not task.done()  # it waits forever
     await examine(lost)
     with pytest.raises(SessionLost):
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
 async def test_tasks_that_run_or_wait_are_left_alone() -> None:
@@ -172,5 +173,5 @@ async def test_tasks_that_run_or_wait_are_left_alone() -> None:
     await examine(lost, 20)
     assert not any(task.done() for task in tasks)
     waited.set_result(None)
-    await asyncio.wait_for(tasks[1], 5)
+    await asyncio.wait_for(tasks[1], PATIENCE_SECONDS)
     tasks[0].cancel()

@@ -38,7 +38,7 @@ async def test_the_number_of_open_sessions_is_limited_and_each_ends_once() -> No
 
 async def test_a_session_that_ends_during_an_operation_counts_until_that_returns() -> None:
     sessions = OpenSessions(2)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         running = Running()
         running.session.token = "alice"
         sessions.add(running.session)

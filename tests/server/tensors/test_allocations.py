@@ -265,7 +265,7 @@ def test_references_that_end_in_other_threads_are_all_counted() -> None:
     for _ in threads:
         ending.put(None)
     for thread in threads:
-        thread.join(5)
+        thread.join(PATIENCE_SECONDS)
     assert quota.total_bytes == 900 * 100
     table.clear()
     quota.end()

@@ -22,6 +22,7 @@ from burn_remote_server.tensors.exposed_tensors import (
     burn_domain,
     transfer_key,
 )
+from support.waiting import PATIENCE_SECONDS
 
 KEY = ("native", b"id")
 OWNER = object()
@@ -374,16 +375,16 @@ def test_concurrent_exposes_and_fetches_are_paired_once_each() -> None:
     keys = [("native", bytes([number])) for number in range(200)]
 
     def expose_all() -> None:
-        barrier.wait(5)
+        barrier.wait(PATIENCE_SECONDS)
         for key in keys:
             registry.expose(key, exposed(), owner=OWNER, count=1, expires_seconds=60.0)
 
     thread = threading.Thread(target=expose_all, daemon=True)
     thread.start()
-    barrier.wait(5)
+    barrier.wait(PATIENCE_SECONDS)
     for number, key in enumerate(keys):
         registry.fetch(key, lambda _, number=number: received.append(number))  # type: ignore[misc]
-    thread.join(5)
+    thread.join(PATIENCE_SECONDS)
     assert sorted(received) == [*range(200)]
     assert len(registry) == 0
     assert registry.exposed_by(OWNER) == 0

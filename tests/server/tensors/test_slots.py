@@ -96,7 +96,7 @@ def test_every_waiting_thread_gets_the_array() -> None:
         thread.start()
     slot.complete("array")
     for thread in threads:
-        thread.join(5)
+        thread.join(PATIENCE_SECONDS)
     assert received == ["array"] * 3
 
 
@@ -111,13 +111,13 @@ def test_only_one_of_concurrent_deliveries_counts() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(5)
+            thread.join(PATIENCE_SECONDS)
         assert outcome(slot) is outcome(slot)
         assert outcome(slot) in OUTCOMES.values()
 
 
 def deliver(slot: InFlight, barrier: threading.Barrier, name: str) -> None:
-    barrier.wait(5)
+    barrier.wait(PATIENCE_SECONDS)
     EVENTS[name](slot)
 
 

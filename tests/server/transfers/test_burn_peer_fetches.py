@@ -25,6 +25,7 @@ from burn_remote_server.telemetry.counters import Counters
 from burn_remote_server.transfers import burn_peer_fetches as module
 from burn_remote_server.transfers import throughput_watchdog
 from burn_remote_server.transfers.burn_peer_fetches import BurnPeers
+from support.waiting import PATIENCE_SECONDS
 
 SPEC = TensorSpec((200,), U8)
 MESSAGE = b"".join(encode_data(TensorData(bytes(range(200)), SPEC.shape, SPEC.dtype)))
@@ -53,7 +54,7 @@ async def fetched(
 
     backend = open_backends("numpy", 1)[0]
     peers = BurnPeers(dial, stall_seconds, Counters(), decoding)
-    async with asyncio.timeout(10), serve(handle, "127.0.0.1", 0) as server:
+    async with asyncio.timeout(PATIENCE_SECONDS), serve(handle, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         try:
             task = Fetch(0, f"ws://127.0.0.1:{port}", 1, SPEC)
@@ -140,7 +141,7 @@ class ReluctantLink:
         except asyncio.CancelledError:
             self.is_ending.set()
             # Bounded, because pytest cancels this task if the test fails.
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await self.may_end.wait()
             raise
         raise AssertionError("nothing comes")
@@ -163,7 +164,7 @@ async def test_the_connections_of_one_token_leave_room_for_those_of_others(
     peers = BurnPeers(dial_nobody, 1.0, Counters())
     task = Fetch(0, "ws://peer:1", 1, SPEC)
     backend = open_backends("numpy", 1)[0]
-    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         fetches = [
             tasks.create_task(peers.fetch(owner, backend, task, SPEC.nbytes, token))
             for owner, token in (("first", "alice"), ("second", "alice"), ("third", "bob"))
@@ -184,7 +185,7 @@ async def test_a_fetch_that_is_cancelled_while_its_connection_ends_is_cancelled(
     peers = BurnPeers(dial_link, 0.001, Counters())
     task = Fetch(0, "ws://peer:1", 1, SPEC)
     backend = open_backends("numpy", 1)[0]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         fetching = asyncio.create_task(peers.fetch("session", backend, task, SPEC.nbytes))
         await link.is_ending.wait()
         fetching.cancel()

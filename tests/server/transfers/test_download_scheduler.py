@@ -37,6 +37,7 @@ from burn_remote_server.transfers.download_scheduler import (
 )
 from support.scripted import ScriptedLink
 from support.source_sockets import SourceSocket
+from support.waiting import PATIENCE_SECONDS
 
 SPEC = TensorSpec((1000,), U8)
 GOOD = bytes(range(200)) * 5
@@ -118,7 +119,7 @@ class Target:
 
 @contextlib.asynccontextmanager
 async def running(**settings: Any) -> AsyncIterator[tuple[Target, Source]]:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         host = Host(Settings(**settings), open_backends("numpy", 1), tasks)
         source = Source()
         async with serve(source.serve, "127.0.0.1", 0) as server:
@@ -135,7 +136,7 @@ async def awaited(slot: InFlight) -> bytes:
 
 def delivered(slot: InFlight) -> Any:
     assert slot._arrived.wait(
-        5
+        PATIENCE_SECONDS
     )  # bounded, because a waiting thread would block the end of the tests
     return slot.array()
 
@@ -188,7 +189,7 @@ async def test_a_fetch_that_makes_progress_may_take_any_time() -> None:
 
 async def test_a_source_stops_sending_a_cancelled_tensor() -> None:
     large, small = TensorSpec((20 * CHUNK_BYTES,), U8), TensorSpec((3,), U8)
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         host = Host(Settings(), open_backends("numpy", 1), tasks)
         backend = host.devices[0].backend
         for name, spec in ((b"a" * 32, large), (b"b" * 32, small)):
@@ -260,7 +261,7 @@ async def test_a_thread_that_waits_for_a_tensor_is_free_when_its_session_ends() 
 
         session.notify = was_freed.set
         session.submit(wait)
-        await asyncio.to_thread(is_waiting.wait, 5)
+        await asyncio.to_thread(is_waiting.wait, PATIENCE_SECONDS)
         target.host.end_session(session)
         while session.queued:
             was_freed.clear()
@@ -344,7 +345,7 @@ async def test_a_defect_in_a_fetch_fails_the_tensor_and_is_logged(
     async def break_down() -> None:
         raise ZeroDivisionError("of ours")
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         arrivals, slot = DownloadScheduler(tasks), InFlight(SPEC)
         arrivals.open("session")
         arrivals.begin("session", slot, break_down)
@@ -361,7 +362,7 @@ async def test_a_fetch_whose_task_is_cancelled_fails_its_slot() -> None:
         is_running.set()
         await asyncio.Event().wait()
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         before = asyncio.all_tasks()
         arrivals, slot = DownloadScheduler(tasks), InFlight(SPEC)
         arrivals.open("session")
@@ -377,7 +378,7 @@ async def test_a_fetch_that_begins_when_the_server_has_stopped_fails() -> None:
     async def never() -> None:
         raise AssertionError("nothing is begun")
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         arrivals, slot = DownloadScheduler(tasks), InFlight(SPEC)
         arrivals.open("session")
     arrivals.begin("session", slot, never)
@@ -446,7 +447,7 @@ async def test_a_session_runs_a_bounded_number_of_downloads_at_a_time_until_all_
         running -= 1
         slot.complete(number)
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         arrivals = DownloadScheduler(tasks)
         arrivals.open("session")
         slots = [InFlight(SPEC) for _ in range(5 * RUNNING_AT_ONCE)]
@@ -459,7 +460,7 @@ async def test_a_session_runs_a_bounded_number_of_downloads_at_a_time_until_all_
 
 
 async def test_downloads_that_wait_for_others_fail_with_their_session_in_slices() -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         arrivals = DownloadScheduler(tasks)
         arrivals.open("session")
         slots = [InFlight(SPEC) for _ in range(RUNNING_AT_ONCE + 5 * FAILED_AT_ONCE)]
@@ -486,7 +487,7 @@ async def test_the_downloads_of_a_session_run_at_the_same_time() -> None:
         has_begun.set()
         slot.complete("second")
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         arrivals, slots = DownloadScheduler(tasks), [InFlight(SPEC), InFlight(SPEC)]
         arrivals.open("session")
         arrivals.begin("session", slots[0], partial(wait_for_the_next, slots[0]))
@@ -502,7 +503,7 @@ async def test_each_iteration_of_the_loop_starts_a_bounded_number_of_downloads()
         begun[-1] += 1
         slot.complete("array")
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         arrivals = DownloadScheduler(tasks)
         for session in sessions:
             arrivals.open(session)
@@ -521,7 +522,7 @@ async def test_a_download_whose_session_ends_before_it_starts_never_runs() -> No
     async def download() -> None:
         started.append("download")
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         arrivals, slot = DownloadScheduler(tasks), InFlight(SPEC)
         arrivals.open("session")
         arrivals.begin("session", slot, download)
@@ -534,7 +535,7 @@ async def test_a_download_whose_session_ends_before_it_starts_never_runs() -> No
 
 
 async def test_ending_a_session_twice_has_no_effect() -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         arrivals = DownloadScheduler(tasks)
         arrivals.open("session")
         arrivals.end("session")
@@ -542,7 +543,7 @@ async def test_ending_a_session_twice_has_no_effect() -> None:
 
 
 async def test_closing_fails_running_and_waiting_downloads_at_once() -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         arrivals = DownloadScheduler(tasks)
         arrivals.open("session")
         slots = [InFlight(SPEC) for _ in range(RUNNING_AT_ONCE + 2 * FAILED_AT_ONCE)]

@@ -19,6 +19,7 @@ from burn_remote_protocol.messages import Chunk, Lent
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.transfers.downloads import Download, transfer_failure
+from support.waiting import PATIENCE_SECONDS
 
 SPEC = TensorSpec((100,), U8)
 BYTES = bytes(range(100))
@@ -200,12 +201,12 @@ async def test_a_copy_that_is_cancelled_is_not_confirmed_to_the_lender() -> None
 
     def wait(_: bytes) -> None:
         entered.set()
-        assert leave.wait(5)
+        assert leave.wait(PATIENCE_SECONDS)
 
     download = Download(Borrower(wait), SPEC)
     download.begin(SPEC)
     borrowing = asyncio.create_task(download.borrow(Lent(1, b"handle")))
-    await asyncio.to_thread(entered.wait, 5)
+    await asyncio.to_thread(entered.wait, PATIENCE_SECONDS)
     borrowing.cancel()
     await asyncio.wait([borrowing])
     assert borrowing.cancelled()

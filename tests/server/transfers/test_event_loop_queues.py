@@ -18,6 +18,7 @@ from burn_remote_server.transfers.event_loop_queues import (
     CallQueue,
     Deadlines,
 )
+from support.waiting import PATIENCE_SECONDS
 
 
 async def test_a_queue_makes_a_bounded_number_of_calls_in_each_turn_of_the_loop() -> None:
@@ -46,7 +47,7 @@ async def test_a_call_that_raises_does_not_prevent_later_calls() -> None:
 
     queue.add(broken)
     queue.add(made.set)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await made.wait()
     assert [type(error) for error in raised] == [ValueError]
 
@@ -54,7 +55,7 @@ async def test_a_call_that_raises_does_not_prevent_later_calls() -> None:
 async def _counts_per_turn(made: list[int], count: int) -> list[int]:
     """Return how many entries each turn of the loop adds until there are ``count``."""
     seen = [len(made)]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while len(made) < count:
             await asyncio.sleep(0)
             seen.append(len(made))

@@ -25,6 +25,7 @@ from burn_remote_server.tensors.exposed_tensors import Exposed
 from burn_remote_server.transfers import outgoing_transfers
 from support.lending import SharingBackend
 from support.link_servers import direct_options, link_over
+from support.waiting import PATIENCE_SECONDS
 
 ID = b"t" * 32
 SPEC = TensorSpec((1024, 1024), F32)
@@ -96,7 +97,7 @@ async def pair(
     handle: Handle | None = None,
 ) -> AsyncIterator[Pair]:
     """Run two servers; ``handle`` replaces the source's connection handler."""
-    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         source = Host(
             Settings(cuda_ipc=source_has_it_on), [lender or SharingBackend()], tasks
         )  # fmt: skip
@@ -226,11 +227,11 @@ async def test_a_copy_during_which_the_connection_broke_is_not_trusted() -> None
 
         def wait(handle: bytes) -> None:
             is_copying.set()
-            assert may_go_on.wait(5)
+            assert may_go_on.wait(PATIENCE_SECONDS)
 
         both.borrower.before_borrowing = wait
         moving = asyncio.create_task(both.moved())
-        await asyncio.to_thread(is_copying.wait, 5)
+        await asyncio.to_thread(is_copying.wait, PATIENCE_SECONDS)
         connections[0].transport.abort()
         await until(lambda: len(both.source.transfers) == 1)  # exposed again
         assert len(SharingBackend.open_loans) == 1  # because the peer may still be copying
@@ -258,17 +259,17 @@ async def test_a_copy_is_not_trusted_before_the_source_has_replied_to_a_ping() -
 
         def borrow(self, upload: Any, handle: bytes) -> None:
             self.is_copying.set()
-            assert self.may_go_on.wait(5)
+            assert self.may_go_on.wait(PATIENCE_SECONDS)
             super().borrow(upload, handle)
             self.has_copied.set()
 
     async with pair(borrower=Telling(), handle=remember) as both:
         served.append(both.source)
         moving = asyncio.create_task(both.moved())
-        await asyncio.to_thread(Telling.is_copying.wait, 5)
+        await asyncio.to_thread(Telling.is_copying.wait, PATIENCE_SECONDS)
         connections[0].transport.pause_reading()
         Telling.may_go_on.set()
-        await asyncio.to_thread(Telling.has_copied.wait, 5)
+        await asyncio.to_thread(Telling.has_copied.wait, PATIENCE_SECONDS)
         connections[0].transport.abort()
 
         np.testing.assert_array_equal(await moving, ARRAY)
@@ -284,11 +285,11 @@ async def test_an_unconfirmed_loan_expires_without_another_fetch(
 
         def wait(handle: bytes) -> None:
             is_copying.set()
-            assert may_go_on.wait(5)
+            assert may_go_on.wait(PATIENCE_SECONDS)
 
         both.borrower.before_borrowing = wait
         moving = asyncio.create_task(both.moved())
-        await asyncio.to_thread(is_copying.wait, 5)
+        await asyncio.to_thread(is_copying.wait, PATIENCE_SECONDS)
         assert len(SharingBackend.open_loans) == 1
         monkeypatch.setattr(outgoing_transfers, "LOAN_SECONDS", 0.0)
         await until(lambda: not SharingBackend.open_loans)
@@ -302,11 +303,11 @@ async def test_a_fetch_that_is_given_up_while_it_copies_does_not_end_the_loan() 
 
         def wait(handle: bytes) -> None:
             is_copying.set()
-            assert may_go_on.wait(5)
+            assert may_go_on.wait(PATIENCE_SECONDS)
 
         both.borrower.before_borrowing = wait
         moving = asyncio.create_task(both.moved())
-        await asyncio.to_thread(is_copying.wait, 5)
+        await asyncio.to_thread(is_copying.wait, PATIENCE_SECONDS)
         moving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await moving

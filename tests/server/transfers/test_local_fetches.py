@@ -19,6 +19,7 @@ from burn_remote_server.tensors import exposed_tensors as registry
 from burn_remote_server.tensors.exposed_tensors import Exposed, Transfers
 from burn_remote_server.tensors.slots import InFlight
 from burn_remote_server.transfers.local_fetches import FAILED_AT_ONCE, LocalFetches
+from support.waiting import PATIENCE_SECONDS
 
 SPEC = TensorSpec((3,), U8)
 KEY = ("native", b"t" * 32)
@@ -44,7 +45,7 @@ def _expose(transfers: Transfers, count: int = 1) -> None:
 async def _failed_per_turn(slots: list[InFlight]) -> int:
     """Wait until all slots have failed; return the most that failed in one turn of the loop."""
     failed = [sum(slot.arrived() for slot in slots)]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while failed[-1] < len(slots):
             await asyncio.sleep(0)
             failed.append(sum(slot.arrived() for slot in slots))

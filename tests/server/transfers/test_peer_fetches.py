@@ -47,6 +47,7 @@ from burn_remote_server.transfers.peer_fetches import Peers
 from burn_remote_server.transfers.retries import REFUSED_TRIES, Retries
 from support.scripted import ScriptedLink
 from support.source_sockets import SourceSocket
+from support.waiting import PATIENCE_SECONDS
 
 SPEC = TensorSpec((20_000,), U8)
 GOOD = bytes(range(200)) * 100
@@ -84,7 +85,7 @@ class Source:
 
 @pytest.fixture
 async def peers() -> AsyncIterator[Peers]:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         peers = Peers(Settings(), PeerRules(()), tasks, Counters())
         yield peers
         await peers.close()
@@ -161,7 +162,7 @@ async def test_after_any_garbled_frame_the_fetch_goes_on_over_another_connection
 
 
 async def test_checksums_are_not_requested_if_the_operator_disables_them() -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         peers = Peers(Settings(transfer_checksum=False), PeerRules(()), tasks, Counters())
         source = Source(whole)
         assert await fetched(peers, source) == GOOD
@@ -174,7 +175,7 @@ async def test_checksums_are_not_requested_over_tls(tmp_path: Path) -> None:
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(tls)
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         settings = Settings(peer_ca=tmp_path / "ca.pem")
         peers = Peers(settings, PeerRules(()), tasks, Counters())
         source = Source(whole)
@@ -188,7 +189,7 @@ async def test_chunks_that_are_garbled_each_time_fail_the_fetch() -> None:
         spec, chunk = whole(request)
         return [spec, chunk[:-1] + bytes((chunk[-1] ^ 1,))]
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         peers = Peers(Settings(fetch_timeout_seconds=0.2), PeerRules(()), tasks, Counters())
         source = Source(garbled)
         with pytest.raises(TransferFailed, match="garbled"):
@@ -324,7 +325,7 @@ async def test_a_stranger_that_is_named_as_a_peer_hears_neither_the_peer_token_n
         await connection.wait_closed()
 
     token = "what-servers-show-each-other"
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         settings = Settings(peer_token=SecretStr(token))
         peers = Peers(settings, PeerRules(()), tasks, Counters())
         stranger = Source(whole)
@@ -344,7 +345,7 @@ async def test_only_small_frames_are_accepted_before_the_proof() -> None:
         with contextlib.suppress(ConnectionClosed):
             await connection.send(b"\x0c" + bytes(module.OPENING_BYTES))
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         settings = Settings(peer_token=SecretStr("what-servers-show-each-other"))
         peers = Peers(settings, PeerRules(()), tasks, Counters())
         stranger = Source(whole)
@@ -477,7 +478,7 @@ async def impatient(
             await handle(socket)
 
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(PATIENCE_SECONDS),
         asyncio.TaskGroup() as tasks,
         serve(greet, "127.0.0.1", 0) as server,
     ):

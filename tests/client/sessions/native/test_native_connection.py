@@ -81,7 +81,7 @@ def test_pauses_between_resumes_are_random_up_to_a_bound_that_doubles(
     connection = Connection(dial, None, 5, lambda frame, link: None, note)
     connection.receiver.start()
     server.close()
-    assert ended.wait(5)
+    assert ended.wait(PATIENCE_SECONDS)
     assert bounds == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
     assert isinstance(lost[0], SessionLost)
     assert "enough" in str(lost[0])

@@ -27,6 +27,7 @@ from burn_remote_protocol.errors import ShapeMismatch, UsageError
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from burn_remote_server.backends import Backend, open_backends
 from support.interpreter_lock import releases_interpreter_lock
+from support.waiting import PATIENCE_SECONDS
 
 QUANTIZED = DType.quantized(QuantScheme("Q8S", "F32", "Native", None, "Symmetric"))
 STORES = [BOOL, BOOL_U8, BOOL_U32]
@@ -153,7 +154,7 @@ def test_a_prepared_thread_divides_by_zero_without_a_warning(backend: Backend) -
 
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(5)
+    thread.join(PATIENCE_SECONDS)
     assert seen[0].tolist() == [np.inf]
     assert seen[1] == []
 

@@ -22,11 +22,12 @@ from burn_remote_server.dialects.burn_0_22.outbox import Burn22Outbox
 from burn_remote_server.execution.engine import COUNTED_REPLY_BYTES
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
+from support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
 async def host() -> AsyncIterator[Host]:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         yield Host(Settings(), open_backends("numpy", 1), tasks)
 
 

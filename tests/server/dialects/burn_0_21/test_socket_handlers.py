@@ -45,6 +45,7 @@ from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
 from support.kernels import signature
 from support.scripted import ScriptedLink
+from support.waiting import PATIENCE_SECONDS
 
 ALICE = "alice-has-this-token-1"
 BOB = "bob-has-this-other-one"
@@ -65,7 +66,7 @@ def settings(**values: object) -> Settings:
 
 @pytest.fixture
 async def host() -> AsyncIterator[Host]:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         yield Host(settings(), open_backends("numpy", 1), tasks)
 
 
@@ -75,7 +76,7 @@ def sessions() -> BurnSessions:
 
 
 def held(leave: threading.Event) -> None:
-    assert leave.wait(5)
+    assert leave.wait(PATIENCE_SECONDS)
 
 
 def upload_and_read(count: int = 1) -> list[bytes]:
@@ -175,7 +176,7 @@ async def test_the_sockets_of_a_session_may_come_in_any_order(
 async def test_a_session_whose_other_socket_never_comes_is_closed_and_freed(
     serve: Any, sessions: BurnSessions
 ) -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         short = settings(handshake_timeout_seconds=0.01)
         host = Host(short, open_backends("numpy", 1), tasks)
         frames = upload_and_read() if serve is serve_request else []
@@ -300,7 +301,7 @@ async def test_reading_pauses_for_a_client_that_reads_no_responses(
     request = scripted([INIT, *upload_and_read(count)])
     response = scripted([INIT])
     response.hold()
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         host = Host(settings(session_queue_batches=2), open_backends("numpy", 1), tasks)
         monkeypatch.setattr(host.decoding, "turn", at_once)
         serving = [
@@ -327,7 +328,7 @@ async def test_reading_pauses_for_a_client_that_reads_no_responses(
 async def test_responses_beyond_the_sessions_quota_are_refused(
     sessions: BurnSessions,
 ) -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         host = Host(settings(max_session_bytes=300), open_backends("numpy", 1), tasks)
         request = scripted([INIT, *upload_and_read(20)])
         response = scripted([INIT])
@@ -496,7 +497,7 @@ async def test_a_session_in_a_long_operation_does_not_delay_others(
 
 
 async def test_an_unknown_peer_without_requests_is_disconnected() -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         settings_ = settings(handshake_timeout_seconds=0.01)
         host = Host(settings_, open_backends("numpy", 1), tasks)
         host.peer_rules = PeerRules((), lambda _: False)  # type: ignore[misc]
@@ -509,7 +510,7 @@ async def test_an_unknown_peer_without_requests_is_disconnected() -> None:
 async def test_only_so_many_known_peers_are_idle_and_the_longest_idle_is_disconnected(
     sessions: BurnSessions,
 ) -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         host = Host(settings(max_connections=3 * IDLE_SHARE), open_backends("numpy", 1), tasks)
         idle = IdleConnections()
         links = [scripted([]) for _ in range(4)]
@@ -533,7 +534,7 @@ async def test_only_so_many_known_peers_are_idle_and_the_longest_idle_is_disconn
 
 
 async def test_a_known_peer_that_does_not_read_is_disconnected(sessions: BurnSessions) -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         host = Host(settings(fetch_timeout_seconds=0.01), open_backends("numpy", 1), tasks)
         request, exposing = await exposed_as(host, sessions, 3)
         link = scripted([encode_data_request(3)])

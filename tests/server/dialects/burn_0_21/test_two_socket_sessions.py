@@ -20,11 +20,12 @@ from burn_remote_server.backends import open_backends
 from burn_remote_server.dialects.burn_0_21.two_socket_sessions import DECODED_SIZE, BurnSessions
 from burn_remote_server.hosting.host import Host
 from burn_remote_server.settings.server_settings import Settings
+from support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
 async def host() -> AsyncIterator[Host]:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         yield Host(Settings(), open_backends("numpy", 1), tasks)
 
 
@@ -61,7 +62,7 @@ async def test_a_socket_of_a_kind_joins_once_and_with_the_token_of_the_other(hos
 
 
 async def test_sessions_of_several_devices_may_have_the_same_id() -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         host = Host(Settings(device_count=2), open_backends("numpy", 2), tasks)
         sessions = BurnSessions()
         first, second = (sessions.join(device, 7, "/request", NOBODY) for device in host.devices)
@@ -73,7 +74,7 @@ async def test_sessions_of_several_devices_may_have_the_same_id() -> None:
 
 
 async def test_a_session_over_the_limit_leaves_no_entry_that_a_later_one_could_join() -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         host = Host(Settings(max_sessions=1), open_backends("numpy", 1), tasks)
         device, sessions = host.devices[0], BurnSessions()
         first = sessions.join(device, 1, "/request", NOBODY)
@@ -90,7 +91,7 @@ async def test_waiting_tasks_count_as_decoded_and_elements_once(host: Host) -> N
     release = threading.Event()
 
     def block() -> None:
-        release.wait(10)
+        release.wait(PATIENCE_SECONDS)
 
     session.session._worker.submit(block)
     try:

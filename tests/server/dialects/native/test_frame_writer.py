@@ -31,7 +31,7 @@ async def test_frames_to_a_client_that_reads_as_fast_are_sent_in_several_turns()
     writer = FrameWriter(cast("AsyncLink", link), outbox, lambda size: None)
     sending = asyncio.create_task(writer.flush())
     sent = [0]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while sent[-1] < count:
             await asyncio.sleep(0)
             sent.append(len(link.sent))

@@ -42,6 +42,7 @@ from burn_remote_server.tensors.exposed_tensors import Exposed
 from support.memory_links import async_memory_pair
 from support.native_clients import turns, until
 from support.scripted import ScriptedLink
+from support.waiting import PATIENCE_SECONDS
 
 ID = b"t" * 32
 OTHER_ID = b"u" * 32
@@ -57,7 +58,7 @@ class LostBackend(NumpyBackend):
 
 
 async def test_a_fetch_from_a_lost_device_fails_and_does_not_delay_shutdown() -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         backend = LostBackend()
         host = Host(Settings(), [backend], tasks)
         exposed = Exposed(np.zeros(4, np.float32), SPEC, backend)
@@ -76,7 +77,7 @@ async def test_a_fetch_from_a_lost_device_fails_and_does_not_delay_shutdown() ->
 
 
 async def test_a_peer_that_leaves_after_its_hello_is_no_error() -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         host = Host(Settings(), [NumpyBackend()], tasks)
         near, far = async_memory_pair()
         await near.send(encode_frame(Hello(VERSIONS)))
@@ -94,7 +95,7 @@ async def test_a_peer_that_leaves_after_its_hello_is_no_error() -> None:
 async def test_a_peer_that_violates_the_protocol_is_told_and_its_tensors_are_exposed_again(
     frame: bytes,
 ) -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         host = Host(Settings(), [NumpyBackend()], tasks)
         exposed = Exposed(np.zeros(4, np.float32), SPEC, host.devices[0].backend)
         host.transfers.expose(("native", ID), exposed, owner=host, count=1, expires_seconds=60)
@@ -113,7 +114,7 @@ async def test_a_peer_that_violates_the_protocol_is_told_and_its_tensors_are_exp
 
 
 async def test_a_confirmed_tensor_is_sent_once_and_a_stopping_server_then_leaves() -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         host = Host(Settings(), [NumpyBackend()], tasks)
         exposed = Exposed(np.zeros(4, np.float32), SPEC, host.devices[0].backend)
         host.transfers.expose(("native", ID), exposed, owner=host, count=1, expires_seconds=60)
@@ -131,7 +132,7 @@ async def test_a_confirmed_tensor_is_sent_once_and_a_stopping_server_then_leaves
 
 
 async def test_a_fetch_forged_by_a_relay_ends_the_connection() -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         settings = Settings(peer_token=SecretStr(TOKEN))
         host = Host(settings, [NumpyBackend()], tasks)
         exposed = Exposed(np.zeros(4, np.float32), SPEC, host.devices[0].backend)
@@ -163,7 +164,7 @@ async def test_a_peer_with_the_most_fetches_under_way_is_not_read_until_one_ends
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(peer_handler, "MAX_PEER_FETCHES", 2)
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         host = Host(Settings(), [NumpyBackend()], tasks)
         ids = [bytes([number]) * 32 for number in range(6)]
         requests = [FetchRequest(number, transfer, 0) for number, transfer in enumerate(ids)]
@@ -188,7 +189,7 @@ async def test_the_fetches_of_a_lost_connection_end_in_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(host_module, "CANCELLED_AT_ONCE", 3)
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         host = Host(Settings(), [NumpyBackend()], tasks)
         requests = [FetchRequest(number, bytes([number]) * 32, 0) for number in range(30)]
         link = ScriptedLink(map(encode_frame, [Hello(VERSIONS), *requests]))
@@ -217,7 +218,7 @@ def exposing(tasks: asyncio.TaskGroup, **settings: Any) -> Host:
 
 
 async def test_a_target_whose_first_frame_is_checked_gets_checked_frames() -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         host = exposing(tasks)
         near, far = async_memory_pair()
         serving = asyncio.create_task(serve_peer(far, host))
@@ -235,7 +236,7 @@ async def test_a_target_whose_first_frame_is_checked_gets_checked_frames() -> No
 
 @pytest.mark.parametrize("byte", range(12))
 async def test_a_garbled_fetch_closes_the_connection_without_a_message(byte: int) -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         host = exposing(tasks)
         near, far = async_memory_pair()
         serving = asyncio.create_task(serve_peer(far, host))
@@ -254,7 +255,7 @@ async def test_a_garbled_fetch_closes_the_connection_without_a_message(byte: int
 
 
 async def test_a_checked_target_receives_a_frame_each_interval() -> None:
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         host = exposing(tasks, heartbeat_seconds=0.01)
         near, far = async_memory_pair()
         serving = asyncio.create_task(serve_peer(far, host))
