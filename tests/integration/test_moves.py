@@ -74,7 +74,7 @@ def test_concurrent_moves_in_both_directions_do_not_deadlock(remote_pair: Pair) 
     a, b = remote_pair
     with ThreadPoolExecutor(4) as pool:
         swaps = [pool.submit(swap, *pair) for pair in 2 * [(a, b), (b, a)]]
-        assert [done.result(60) for done in swaps] == 4 * [8 * [201]]
+        assert [done.result(4 * PATIENCE_SECONDS) for done in swaps] == 4 * [8 * [201]]
 
 
 @pytest.mark.parametrize("dialect", ["native", "burn-0.21"])

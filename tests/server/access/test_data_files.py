@@ -7,7 +7,6 @@ import errno
 import os
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -230,19 +229,24 @@ def test_errors_do_not_name_the_directory(root: Path) -> None:
         assert str(root) not in str(caught.value)
 
 
-@pytest.fixture
-def descriptors() -> Iterator[None]:
-    before = len(os.listdir("/proc/self/fd"))
-    yield
-    assert len(os.listdir("/proc/self/fd")) == before
+def opened_below(directory: Path) -> list[str]:
+    """Return the directory and what lies below it, as often as this process has it open."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another thread has closed it
+            found.append(os.readlink(descriptor))
+    return [path for path in found if Path(path).is_relative_to(directory)]
 
 
-def test_no_descriptor_stays_open(root: Path, descriptors: None) -> None:
+def test_no_descriptor_stays_open(root: Path) -> None:
     files = DataFiles([root])
     content(files, "deep/er/y.bin")
     for name in ("deep/none", "deep/er", "../x"):
         with pytest.raises(FileUnavailable):
             files.find(name)
+    with files.opened("x.bin", files.find("x.bin").version, 0, 1):
+        assert sorted(opened_below(root)) == [str(root), str(root / "x.bin")]
+    assert opened_below(root) == []
 
 
 def test_a_disk_that_fails_after_a_file_was_opened_gives_an_error_without_its_path(

@@ -239,13 +239,13 @@ def test_nobody_leaves_a_barrier_before_the_last_has_entered() -> None:
 
 
 def test_threads_end_with_the_member() -> None:
-    before = threading.active_count()
+    before = {*threading.enumerate()}
     for _ in range(5):
         members = Members(3)
         slots = [members.issue(rank, BARRIER)[0] for rank in range(3)]
         assert all(slot.array().size == 0 for slot in slots)
         members.leave()
-    wait_until(lambda: threading.active_count() <= before)
+    wait_until(lambda: {*threading.enumerate()} <= before)
 
 
 class SlowSlot(InFlight):
