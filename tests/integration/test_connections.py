@@ -51,6 +51,17 @@ def connected(running: RunningServer, source: str = "127.0.0.1") -> socket.socke
     return socket.create_connection(address, PATIENCE_SECONDS, source_address=(source, 0))
 
 
+def opened(running: RunningServer) -> br.RemoteDevice:
+    """Open a session, again if a busy machine took longer than the server allows."""
+    while True:
+        try:
+            return br.RemoteDevice(running.address)
+        except br.ConnectionFailed as error:
+            assert error.http_status is None  # refused because of a limit
+        except br.HandshakeRefused as error:
+            assert "no Hello arrived" in str(error)
+
+
 def test_silent_connections_are_closed_and_make_way_for_others() -> None:
     flags = ("--max-connections", "4", "--handshake-timeout-seconds", "0.2")
     with server(*flags) as running:
@@ -64,7 +75,7 @@ def test_silent_connections_are_closed_and_make_way_for_others() -> None:
                 except ConnectionResetError:
                     pass
             # The client's ends are still open.
-            with br.RemoteDevice(running.address) as device:
+            with opened(running) as device:
                 assert br.ones((2,), device=device).tolist() == [1, 1]
         finally:
             for each in silent:
@@ -124,7 +135,7 @@ def test_a_socket_without_a_hello_is_closed_in_time() -> None:
         server("--handshake-timeout-seconds", "0.2") as running,
         connect(f"{running.address}/session") as socket_,
     ):
-        answer = socket_.recv(5, decode=False)
+        answer = socket_.recv(PATIENCE_SECONDS, decode=False)
         assert b"no Hello arrived within 0.2 seconds" in answer
         with pytest.raises(ConnectionClosed):
             socket_.recv(PATIENCE_SECONDS)

@@ -178,7 +178,6 @@ def test_a_note_on_a_fresh_error_is_on_no_other() -> None:
     assert first.__notes__ == ["stored", "first"]
 
 
-@pytest.mark.timeout(20)  # an endless loop over the causes would take longer
 def test_an_error_that_is_its_own_cause_can_be_detached() -> None:
     with pytest.raises(OperationFailed) as caught:
         raise_from_itself(OperationFailed("wrong"))
