@@ -10,6 +10,7 @@ import pytest
 from support.recorded import recordings, sessions
 from support.servers import RunningServer, server
 from support.socket_replay import replay_over_sockets
+from support.waiting import PATIENCE_SECONDS
 
 # Recorded with another Burn backend, whose dtypes differ from those of Burn's CPU server.
 OTHER_USAGE = "tensor_ndarray.msgpack.xz"
@@ -26,7 +27,8 @@ BATCHES = [
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[list[RunningServer]]:
-    with server() as first, server() as second:
+    flags = ("--handshake-timeout-seconds", str(PATIENCE_SECONDS))
+    with server(*flags) as first, server(*flags) as second:
         yield [first, second]
 
 

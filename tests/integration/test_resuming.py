@@ -499,6 +499,7 @@ def test_a_frame_that_a_flipped_bit_turns_into_a_pong_is_sent_again(upwards: boo
             return b"\x8a" + data[1:]
 
         proxy.change = to_pong
-        assert (tensor + 1).read().result(PATIENCE_SECONDS).tolist() == [2, 2, 2]
+        while not flipped:  # a ping may arrive before the frame, in the same piece
+            assert (tensor + 1).read().result(PATIENCE_SECONDS).tolist() == [2, 2, 2]
         assert len(flipped) == 1
         assert proxy.connections >= 2  # more if an end was too busy to answer a ping in time

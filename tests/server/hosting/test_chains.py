@@ -28,12 +28,13 @@ from burn_remote_server.settings.server_settings import Settings
 from burn_remote_server.tensors.slots import InFlight, ProgressReport
 from support.link_servers import direct_options, link_over
 from support.native_clients import AsyncNativeClient, until
+from support.patient_clock import patient_clock
 from support.source_sockets import SourceSocket
 from support.waiting import PATIENCE_SECONDS
 
 SPEC = TensorSpec((4,), F32)
 DATA = TensorData(np.arange(4, dtype=np.float32).tobytes(), SPEC.shape, SPEC.dtype)
-# A target gives up after 1.5 times this; the event loop of a busy machine may be late by half.
+# A target gives up after 1.5 times this.
 TIMEOUT_SECONDS = 0.4
 # For fetches that must fail.
 SHORT_SECONDS = 0.05
@@ -87,6 +88,7 @@ def expose(number: int) -> Expose:
 @contextlib.asynccontextmanager
 async def servers(count: int, timeout_seconds: float) -> AsyncIterator[list[Node]]:
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(patient_clock())
         await stack.enter_async_context(asyncio.timeout(4 * PATIENCE_SECONDS))
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         nodes = []
