@@ -19,12 +19,12 @@ LONGEST_TICK_SECONDS = 2 * TICK_SECONDS
 
 @contextlib.contextmanager
 def patient_clock() -> Iterator[None]:
-    """Let time pass only while the running event loop gets the processor.
+    """Let time pass only while this process gets the processor, and its running event loop if any.
 
-    It replaces ``time.monotonic``, which the loop reads too. So a peer in this process that got
-    no processor time has not missed a timeout.
+    It replaces ``time.monotonic``, which event loops read too. So a thread or a peer in this
+    process that got no processor time has not missed a timeout.
     """
-    loop, read = asyncio.get_running_loop(), time.monotonic
+    loop, read = _running_loop(), time.monotonic
     now = last = read()
     is_queued, ended = threading.Event(), threading.Event()
 
@@ -36,7 +36,9 @@ def patient_clock() -> Iterator[None]:
 
     def drive() -> None:
         while not ended.wait(TICK_SECONDS):
-            if not is_queued.is_set():
+            if loop is None:
+                tick()
+            elif not is_queued.is_set():
                 is_queued.set()
                 loop.call_soon_threadsafe(tick)
 
@@ -49,3 +51,10 @@ def patient_clock() -> Iterator[None]:
         finally:
             ended.set()
             thread.join()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
