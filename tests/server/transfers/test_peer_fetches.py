@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,7 @@ from burn_remote_server.transfers.downloads import Download
 from burn_remote_server.transfers.peer_connection import PeerConnection
 from burn_remote_server.transfers.peer_fetches import Peers
 from burn_remote_server.transfers.retries import REFUSED_TRIES, Retries
+from support.patient_clock import patient_clock
 from support.scripted import ScriptedLink
 from support.source_sockets import SourceSocket
 from support.waiting import PATIENCE_SECONDS
@@ -184,7 +187,13 @@ async def test_checksums_are_not_requested_over_tls(tmp_path: Path) -> None:
         await peers.close()
 
 
-async def test_chunks_that_are_garbled_each_time_fail_the_fetch() -> None:
+async def test_chunks_that_are_garbled_each_time_fail_the_fetch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # It advances when it is read, so the patience of the fetch does not end in the first try.
+    clock = partial(next, itertools.count(0.0, 0.05))
+    monkeypatch.setattr(module, "Retries", lambda seconds: Retries(seconds, clock))
+
     def garbled(request: int) -> list[bytes]:
         spec, chunk = whole(request)
         return [spec, chunk[:-1] + bytes((chunk[-1] ^ 1,))]
@@ -478,10 +487,12 @@ async def impatient(
             await handle(socket)
 
     async with (
+        contextlib.AsyncExitStack() as stack,
         asyncio.timeout(PATIENCE_SECONDS),
         asyncio.TaskGroup() as tasks,
         serve(greet, "127.0.0.1", 0) as server,
     ):
+        stack.enter_context(patient_clock())
         peers = Peers(Settings(fetch_timeout_seconds=0.2), PeerRules(()), tasks, Counters())
         backend = open_backends("numpy", 1)[0]
         address = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
