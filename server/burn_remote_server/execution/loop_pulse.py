@@ -21,13 +21,14 @@ __all__ = ["LATE_SECONDS", "PATIENCE_SECONDS", "LoopPulse"]
 
 # The time between two beats, while several sessions work: 0.2 % of a core.
 BEAT_SECONDS: Final = 0.005
-# The event loop is late if the last beat is so long ago. Iterations of usual programs are shorter,
-# so their threads do not wait. With 30 ms, ``small_answers`` took as long as without pauses.
+# The event loop is late if the last beat was longer ago than this. Iterations of usual programs are
+# shorter, so their threads do not wait. With 30 ms, the attack ``small_answers`` of
+# ``tests/endurance/memory.py`` held up the event loop for as long as without these pauses.
 LATE_SECONDS: Final = 0.015
-# How long threads wait for a beat, because an event loop that waits for a core, or that works for
-# so long, must not stop them.
+# How long threads wait for a beat. An event loop that works for longer, or that waits for a core,
+# must not stop them.
 PATIENCE_SECONDS: Final = 0.03
-# After so long without a beat, the next one was lost for lack of memory.
+# If there was no beat for this time, the event loop had no memory to schedule the next one.
 LOST_SECONDS: Final = 1.0
 
 

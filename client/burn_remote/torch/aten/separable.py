@@ -7,20 +7,18 @@ The matrices depend on sizes only; this process computes and uploads them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 import burn_remote as br
+from burn_remote.nn.resampling import CUBIC
 from burn_remote.torch.aten.table import aten, implement
 
 __all__: list[str] = []
 
 Tensor = br.Tensor
 Matrix = np.ndarray[Any, Any]
-
-# The parameter of cubic convolution (Keys, 1981) that PyTorch uses.
-CUBIC: Final = -0.75
 
 
 def _applied(x: Tensor, matrices: Sequence[Matrix], *, transposed: bool = False) -> Tensor:
