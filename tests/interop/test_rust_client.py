@@ -13,6 +13,7 @@ import pytest
 
 from support.burn_programs import burn_client, burn_server, program, start_burn_client
 from support.servers import RunningServer, server
+from support.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.interop
 
@@ -71,9 +72,15 @@ def test_each_of_288_operations_matches_the_real_server(ours: RunningServer, the
     assert different == {}
 
 
+def moves(source: str, target: str, pattern: str) -> Any:
+    """Move tensors between two servers with a real client; return the outcome."""
+    options = ("--pattern", pattern, "--wait", str(PATIENCE_SECONDS))
+    return burn_client("move", source, target, *options)[pattern]
+
+
 def test_a_device_behind_a_path_prefix_is_another_device(ours: RunningServer) -> None:
-    moved = burn_client("move", ours.address, f"{ours.address}/1", "--pattern", "sequential")
-    assert moved["sequential"]["outcome"] == "value"
+    moved = moves(ours.address, f"{ours.address}/1", "sequential")
+    assert moved["outcome"] == "value"
 
 
 def test_tensors_moved_by_four_threads_at_once_each_arrive_once(
@@ -81,7 +88,7 @@ def test_tensors_moved_by_four_threads_at_once_each_arrive_once(
 ) -> None:
     # The client gives all four moves one transfer id. Whose expose is first on the one socket and
     # whose fetch on the other is up to its threads, so each may get another's tensor.
-    moved = burn_client("move", ours.address, second.address, "--pattern", "threads")["threads"]
+    moved = moves(ours.address, second.address, "threads")
     assert moved["outcome"] == "value", moved
     sent, arrived = zip(*moved["value"]["pairs"], strict=True)
     assert sorted(arrived) == sorted(sent)
@@ -91,7 +98,7 @@ def test_tensors_moved_by_four_threads_at_once_each_arrive_once(
 def test_moves_on_which_the_real_server_hangs_arrive(
     pattern: str, ours: RunningServer, second: RunningServer
 ) -> None:
-    moved = burn_client("move", ours.address, second.address, "--pattern", pattern)[pattern]
+    moved = moves(ours.address, second.address, pattern)
     assert moved["outcome"] == "value", moved
     assert '"equal": false' not in json.dumps(moved)
 
@@ -101,7 +108,7 @@ def test_tensors_move_between_a_real_server_and_ours(
     to_theirs: bool, ours: RunningServer, theirs: str
 ) -> None:
     addresses = (ours.address, theirs) if to_theirs else (theirs, ours.address)
-    moved = burn_client("move", *addresses, "--pattern", "sequential")["sequential"]
+    moved = moves(*addresses, "sequential")
     assert moved["outcome"] == "value", moved
     assert '"equal": false' not in json.dumps(moved)
 
@@ -162,5 +169,6 @@ def test_integers_of_every_width_and_casts_between_them_work(ours: RunningServer
 
 
 def test_the_interop_programs_use_burn_0_21() -> None:
-    usage = subprocess.run([program("burn-client")], capture_output=True, text=True, timeout=10)
+    command = [program("burn-client")]
+    usage = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert usage.returncode == 2

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from support.waiting import PATIENCE_SECONDS
+
 __all__ = [
     "burn_22_server",
     "burn_client",
@@ -50,8 +52,9 @@ def start_burn_client(*arguments: str, name: str = "burn-client") -> subprocess.
 
 def burn_client(*arguments: str, name: str = "burn-client") -> Any:
     """Run a real client and return the JSON of its last line."""
-    with start_burn_client(*arguments, name=name) as client:
-        out, err = client.communicate(timeout=90)
+    patient = ("--timeout", str(4 * PATIENCE_SECONDS))
+    with start_burn_client(*arguments, *patient, name=name) as client:
+        out, err = client.communicate(timeout=5 * PATIENCE_SECONDS)
     assert client.returncode == 0, err[-500:]
     return json.loads(out.splitlines()[-1])
 
