@@ -31,9 +31,10 @@ from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.tensors import TensorSpec
 
 __all__ = [
-    "INPUTS",
+    "FIRST_INPUT",
     "NOTHING",
     "OUTPUTS",
+    "SECOND_INPUT",
     "UNRECORDED",
     "AliasBackward",
     "MoveBackward",
@@ -41,9 +42,9 @@ __all__ = [
     "RetainingBackward",
 ]
 
-# What a node saves: no handles, those of all inputs, those of all outputs, or some of them.
+# What a node saves: no handle, that of the first or second input, those of all outputs, or others.
 # ``NOTHING`` is 0. There is no node if no output can have a gradient (``UNRECORDED``).
-NOTHING, INPUTS, OUTPUTS, SOME, UNRECORDED = range(5)
+NOTHING, FIRST_INPUT, SECOND_INPUT, OUTPUTS, SOME, UNRECORDED = range(6)
 
 
 # The kinds of Burn's operations on complex tensors. Their rules are those of real tensors. All are
@@ -100,9 +101,9 @@ class OperationBackward:
         # The places, among inputs and outputs, of the handles that are saved.
         every = (*self._names, *self._outputs)
         self._places = tuple([place for place, name in enumerate(every) if name in wanted])
-        inputs = tuple(range(len(self._names)))
         outputs = tuple(range(len(self._names), len(every)))
-        known = {(): NOTHING, inputs: INPUTS, outputs: OUTPUTS}
+        # The second place is that of the output if there is one input.
+        known = {(): NOTHING, (0,): FIRST_INPUT, (1,): SECOND_INPUT, outputs: OUTPUTS}
         self.saves: int = known.get(self._places, SOME)
         if not any(spec.dtype.category in TRACKED for spec in signature.outputs):
             self.saves = UNRECORDED

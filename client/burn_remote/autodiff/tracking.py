@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from burn_remote.autodiff.backward_functions import (
+    FIRST_INPUT,
     OUTPUTS,
+    SECOND_INPUT,
     UNRECORDED,
     AliasBackward,
     MoveBackward,
@@ -74,8 +76,8 @@ class Autodiff(ForwardingRunner):
                 out.spec = signature.outputs[0]
                 out.client = stack
                 ids = [first.id] if second is None else [first.id, second.id]
-                execute(signature, ids, made := (out,))
-                return (self.record_result(signature, first, second, made),)
+                execute(signature, ids, (out,))
+                return (self.record_result(signature, first, second, out),)
         places = [place for place, one in enumerate(inputs) if type(one) is TrackedHandle]
         if not places:
             return self.forward(signature, inputs)
@@ -86,56 +88,59 @@ class Autodiff(ForwardingRunner):
             return outputs
         return record(backward, inputs, backward.select(handles + outputs), outputs)
 
-    def record_result(
+    def record_result(  # noqa: C901 - one function, because calls take time
         self,
         signature: Signature,
         first: TensorHandle,
         second: TensorHandle | None,
-        outputs: tuple[TensorHandle],
+        out: TensorHandle,
     ) -> TensorHandle:
         """Record an operation with one or two inputs, of which one is tracked, and one output.
 
         Returns the tracked handle of the output, or the output itself if recording is paused.
         """
-        (out,) = outputs
         if not is_recording():
             return out
         # Keyed by the set of tracked inputs: one bit for each.
         known: dict[int, OperationBackward] = signature.derived
-        parents: tuple[Source | None, ...]
+        sources: Source | tuple[Source | None, ...]
         try:
             if second is None:
-                parents = (first.source,)  # type: ignore[attr-defined]
+                sources = first.source  # type: ignore[attr-defined]
                 backward = known[1]
             elif type(first) is not TrackedHandle:
-                parents = (None, second.source)  # type: ignore[attr-defined]
+                sources = (None, second.source)  # type: ignore[attr-defined]
                 backward = known[2]
             elif type(second) is TrackedHandle:
-                parents = (first.source, second.source)
+                sources = (first.source, second.source)
                 backward = known[3]
             else:
-                parents = (first.source, None)
+                sources = first.source
                 backward = known[1]
         except KeyError:
-            tracked = sum([1 << place for place, one in enumerate(parents) if one is not None])
+            tracked = (type(first) is TrackedHandle) + 2 * (type(second) is TrackedHandle)
             backward = _backward_function(signature, tracked)
         # The bodies of ``record`` and ``tracked``, because each call would take a tenth of the
         # operation's time.
         handle = TrackedHandle()
         handle.source = node = Node()
         node.backward = backward
-        node.parents = parents
-        kept = backward.saves
-        if not kept:
-            node.saved = ()
-        elif kept == OUTPUTS:
-            node.saved = outputs
-        elif kept == UNRECORDED:
+        node.sources = sources
+        saves = backward.saves
+        if not saves:
+            node.kept = ()
+        elif saves == OUTPUTS:
+            node.kept = out
+        elif saves == FIRST_INPUT:
+            node.kept = plain(first)
+        elif saves == UNRECORDED:
             return out
         elif second is None:
-            node.saved = backward.select((plain(first), out))
+            node.kept = backward.select((plain(first), out))
+        elif saves == SECOND_INPUT:
+            node.kept = plain(second)
         else:
-            node.saved = backward.select((plain(first), plain(second), out))
+            node.kept = backward.select((plain(first), plain(second), out))
         handle.id = node.output = out.id
         node.order = next(orders)
         handle.client = self
@@ -225,8 +230,8 @@ def record(
     parents = tuple([one.source if type(one) is TrackedHandle else None for one in inputs])
     node = Node()
     node.backward = backward
-    node.parents = parents
-    node.saved = saved
+    node.sources = parents
+    node.kept = saved
     node.output = outputs[0].id
     node.order = next(orders)
     return tuple(

@@ -397,7 +397,6 @@ def operator_method(  # noqa: C901
                 out.spec = signature.outputs[0]
                 out.client = stack
                 follower = stack.follower
-                is_followed = False
                 if follower is not None:
                     step = follower.step
                     if step is not None and step.signature is signature:
@@ -416,12 +415,14 @@ def operator_method(  # noqa: C901
                                 and (other is None or known[step.right] is other.id)
                             ):
                                 follower.step, out.id = step.next, known[step.output]
-                                is_followed = True
-                if not is_followed:
-                    ids = [handle.id] if other is None else [handle.id, other.id]
-                    execute(signature, ids, (out,))
+                                if stack is not client:
+                                    out = client.record_result(signature, handle, other, out)
+                                x.handle = out
+                                return x
+                ids = [handle.id] if other is None else [handle.id, other.id]
+                execute(signature, ids, (out,))
                 if stack is not client:
-                    out = client.record_result(signature, handle, other, (out,))
+                    out = client.record_result(signature, handle, other, out)
             x.handle = out
             return x
         except BurnRemoteError as error:
@@ -474,9 +475,9 @@ def unary_function(operator: Operator) -> Callable[[Unary], Unary]:
                     out = OwningHandle()
                     out.spec = signature.outputs[0]
                     out.client = stack
-                    execute(signature, [handle.id], outputs := (out,))
+                    execute(signature, [handle.id], (out,))
                     if stack is not client:
-                        out = client.record_result(signature, handle, None, outputs)
+                        out = client.record_result(signature, handle, None, out)
                 result.handle = out
                 return result
             except BurnRemoteError as error:

@@ -38,7 +38,7 @@ def alive(device: RecordingDevice) -> int:
     return len(device.runner.specs) - len(device.runner.dropped)
 
 
-def recorded_leaf(device: RecordingDevice) -> br.Tensor:
+def recorded_leaf(device: br.Device) -> br.Tensor:
     return device.tensor(np.ones(3)).requires_grad_()
 
 
@@ -82,6 +82,17 @@ def test_the_walk_frees_what_was_saved_before_it_ends() -> None:
     assert watched
     assert before > 100
     assert counts[0] < 10
+
+
+def test_an_operation_on_one_tracked_tensor_is_recorded_without_tuples() -> None:
+    # Each would be another object for the garbage collector.
+    with br.LocalDevice() as device:
+        x = recorded_leaf(device)
+        for result in (br.exp(x), br.log(x), x * device.tensor(np.ones(3)), x + 1.0):
+            node = result.handle.source  # type: ignore[attr-defined]
+            assert not [one for one in gc.get_referents(node) if type(one) is tuple and one]
+            assert node.parents[0] is x.handle.source  # type: ignore[attr-defined]
+            assert len(node.parents) == len(node.backward.specs)
 
 
 @pytest.mark.usefixtures("uncollected")

@@ -67,6 +67,8 @@ class PatternStep:
     them. ``output`` is the slot of its first output. The outputs of the steps have the slots from 0
     on. The tensors that a pattern takes from outside have -1, -2, and so on, in the order of their
     first use. So patterns that begin with the same operations have the same slots for them.
+    ``left`` and ``right`` count them from the start of the pattern's ``slot_count`` slots, because
+    CPython takes four times as long for an index below 0.
     """
 
     __slots__ = (
@@ -80,6 +82,7 @@ class PatternStep:
         output: int,
         signature: Signature | None,
         slots: tuple[int, ...],
+        slot_count: int,
         issued_at: CodePosition,
         following: PatternStep | None,
     ) -> None:
@@ -91,8 +94,8 @@ class PatternStep:
         self.slots: Final = slots
         # Whether it has one or two inputs, and one output.
         self.is_short: Final = self.count == 1 and 1 <= len(slots) <= 2
-        self.left: Final = slots[0] if slots else 0
-        self.right: Final = slots[-1] if slots else 0
+        self.left: Final = slots[0] % slot_count if slots else 0
+        self.right: Final = slots[-1] % slot_count if slots else 0
         self.code, self.instruction = issued_at
         # The number of frames from the session to the program's line, found when the step is first
         # followed. Never 0: a frame that refers to itself would keep the program's variables alive.
@@ -160,13 +163,18 @@ class Pattern:
         steps: list[PatternStep] = []
         following: PatternStep | None = None
         output = self.output_count
+        slot_count = output + graph.input_count
         for place, step in reversed([*enumerate(graph.steps)]):
             assert step.issued_at is not None  # ``pattern_of`` sets it
             if following is None:
-                following = PatternStep(place + 1, output, None, (), step.issued_at, None)
+                following = PatternStep(
+                    place + 1, output, None, (), slot_count, step.issued_at, None
+                )
             slots = tuple([_pattern_slot(slot, graph.input_count) for slot in step.inputs])
             output -= len(step.signature.outputs)
-            following = PatternStep(place, output, step.signature, slots, step.issued_at, following)
+            following = PatternStep(
+                place, output, step.signature, slots, slot_count, step.issued_at, following
+            )
             steps.append(following)
         self.steps: Final = tuple(reversed(steps))
         self.first: Final = self.steps[0]
