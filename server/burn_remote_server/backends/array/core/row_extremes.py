@@ -65,13 +65,12 @@ def _of_numpy(shape: Shape, dtype: Any) -> RowExtremes | None:
 
 def _by_column(function: np.ufunc, array: Any) -> Any:
     *before, length = array.shape
-    rows = array.reshape(-1, length)
     results = np.empty((*before, 1), array.dtype)
-    flat = results.reshape(-1)
     step = COPIED_ELEMENTS // length
-    if len(rows) <= step:
-        function.reduce(rows.T.copy(), 0, None, flat)
+    if array.ndim == 2 and len(array) <= step:  # without the two reshapes
+        function.reduce(array.T.copy(), 0, None, results[:, 0])
         return results
+    rows, flat = array.reshape(-1, length), results.reshape(-1)
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
         function.reduce(rows[part].T.copy(), 0, None, flat[part])

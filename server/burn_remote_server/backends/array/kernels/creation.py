@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Final
+
+import numpy as np
 
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
@@ -19,6 +22,10 @@ from burn_remote_server.backends.array.core.kernel_forms import (
 from burn_remote_server.backends.array.core.scalars import scalar_array
 
 __all__ = ["BaseCreation", "NumericCreation"]
+
+# Filled arrays of up to this size are copies of one that is made once. Filling another one takes
+# twice as long. A session may have thousands of them.
+COPIED_BYTES: Final = 1024
 
 
 class BaseCreation(KernelFamily):
@@ -62,6 +69,9 @@ class NumericCreation(KernelFamily):
         """Return a kernel that fills with ``value``, converted to the tensor's dtype."""
         full, shape, dtype = self.xp.full, out.shape, array_dtype(out.dtype)
         number = scalar_array(self.xp, parameters["value"], dtype)
+        if self.xp is np and out.nbytes <= COPIED_BYTES:
+            filled: Array = full(shape, number, dtype)
+            return filled.copy  # type: ignore[no-any-return]
 
         def run() -> Array:
             return full(shape, number, dtype)
