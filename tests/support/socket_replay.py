@@ -17,10 +17,11 @@ from burn_remote_protocol.links.interface import BlockingLink
 from burn_remote_protocol.links.transport_registry import connect
 from burn_remote_protocol.operations.encoding import decode_operation, decode_tensor_data
 from support.replay import RANDOM, difference
+from support.waiting import PATIENCE_SECONDS
 
 __all__ = ["Sockets", "replay_over_sockets"]
 
-ANSWER_SECONDS: Final = 30.0
+ANSWER_SECONDS: Final = 2 * PATIENCE_SECONDS
 
 
 class Sockets:
@@ -28,12 +29,16 @@ class Sockets:
 
     def __init__(self, address: str) -> None:
         # Burn's server never responds to a close, and neither side sends pings.
-        self.requests: BlockingLink = connect(address, "/request", close_timeout_seconds=0)
-        self.responses: BlockingLink = connect(address, "/response", close_timeout_seconds=0)
+        self.requests: BlockingLink = self._connect(address, "/request")
+        self.responses: BlockingLink = self._connect(address, "/response")
         session = secrets.randbits(63)
         self.requests.send(encode_init(session))
         self.responses.send(encode_init(session))
         self._arrived: dict[str, Any] = {}
+
+    @staticmethod
+    def _connect(address: str, route: str) -> BlockingLink:
+        return connect(address, route, timeout_seconds=PATIENCE_SECONDS, close_timeout_seconds=0)
 
     def answer(self, identity: str) -> Any:
         """Return the response to one request, skipping those before it."""
