@@ -50,6 +50,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from burn_remote_protocol.errors import ProtocolViolation, SessionLost
 
 __all__ = [
+    "ACKNOWLEDGE_BYTES",
     "ACKNOWLEDGE_EVERY",
     "MAX_FRUITLESS_RESUMES",
     "REPLAY_BYTES",
@@ -67,6 +68,10 @@ __all__ = [
 # Received frames per acknowledgement: few enough to keep the replay window small, many enough that
 # acknowledgements are a small part of the traffic.
 ACKNOWLEDGE_EVERY: Final = 16
+# A server acknowledges long chunks of an upload sooner, after this many bytes. The client copies
+# each chunk to memory that an acknowledged one has left. If that is little memory, it is still in
+# the processor's cache: on a Xeon, 256 MiB are copied to 16 MiB in turn in 42 ms, to 64 MiB in 62.
+ACKNOWLEDGE_BYTES: Final = 8 * 1024 * 1024
 # The size of a client's replay window, which bounds how far an upload runs ahead of the server.
 REPLAY_BYTES: Final = 64 * 1024 * 1024
 # With the client's pauses between attempts, about 15 seconds on a network that delivers nothing. A
@@ -262,7 +267,9 @@ class SessionEnd(Generic[F]):
         # Consecutive resumes between which no frame arrived, in either direction.
         self.idle_resumes = 0
         self._role: Final = role
-        self._reported = 0
+        # An acknowledgement is due once ``received`` is at least this.
+        self._due_at = ACKNOWLEDGE_EVERY
+        self._chunk_bytes = 0  # of chunks, since the last acknowledgement
         self._fruitless_resumes = 0
         self._at_last_resume = (0, 0)
 
@@ -326,7 +333,7 @@ class SessionEnd(Generic[F]):
         self.idle_resumes = self.idle_resumes + 1 if progress == self._at_last_resume else 0
         self._at_last_resume = progress
         window.acknowledge(received)
-        self._reported = self.received
+        self.take_received()
         return self.fire(Event.RESUMED)
 
     # -- frames -------------------------------------------------------------------------------
@@ -341,6 +348,12 @@ class SessionEnd(Generic[F]):
         self.received += 1
         return True
 
+    def note_chunk(self, size: int) -> None:
+        """Note the bytes of a chunk that ``receive`` has counted as a frame."""
+        self._chunk_bytes += size
+        if self._chunk_bytes >= ACKNOWLEDGE_BYTES:
+            self._due_at = self.received
+
     def acknowledge(self, received: int) -> None:
         """Discard frames that the other end has received, whichever link reports it.
 
@@ -350,10 +363,11 @@ class SessionEnd(Generic[F]):
 
     def take_received(self) -> int:
         """Return the number of received frames, for a frame that acknowledges them."""
-        self._reported = self.received
+        self._due_at = self.received + ACKNOWLEDGE_EVERY
+        self._chunk_bytes = 0
         return self.received
 
     @property
     def owes_acknowledgement(self) -> bool:
         """Whether an acknowledgement is due."""
-        return self.received - self._reported >= ACKNOWLEDGE_EVERY
+        return self.received >= self._due_at

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from burn_remote_protocol.errors import ProtocolViolation, SessionLost
 from burn_remote_protocol.session_states import (
+    ACKNOWLEDGE_BYTES,
     ACKNOWLEDGE_EVERY,
     MAX_FRUITLESS_RESUMES,
     TRANSITIONS,
@@ -412,3 +413,14 @@ def test_an_acknowledgement_is_owed_every_few_frames() -> None:
     assert end.owes_acknowledgement
     assert end.take_received() == ACKNOWLEDGE_EVERY
     assert not end.owes_acknowledgement
+
+
+def test_an_acknowledgement_is_owed_sooner_after_many_bytes_of_chunks() -> None:
+    end: SessionEnd[int] = SessionEnd(Role.SERVER)
+    for _ in range(2):  # the count begins again after each acknowledgement
+        for size in (ACKNOWLEDGE_BYTES - 1, 1):
+            assert not end.owes_acknowledgement
+            end.receive(end.link)
+            end.note_chunk(size)
+        assert end.owes_acknowledgement
+        end.take_received()

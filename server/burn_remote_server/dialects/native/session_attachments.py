@@ -43,6 +43,7 @@ class Attachment:
         self._end.fire(Event.OPENED)
         # Counts a session frame from the client, with the number of its link.
         self.note_frame: Final = self._end.receive
+        self.note_chunk: Final = self._end.note_chunk
         self._connection: asyncio.Task[Any] | None = None
         self._writer: FrameWriter | None = None
         self._lease: asyncio.TimerHandle | None = None

@@ -470,6 +470,7 @@ class _Connection:
             if message.is_placed:  # the frame is only its head
                 session.counters.client_received_bytes += len(message.data)
             attachment.note_frame(number)
+            attachment.note_chunk(len(message.data))
             try:
                 session.submit_chunk(message)
             except Exception as error:

@@ -375,6 +375,19 @@ async def test_chunks_count_as_frames_of_the_session() -> None:
         await client.hang_up()
 
 
+async def test_long_chunks_are_acknowledged_before_so_many_frames_have_arrived() -> None:
+    spec = TensorSpec((3 * LARGE_CHUNK_BYTES // 4,), F32)
+    async with hosting() as host:
+        client = AsyncNativeClient(host.devices[0], capacity_bytes=2 * spec.nbytes)
+        await client.open()
+        await client.submit(BeginUpload(1, spec, spec.nbytes))
+        for offset in range(0, spec.nbytes, LARGE_CHUNK_BYTES):
+            await client.send_counted(chunk_head(1, offset) + bytes(LARGE_CHUNK_BYTES))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert decode_frame(await client.near.receive()) == Acknowledged(4)
+        await client.hang_up()
+
+
 async def test_a_chunk_of_a_tensor_that_is_complete_is_a_violation() -> None:
     async with hosting() as host:
         client = AsyncNativeClient(host.devices[0])
