@@ -126,7 +126,9 @@ class Connection(EndedOnce):
             kept_bytes = REPLAY_BYTES // 4 if large > size else REPLAY_BYTES
             self.copies: Final = ReusedMemory(size, size, kept_bytes // size)
             kept_bytes = REPLAY_BYTES - kept_bytes
-            self.large_copies: Final = ReusedMemory(large, large, kept_bytes // large)
+            self.large_copies: Final = ReusedMemory(
+                large, large, kept_bytes // large, in_huge_pages=True
+            )
             self._end.fire(Event.OPENED)
             self._handle = handle
             self.receiver: Final = Receiver(self._link, self._handler(), self._break)

@@ -7,7 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from burn_remote_protocol.errors import detached
 from burn_remote_protocol.interrupted_finalizers import repeatable
+from burn_remote_protocol.mapped_memory import HUGE_PAGE_BYTES, mapped
 from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 
 __all__ = ["ReusedMemory"]
@@ -36,8 +38,15 @@ class ReusedMemory:
     deque.
     """
 
-    def __init__(self, min_bytes: int, max_bytes: int, most_blocks: int) -> None:
-        """Keep blocks of ``min_bytes`` to ``max_bytes``."""
+    def __init__(
+        self, min_bytes: int, max_bytes: int, most_blocks: int, *, in_huge_pages: bool = False
+    ) -> None:
+        """Keep blocks of ``min_bytes`` to ``max_bytes``.
+
+        ``in_huge_pages``: blocks of at least ``HUGE_PAGE_BYTES`` are mappings of their own. Making
+        one takes longer, and then every pass over its bytes takes less time.
+        """
+        self._make: Final = _mapped_block if in_huge_pages else _block
         self._min_bytes: Final = min_bytes
         self._max_bytes: Final = max_bytes
         self._kept: deque[np.ndarray[Any, Any]] = deque(maxlen=most_blocks)
@@ -52,7 +61,7 @@ class ReusedMemory:
     def allocate(self, size: int) -> memoryview:
         """Return ``size`` writable bytes. Raises ``MemoryError``."""
         if not self._min_bytes <= size <= self._max_bytes:
-            return np.empty(size, np.uint8).data
+            return self._make(size).data
         self._was_idle = False
         try:
             block = self._kept.pop()
@@ -61,7 +70,7 @@ class ReusedMemory:
             block = None
         if block is None or block.nbytes != size:
             block = None  # freed before another is allocated
-            block = np.empty(size, np.uint8)
+            block = self._make(size)
         loan = block.view(_Loan)
         loan.memory = self
         return loan.data
@@ -78,3 +87,18 @@ class ReusedMemory:
 
     def _take_back(self, block: np.ndarray[Any, Any]) -> None:
         self._kept.append(block)
+
+
+def _block(size: int) -> np.ndarray[Any, Any]:
+    return np.empty(size, np.uint8)
+
+
+def _mapped_block(size: int) -> np.ndarray[Any, Any]:
+    if size < HUGE_PAGE_BYTES:
+        return _block(size)
+    try:
+        # Linux aligns only mappings of whole huge pages to them.
+        memory = mapped(-(-size // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES)
+    except OSError as error:
+        raise MemoryError(f"no memory for {size:,} bytes") from detached(error)
+    return np.frombuffer(memory, np.uint8, size)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import sys
 from typing import Final, final
 
 import numpy as np
 
 from burn_remote_protocol.links.interface import Allocate
 from burn_remote_protocol.links.websocket.frames import unmask_in_place
+from burn_remote_protocol.mapped_memory import mapped
 
 __all__ = ["GROWING_BYTES", "GrowingBuffer"]
 
@@ -59,7 +59,7 @@ class GrowingBuffer:
         self._allocate = allocate
         size = max(len(first) + 1, min(expected_bytes, GROWING_BYTES))
         self._memory: mmap.mmap | memoryview = (
-            _mapped(size) if size > GROWING_BYTES else np.empty(size, np.uint8).data
+            mapped(size) if size > GROWING_BYTES else np.empty(size, np.uint8).data
         )
         self._room = memoryview(b"")
         self._size = 0
@@ -120,7 +120,7 @@ class GrowingBuffer:
                 with contextlib.suppress(SystemError):  # only Linux can
                     self._memory.resize(capacity)
                     return
-            larger = _mapped(capacity)
+            larger = mapped(capacity)
         self._earlier = memoryview(self._memory)[: self._size]
         self._memory, self._moved = larger, 0
 
@@ -133,14 +133,3 @@ class GrowingBuffer:
         self._moved = end
         if end == len(self._earlier):
             self._earlier = None
-
-
-def _mapped(size: int) -> mmap.mmap:
-    """Return new memory, which is not shared with child processes."""
-    if sys.platform == "win32":
-        return mmap.mmap(-1, size)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # this kernel has no huge pages
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
+import os
+
 import numpy as np
 import pytest
 
 import burn_remote as br
+from burn_remote.sessions.native import reused_memory
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote.sessions.native.reused_memory import ReusedMemory
 from burn_remote_protocol.dialects.native import LARGE_CHUNK_BYTES, UPLOAD_CHUNK_BYTES
@@ -92,6 +97,29 @@ def test_several_blocks_are_kept_up_to_the_most() -> None:
     contents = [memory.allocate(SIZE) for _ in range(3)]
     del contents
     assert memory.kept_bytes == 2 * SIZE
+
+
+def test_a_block_in_huge_pages_is_kept_like_others() -> None:
+    memory = ReusedMemory(SIZE + 1, SIZE + 1, 1, in_huge_pages=True)
+    content = memory.allocate(SIZE + 1)
+    first = address(content)
+    assert len(content) == SIZE + 1
+    content[-1] = 7
+    del content
+    assert memory.kept_bytes == SIZE + 1
+    assert address(memory.allocate(SIZE + 1)) == first
+
+
+def test_a_lack_of_memory_for_huge_pages_is_a_memory_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(size: int) -> mmap.mmap:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(reused_memory, "mapped", refuse)
+    memory = ReusedMemory(SIZE, SIZE, 1, in_huge_pages=True)
+    with pytest.raises(MemoryError, match=f"no memory for {SIZE:,} bytes"):
+        memory.allocate(SIZE)
 
 
 def test_results_that_live_at_the_same_time_share_no_memory() -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from burn_remote_protocol import mapped_memory
 from burn_remote_protocol.links.websocket import growing_buffer
 from burn_remote_protocol.links.websocket.frames import apply_mask, unmask_in_place
 from burn_remote_protocol.links.websocket.growing_buffer import (
@@ -45,13 +46,13 @@ def test_it_holds_the_parts_in_their_order(
 @pytest.mark.skipif(sys.platform != "linux", reason="the system moves no pages")
 def test_linux_grows_it_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    map_memory = growing_buffer._mapped
+    map_memory = mapped_memory.mapped
 
     def mapped(size: int) -> Any:
         made.append(size)
         return map_memory(size)
 
-    monkeypatch.setattr(growing_buffer, "_mapped", mapped)
+    monkeypatch.setattr(growing_buffer, "mapped", mapped)
     buffer = GrowingBuffer(b"x")
     for _ in range(100):
         buffer.extend(bytes(10_000))
