@@ -13,12 +13,13 @@ from burn_remote_protocol.errors import (
     BurnRemoteError,
     ClosedDevice,
     ConnectionLost,
+    GarbledBytes,
     HandshakeRefused,
 )
 from burn_remote_protocol.handshake import accepted
 from burn_remote_protocol.links.checksummed_links import CheckedLink, UncheckedFrame
 from burn_remote_protocol.links.interface import BlockingLink
-from burn_remote_protocol.messages import Closing, Hello, Resume, Welcome
+from burn_remote_protocol.messages import Closing, Hello, Refused, Resume, Welcome
 
 __all__ = ["Dial", "SpeaksBurn", "open_link", "send_closing"]
 
@@ -62,9 +63,9 @@ def open_link(
         try:
             reply = link.receive(max(0.0, deadline - time.monotonic()))
         except UncheckedFrame as error:
-            if not is_burn_frame(error.frame):
-                raise
-            raise SpeaksBurn(link.address) from None
+            if is_burn_frame(error.frame):
+                raise SpeaksBurn(link.address) from None
+            raise _without_hello(link.address, error) from None
         if reply is None:
             raise ConnectionLost(
                 f"{link.address} did not answer the handshake within {timeout_seconds:g} seconds"
@@ -83,6 +84,21 @@ def open_link(
                 send_closing(link)
             link.close()
         raise
+
+
+def _without_hello(address: str, error: UncheckedFrame) -> GarbledBytes:
+    """Return the error for a reply without a checksum.
+
+    A server refuses so if no ``Hello`` arrived in time, or if the bit was flipped that announces
+    checksums. In both cases, another attempt may succeed.
+    """
+    try:
+        reply = decode_frame(error.frame)
+    except BurnRemoteError:
+        return error
+    if not isinstance(reply, Refused):
+        return error
+    return GarbledBytes(f"{address} did not receive the handshake intact: {reply.error}")
 
 
 def send_closing(link: BlockingLink) -> None:
