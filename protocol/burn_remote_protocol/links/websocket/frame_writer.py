@@ -54,11 +54,11 @@ class OutgoingBuffer:
 
     They are masked just before they are sent. ``accepted`` holds the result of each system call.
     The C function that makes the call also appends its result, so no ``KeyboardInterrupt`` can
-    occur in between. ``more`` says that the rest of the frame follows immediately, ``is_constant``
-    that ``data`` never changes.
+    occur in between. The masked copy is kept in ``_masked`` in the same way. ``more`` says that the
+    rest of the frame follows immediately, ``is_constant`` that ``data`` never changes.
     """
 
-    __slots__ = ("_data", "_is_constant", "_key", "accepted", "more")
+    __slots__ = ("_data", "_is_constant", "_key", "_masked", "accepted", "more")
 
     def __init__(
         self,
@@ -70,6 +70,8 @@ class OutgoingBuffer:
     ):
         self._data = data
         self._key = key
+        if key is not None:
+            self._masked: list[bytes] = []
         self._is_constant = is_constant
         self.more = more
         self.accepted: list[int] = []
@@ -93,7 +95,12 @@ class OutgoingBuffer:
     def detach(self) -> None:
         """Mask the bytes now, into a copy, so that the caller's memory is no longer needed."""
         if self._key is not None:
-            self._data = apply_mask(self._data, self._key)
+            masked = self._masked
+            if not masked:
+                # One call in C masks and keeps the copy. An interrupt meanwhile is raised
+                # afterwards, so copying gets on even if every copy is interrupted.
+                masked.extend(map(apply_mask, (self._data,), (self._key,)))
+            self._data = masked[0]
             self._key = None
 
 
@@ -128,7 +135,7 @@ class FrameWriter:
         """
         total = len(head)
         if payload or total > JOINED_BYTES or self._unsent or self._fragment_bytes is not None:
-            self._send(message_buffers, head, payload, self._keys, self._fragment_bytes)
+            self._call(self._send, head, payload)
             return
         # ``_send`` and ``_flush``, inlined for one buffer, as every small message has.
         keys = self._keys
@@ -148,15 +155,14 @@ class FrameWriter:
 
         Hold ``lock``. ``flush`` and later messages send it. Raises ``OSError``.
         """
-        try:
-            if self._unsent:
-                self._flush_rest()
-            made = message_buffers(head, payload, self._keys, self._fragment_bytes, True)
-            # One call in C: the queue has the message whole or not at all.
-            self._unsent.extend(made)
-        except BaseException:
-            self._detach()
-            raise
+        self._call(self._queue, head, payload)
+
+    def _queue(self, head: bytes, payload: memoryview) -> None:
+        if self._unsent:
+            self._flush_rest()
+        made = message_buffers(head, payload, self._keys, self._fragment_bytes, True)
+        # One call in C: the queue has the message whole or not at all.
+        self._unsent.extend(made)
 
     def flush(self) -> None:
         """Send what is queued. Hold ``lock``. Raises ``OSError``."""
@@ -167,26 +173,34 @@ class FrameWriter:
 
         Removes them from the list when the queue has them.
         """
-        try:
-            if self._unsent:
-                self._flush_rest()
-            made = messages_buffers(frames, self._keys, self._fragment_bytes)
-            unsent = self._unsent
-            # CPython runs no signal handler between these, because they call nothing.
-            unsent += made
-            del frames[:]
-            self._flush()
-        except BaseException:
-            self._detach()
-            raise
+        self._call(self._send_together, frames)
 
-    def _send(self, buffers: Callable[..., list[OutgoingBuffer]], *arguments: Any) -> None:
+    def _send_together(self, frames: list[bytes]) -> None:
+        if self._unsent:
+            self._flush_rest()
+        made = messages_buffers(frames, self._keys, self._fragment_bytes)
+        unsent = self._unsent
+        # CPython runs no signal handler between these, because they call nothing.
+        unsent += made
+        del frames[:]
+        self._flush()
+
+    def _send(self, head: bytes, payload: memoryview) -> None:
+        if self._unsent:
+            self._flush_rest()
+        self._unsent.extend(message_buffers(head, payload, self._keys, self._fragment_bytes))
+        self._flush()
+
+    def _call(self, step: Callable[..., None], *arguments: Any) -> None:
+        """Call ``step``; if it is interrupted, detach what it has queued."""
         try:
-            if self._unsent:
-                self._flush_rest()
-            self._unsent.extend(buffers(*arguments))
-            self._flush()
+            try:
+                step(*arguments)
+            except BaseException:
+                self._detach()
+                raise
         except BaseException:
+            # A second interrupt may have come before the first call of ``_detach`` did anything.
             self._detach()
             raise
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 from unittest.mock import patch
 
 import pytest
@@ -138,6 +140,28 @@ def test_an_interrupted_message_is_sent_whole_although_its_memory_changes(
             writer.send(b"", memoryview(payload))
         payload[:] = bytes(len(payload))
         writer.send(b"next", memoryview(b""))
+    assert [frame.data for frame in read_by_server(socket.accepted)] == [message, b"next"]
+
+
+def test_an_interrupt_before_the_copying_of_an_interrupted_message_loses_nothing() -> None:
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        # CPython removes a profile function that raises, so this interrupts once.
+        if event == "call" and frame.f_code.co_name == "_detach":
+            raise Interrupt
+
+    socket = InterruptedSocket(0, Interrupt)
+    writer = FrameWriter(socket.write, None)
+    message = pattern(3 * MASK_BLOCK_BYTES)
+    payload = bytearray(message)
+    sys.setprofile(interrupt)
+    try:
+        with pytest.raises(Interrupt):
+            writer.send(b"", memoryview(payload))
+        assert sys.getprofile() is None
+    finally:
+        sys.setprofile(None)
+    payload[:] = bytes(len(payload))
+    writer.send(b"next", memoryview(b""))
     assert [frame.data for frame in read_by_server(socket.accepted)] == [message, b"next"]
 
 

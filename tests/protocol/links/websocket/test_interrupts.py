@@ -13,6 +13,7 @@ import pytest
 from burn_remote_protocol.links.transport_registry import connect
 from burn_remote_protocol.links.websocket import blocking_link
 from burn_remote_protocol.links.websocket.blocking_link import BACKGROUND_BYTES
+from burn_remote_protocol.links.websocket.frame_writer import MAX_DETACHMENTS, OutgoingBuffer
 from support.link_ends import in_thread, pattern, send_all
 from support.link_servers import link_server
 from support.waiting import PATIENCE_SECONDS
@@ -95,3 +96,16 @@ def test_interrupts_while_sending_leave_each_frame_whole_or_unsent(
         assert numbers == sorted(set(numbers))
         assert sent <= set(numbers)
         link.close()
+
+
+def test_copying_gets_on_although_interrupts_come_faster_than_it_copies() -> None:
+    content = pattern(64 * 2**20)  # takes several milliseconds
+    memory = bytearray(content)
+    buffer = OutgoingBuffer(memoryview(memory), bytes(4))
+    with frequent_interrupts(0.001):
+        for _ in range(MAX_DETACHMENTS):
+            with contextlib.suppress(Interrupted):
+                buffer.detach()
+    assert not buffer.borrows
+    memory[:] = bytes(len(memory))
+    assert buffer.unsent() == content
