@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from burn_remote.runner.operation_graph import CodePosition, Graph
     from burn_remote_protocol.dtypes import DType, DTypeUsage
     from burn_remote_protocol.errors import OperationFailed
+    from burn_remote_protocol.messages import Expose, Fetch
 
 __all__ = [
     "DerivedData",
@@ -345,6 +346,13 @@ class Session(Protocol):
 
     def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
         """Fill a reserved tensor with one that is exposed at another server."""
+        ...
+
+    def may_have_issued(self, kind: type[Expose | Fetch], transfer: bytes | int) -> bool:
+        """Return ``False`` if the expose or the fetch of a transfer will certainly never be sent.
+
+        Called after an interrupt, when ``expose`` or ``fetch`` may not have returned.
+        """
         ...
 
     def join_group(self, spec: GroupSpec) -> int:

@@ -21,8 +21,10 @@ from burn_remote.runner.issuing import issue_each, issue_parts, recording
 from burn_remote.runner.operation_graph import Graph
 from burn_remote.runner.pending import Pending
 from burn_remote_protocol.collectives import CollectiveCall, GroupSpec
+from burn_remote_protocol.dtypes import F32
 from burn_remote_protocol.errors import BurnRemoteError, DeviceMismatch, UsageError
 from burn_remote_protocol.ids import new_transfer_id, new_transfer_number
+from burn_remote_protocol.messages import Expose, Fetch
 from burn_remote_protocol.operations.row import Signature
 from burn_remote_protocol.signal_exceptions import pass_on_of_signal_handler
 from burn_remote_protocol.snapshots import living_keys
@@ -37,6 +39,9 @@ __all__ = ["SessionRunner"]
 # tensors longer for a target that died; a shorter one would fail the fetches of a target with a
 # long queue.
 EXPIRES_SECONDS: Final = 300.0
+# How long an interrupted move waits for a server of one of Burn's dialects, to withdraw the tensor
+# from it. A server that takes longer keeps the tensor until it expires.
+WITHDRAW_SECONDS: Final = 5.0
 
 _id_of: Final = operator.attrgetter("id")
 
@@ -178,16 +183,32 @@ class SessionRunner:
         except BaseException:
             if source.has_secret_transfers:
                 self._withdraw(transfer, address, handle.spec)
+            elif source.may_have_issued(Expose, transfer) and not other.may_have_issued(
+                Fetch, transfer
+            ):
+                self._withdraw_executed(transfer, address, handle.spec)
             raise
 
     def _withdraw(self, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
         """Free an exposed tensor that nobody will fetch, after an interrupt for example.
 
         The session fetches it from itself. Otherwise, the server would keep it until it expires. A
-        server of Burn may hang if the target has begun to fetch it too, so this is not for those.
+        server of Burn may hang if the target has begun to fetch it too.
         """
         with contextlib.suppress(BurnRemoteError):
             self.fetch(transfer, address, spec)
+
+    def _withdraw_executed(self, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
+        """Do the same in Burn's dialects, once the expose has been executed.
+
+        A server of Burn may lose a fetch that arrives during the expose.
+        """
+        with contextlib.suppress(BurnRemoteError):
+            is_executed = _has_passed(
+                self.session.dtype_usage(F32), time.monotonic() + WITHDRAW_SECONDS
+            )
+            if is_executed:
+                self._withdraw(transfer, address, spec)
 
     def fetch(self, transfer: bytes | int, address: str, spec: TensorSpec) -> TensorHandle:
         """Have the server fetch an exposed tensor; see ``RunnerClient.fetch``."""
@@ -278,7 +299,7 @@ class SessionRunner:
         return _has_passed(own, start + work_seconds)
 
 
-def _has_passed(pending: Pending[None], deadline: float) -> bool:
+def _has_passed(pending: Pending[Any], deadline: float) -> bool:
     """Wait until the deadline; return whether the session has executed everything, or ended."""
     try:
         pending.result(max(0.0, deadline - time.monotonic()))

@@ -13,8 +13,9 @@ from burn_remote.runner import session_runner as module
 from burn_remote.runner.interface import TensorHandle
 from burn_remote.runner.pending import Pending
 from burn_remote.runner.stack import RunnerStack
-from burn_remote_protocol.dtypes import F32
+from burn_remote_protocol.dtypes import F32, DType, DTypeUsage
 from burn_remote_protocol.errors import ClosedDevice, ConnectionLost, OperationFailed, UsageError
+from burn_remote_protocol.messages import Expose, Fetch
 from burn_remote_protocol.tensors import TensorData, TensorSpec
 from support.runners import RecordingSession
 from support.specs import f32
@@ -55,6 +56,16 @@ class MovingSession(RecordingSession):
     def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
         self.check("fetch")
         self.transfers.append(("fetch", tensor, spec, transfer, address))
+
+    def may_have_issued(self, kind: type[Expose | Fetch], transfer: bytes | int) -> bool:
+        name = "expose" if kind is Expose else "fetch"
+        return any((one[0], one[3]) == (name, transfer) for one in self.transfers)
+
+    def dtype_usage(self, dtype: DType) -> Pending[DTypeUsage]:
+        self.transfers.append(("executed",))
+        pending: Pending[DTypeUsage] = Pending()
+        pending.complete(DTypeUsage(0))
+        return pending
 
     def read(self, tensor: int, spec: TensorSpec) -> Pending[TensorData]:
         pending = super().read(tensor, spec)
@@ -186,6 +197,30 @@ def test_if_the_target_cannot_fetch_its_tensor_and_the_exposed_one_are_dropped()
     exposed, (name, withdrawn, _, transfer, _) = source.transfers
     assert (name, transfer) == ("fetch", exposed[3])
     assert source.dropped == [withdrawn] != [handle.id]
+
+
+def test_in_burns_dialects_the_source_withdraws_a_tensor_once_it_is_exposed() -> None:
+    source, target = MovingSession(secret=False), MovingSession(secret=False)
+    target.failing = {"fetch"}
+    handle = tensor_of(source)
+    with pytest.raises(ConnectionLost, match="lost in fetch"):
+        handle.client.move(handle, RunnerStack(target))
+    exposed, executed, (name, withdrawn, _, transfer, _) = source.transfers
+    assert (executed, name, transfer) == (("executed",), "fetch", exposed[3])
+    assert source.dropped == [withdrawn] != [handle.id]
+
+
+def test_in_burns_dialects_the_source_withdraws_no_tensor_that_the_target_may_fetch() -> None:
+    class Interrupted(MovingSession):
+        def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
+            super().fetch(tensor, transfer, address, spec)
+            raise KeyboardInterrupt
+
+    source, target = MovingSession(secret=False), Interrupted(secret=False)
+    handle = tensor_of(source)
+    with pytest.raises(KeyboardInterrupt):
+        handle.client.move(handle, RunnerStack(target))
+    assert [one[0] for one in source.transfers] == ["expose"]
 
 
 # -- closing a source -------------------------------------------------------------------------

@@ -7,6 +7,7 @@ a read or a sync.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import secrets
 from collections.abc import Callable, Sequence
@@ -51,6 +52,9 @@ __all__ = ["BurnSession"]
 # An upload up to this size is queued like an operation. Until it is sent, its elements
 # are in memory twice. With a smaller limit, small tensors would be sent one by one.
 SMALL_UPLOAD_BYTES: Final = 16 * 2**10
+# The exposes and fetches that a session remembers: more than other threads issue while one thread
+# handles an interrupt.
+REMEMBERED_TRANSFERS: Final = 4096
 
 
 class BurnSession:
@@ -85,6 +89,9 @@ class BurnSession:
         self._next_tensor = secrets.randbits(62)
         self._current_frame = b""  # the last frame that was received
         self._last_operation: tuple[Signature, int] | None = None
+        self._transfers: Final[collections.deque[tuple[type[Expose | Fetch], bytes | int]]] = (
+            collections.deque(maxlen=REMEMBERED_TRANSFERS)
+        )
         self._replies: Final = BurnResponseRouter(self._locations)
         self._connection: Final = BurnConnection(
             dial,
@@ -286,7 +293,8 @@ class BurnSession:
         with self._policy.free_lock():
             self._connection.raise_error()
             expose = Expose(tensor, stored, 1, transfer, expires_seconds)
-            self._outgoing.add_request(expose, self._outgoing.next_request())
+            request = self._outgoing.next_request()
+            self._issue(expose, lambda: self._outgoing.add_request(expose, request))
         # The reply to this query comes after the expose. So would that to a sync, but a sync would
         # also take a failure that the program has not seen.
         self.dtype_usage(F32).result()
@@ -327,8 +335,28 @@ class BurnSession:
         check_dtype(spec.dtype, self._release.vocabulary)
         with self._policy.free_lock():
             self._connection.raise_error()
-            self._outgoing.task(Fetch(transfer, address, tensor, None), made=tensor)
+            fetch = Fetch(transfer, address, tensor, None)
+            self._issue(fetch, lambda: self._outgoing.task(fetch, made=tensor))
             self._policy.added()
+
+    def may_have_issued(self, kind: type[Expose | Fetch], transfer: bytes | int) -> bool:
+        """Return whether the task was queued; see ``Session.may_have_issued``."""
+        return (kind, transfer) in self._transfers
+
+    def _issue(self, task: Expose | Fetch, queue: Callable[[], object]) -> None:
+        """Queue a task of a transfer, and remember it unless an interrupt prevents the queueing.
+
+        The caller holds the lock, so no other thread changes the queue.
+        """
+        queued = len(self._outgoing)
+        key = (type(task), task.transfer)
+        try:
+            self._transfers.append(key)
+            queue()
+        except BaseException:
+            if len(self._outgoing) == queued and key in self._transfers:
+                self._transfers.remove(key)
+            raise
 
     # -- sending ------------------------------------------------------------------------------
 

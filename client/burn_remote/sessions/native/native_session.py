@@ -460,6 +460,10 @@ class NativeSession(StorageRequests, CollectiveRequests):
         check_announced_dtype(spec.dtype, self._extensions, self._connection.address)
         self._enqueue(Fetch(transfer, address, tensor, spec))
 
+    def may_have_issued(self, kind: type[Expose | Fetch], transfer: bytes | int) -> bool:
+        """Return ``True``: this session does not remember its transfers."""
+        return True
+
     # -- receiving ----------------------------------------------------------------------------
 
     def wait(self, pending: Pending[Any], timeout_seconds: float | None) -> None:
