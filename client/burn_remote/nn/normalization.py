@@ -1,7 +1,9 @@
 """Normalization layers, with PyTorch's names and shapes.
 
 All tensors have the same floating-point dtype. Variances are divided by the number of elements, as
-in PyTorch's layers. Statistics of float16 and bfloat16 are computed in float32.
+in PyTorch's layers. Statistics of float16 and bfloat16 are computed in float32. All raise
+``ShapeMismatch``, and ``DTypeMismatch`` unless the input is floating-point; ``normalize`` and
+``cosine_similarity`` also take complex numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from burn_remote.functions.operands import alike
 from burn_remote.functions.selection import clip
 from burn_remote.functions.statistics import mean, sum, var
 from burn_remote_protocol.dtypes import F64, DType
-from burn_remote_protocol.errors import ShapeMismatch, UsageError
+from burn_remote_protocol.errors import DTypeMismatch, ShapeMismatch, UsageError
 from burn_remote_protocol.operations.families import layers
 from burn_remote_protocol.operations.wire_values import Scalar
 
@@ -62,6 +64,7 @@ def layer_norm(
 
     ``normalized_shape`` is the shape of these axes, and of weight and bias (Ba et al., 2016).
     """
+    _check_floating(input)
     shape = normal_shape(normalized_shape)
     axes = _last_axes(input, shape)
     _check_shapes(shape, weight=weight, bias=bias)
@@ -90,7 +93,7 @@ def _are_tracked(*tensors: Tensor | None) -> bool:
 @explained
 def rms_norm(
     input: Tensor,
-    normalized_shape: Sequence[int],
+    normalized_shape: int | Sequence[int],
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:
@@ -100,8 +103,10 @@ def rms_norm(
     root is that of the mean square plus ``eps``. By default, ``eps`` is the machine epsilon of
     float64 for float64, and of float32 for other dtypes, as in PyTorch; Burn's default is 1e-5.
     """
-    axes = _last_axes(input, normalized_shape)
-    _check_shapes(tuple(normalized_shape), weight=weight)
+    _check_floating(input)
+    shape = normal_shape(normalized_shape)
+    axes = _last_axes(input, shape)
+    _check_shapes(shape, weight=weight)
     wide = at_least_float32(input)
     if eps is None:
         eps = EPSILON_F64 if wide.dtype == F64 else EPSILON_F32
@@ -121,6 +126,7 @@ def group_norm(
 
     Shapes: ``[batch, channels, …]``, weight and bias ``[channels]`` (Wu and He, 2018).
     """
+    _check_floating(input)
     shape = input.shape
     if len(shape) < 2 or num_groups < 1 or shape[1] % num_groups:
         raise ShapeMismatch(
@@ -179,6 +185,7 @@ def batch_norm(
     with running statistics, which would have to be updated, raises ``UsageError``; pass ``None``
     for both, and update them by ``running_statistics``. ``momentum`` is accepted but not used.
     """
+    _check_floating(input)
     shape = input.shape
     if training and not (running_mean is None and running_var is None):
         raise UsageError(
@@ -186,8 +193,7 @@ def batch_norm(
             "are immutable; pass None for both, and update them with running_mean, running_var = "
             "functional.running_statistics(input, running_mean, running_var, momentum)"
         )
-    if len(shape) < 2:
-        raise ShapeMismatch(f"{input.handle.spec} has no channels; at least 2 axes are required")
+    _check_channels(input)
     running = {"running_mean": running_mean, "running_var": running_var}
     _check_shapes(shape[1:2], **running, weight=weight, bias=bias)
     given = [x for x in (running_mean, running_var, weight, bias) if x is not None]
@@ -228,6 +234,8 @@ def running_statistics(
     momentum) * running + momentum * batch``, with the unbiased variance of the batch, as PyTorch's
     ``batch_norm`` updates them. Raises ``ShapeMismatch`` for a single element of each channel.
     """
+    _check_floating(input)
+    _check_channels(input)
     shape = input.shape
     _check_shapes(shape[1:2], running_mean=running_mean, running_var=running_var)
     if math.prod(shape) // max(shape[1], 1) < 2:
@@ -274,6 +282,18 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     product = sum(multiply(first, second), axis=dim)
     lengths = [clip(vector_norm(x, axis=dim), min=eps) for x in (first, second)]
     return astype(divide(product, multiply(*lengths)), x1.dtype)
+
+
+def _check_floating(x: Tensor) -> None:
+    if not x.dtype.is_floating:
+        real = "burn_remote.real(x) has its real parts"
+        way = real if x.dtype.is_complex else "x.astype(burn_remote.float32) converts it"
+        raise DTypeMismatch(f"input {x.handle.spec} must be floating-point; {way}")
+
+
+def _check_channels(x: Tensor) -> None:
+    if x.ndim < 2:
+        raise ShapeMismatch(f"{x.handle.spec} has no channels; at least 2 axes are required")
 
 
 def _last_axes(x: Tensor, shape: Sequence[int]) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,38 @@ def test_cosines_of_vectors_that_broadcast_are_those_of_the_broadcast_vectors(
         same(found, cosine, 1e-12)
     target = br.ones((3,), dtype=br.float64, device=device)
     same(F.cosine_embedding_loss(y, x, target, reduction="none"), 1 - cosine, 1e-10)
+
+
+@pytest.mark.parametrize(
+    "normalized",
+    [
+        lambda x, ones: F.layer_norm(x, (3,)),
+        lambda x, ones: F.rms_norm(x, (3,)),
+        lambda x, ones: F.group_norm(x, 1),
+        lambda x, ones: F.instance_norm(x[:, None]),
+        lambda x, ones: F.batch_norm(x, ones, ones),
+        lambda x, ones: F.running_statistics(x, ones, ones),
+    ],
+    ids=["layer_norm", "rms_norm", "group_norm", "instance_norm", "batch_norm", "running"],
+)
+@pytest.mark.parametrize("dtype", [br.int64, br.bool, br.complex64], ids=str)
+def test_normalization_refuses_inputs_that_are_not_floating_point(
+    device: br.Device, normalized: Callable[[br.Tensor, br.Tensor], object], dtype: br.DType
+) -> None:
+    x = br.tensor([[1, 2, 4], [5, 7, 9]], device=device).astype(dtype)
+    with pytest.raises(br.DTypeMismatch, match="must be floating-point"):
+        normalized(x, br.ones((3,), device=device))
+
+
+def test_rms_norm_takes_one_size_as_layer_norm_does(device: br.Device) -> None:
+    x = br.tensor([[1.0, 2.0], [3.0, 4.0]], device=device)
+    same(F.rms_norm(x, 2), F.rms_norm(x, (2,)).numpy(), 0)
+
+
+def test_running_statistics_of_a_vector_are_refused(device: br.Device) -> None:
+    one = br.ones((), device=device)
+    with pytest.raises(br.ShapeMismatch, match="no channels"):
+        F.running_statistics(br.ones((3,), device=device), one, one)
 
 
 @pytest.mark.parametrize("dtype", [br.float32, br.bfloat16, br.float16], ids=str)
