@@ -1,4 +1,9 @@
-"""Clipping of gradients by their common norm or by value, without waiting."""
+"""Clipping of gradients by their common norm or by value, without waiting.
+
+All raise ``UsageError`` for a bound below 0, and ``ArgumentMismatch`` for a bound that is no number
+or a gradient that is no floating-point tensor. Those that compute a norm raise ``UsageError`` if
+there are no gradients.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +87,7 @@ def clip_by_value(grads: Any, clip_value: float) -> Any:
     ``None`` stays ``None``.
     """
     _check_bound("clip_value", clip_value)
-    return mapped(lambda grad: clip(grad, -clip_value, clip_value), grads)
+    return mapped(lambda grad: clip(_checked(grad), -clip_value, clip_value), grads)
 
 
 @explained
@@ -200,10 +205,13 @@ def _tensors(grads: Any) -> list[Tensor]:
     found = leaves(grads)
     if not found:
         raise UsageError("there are no gradients; all are None, or the containers are empty")
-    for one in found:
-        if not is_tensor(one) or not one.dtype.is_floating:
-            raise ArgumentMismatch(f"a gradient is a floating-point tensor, not {shown(one)}")
-    return found
+    return [_checked(one) for one in found]
+
+
+def _checked(grad: Any) -> Tensor:
+    if not is_tensor(grad) or not grad.dtype.is_floating:
+        raise ArgumentMismatch(f"a gradient is a floating-point tensor, not {shown(grad)}")
+    return grad
 
 
 def _parameters(parameters: Any) -> list[Any]:
@@ -220,5 +228,5 @@ def _checked_type(norm_type: float) -> float:
 
 
 def _check_bound(name: str, bound: float) -> None:
-    if not untraced(bound) >= 0:
+    if not real_number(name, untraced(bound)) >= 0:
         raise UsageError(f"{name} must be a number of at least 0, not {bound}")

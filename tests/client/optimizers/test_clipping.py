@@ -95,6 +95,14 @@ def test_invalid_clipping_is_refused() -> None:
         optim.clip_by_norm({"w": None}, 1.0)
     with pytest.raises(br.ArgumentMismatch, match="a gradient is a floating-point tensor, not 3"):
         optim.clip_by_norm([3], 1.0)
+    with pytest.raises(br.ArgumentMismatch, match="max_norm must be a number, not 'large'"):
+        optim.clip_by_norm([x], "large")  # type: ignore[arg-type]
+
+
+def test_clipping_by_value_refuses_gradients_of_integers() -> None:
+    x = br.ones(2, dtype=br.int64, device=RecordingDevice())
+    with pytest.raises(br.ArgumentMismatch, match="a gradient is a floating-point tensor"):
+        optim.clip_by_value({"w": x}, 1.0)
 
 
 @pytest.mark.parametrize("clip", [optim.clip_grad_norm_, optim.clip_grad_value_])
