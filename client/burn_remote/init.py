@@ -2,7 +2,8 @@
 
 Each function returns a new tensor of the given shape, tracked if ``requires_grad`` is true. Random
 numbers come from the session's generator on the device, as in ``burn_remote.random``. The shape of
-weights is ``[out, in, …]``, as in PyTorch.
+weights is ``[out, in, …]``, as in PyTorch. All raise ``ShapeMismatch`` for other shapes, and
+``UsageError`` for parameters outside their range, such as a negative ``std``.
 """
 
 from __future__ import annotations

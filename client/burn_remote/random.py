@@ -1,7 +1,9 @@
 """Tensors of random numbers.
 
 The numbers come from the session's generator on the device: after ``device.seed(…)``, the same
-calls return the same numbers. ``device=None`` means ``default_device()``.
+calls return the same numbers. ``device=None`` means ``default_device()``. All raise ``UsageError``,
+or a subclass of it, for invalid shapes and dtypes and for parameters outside their range, such as a
+negative ``std``.
 """
 
 from __future__ import annotations

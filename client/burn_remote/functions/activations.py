@@ -3,7 +3,8 @@
 Sessions that have an operation of Burn 0.22 for a function use it. In other sessions, the function
 is composed of several operations, as in Burn 0.21 or in a numerically more stable way. Compositions
 compute float16 and bfloat16 in float32, and round the result and its gradient once. All take
-floating-point tensors and return tensors of the same shape and dtype unless stated otherwise.
+floating-point tensors and return tensors of the same shape and dtype unless stated otherwise. They
+raise ``ShapeMismatch`` for an invalid axis and ``DTypeMismatch``.
 """
 
 from __future__ import annotations

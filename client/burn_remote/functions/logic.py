@@ -2,7 +2,8 @@
 
 Shapes broadcast. Operands of different dtypes are converted to their common dtype
 (``arguments/promotion.py`` has the rules). Comparisons and logical operations return bools of the
-broadcast shape. A comparison with NaN is false, except ``not_equal``, which is true.
+broadcast shape. A comparison with NaN is false, except ``not_equal``, which is true. All raise
+``ShapeMismatch``, ``DTypeMismatch`` or ``DeviceMismatch``; complex numbers have no order.
 """
 
 from __future__ import annotations

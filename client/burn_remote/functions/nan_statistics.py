@@ -1,7 +1,8 @@
 """Reductions that ignore NaN, under NumPy's names.
 
 ``axis=None`` reduces all axes. Where all elements are NaN, sums are 0, products 1, and the others
-NaN. Tensors of integers and bools have no NaN, so the functions are those of ``statistics``.
+NaN. Tensors of integers and bools have no NaN, so the functions are those of ``statistics``. All
+raise ``ShapeMismatch`` for an invalid axis and ``DTypeMismatch`` for an unsupported dtype.
 """
 
 from __future__ import annotations

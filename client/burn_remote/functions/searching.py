@@ -1,6 +1,7 @@
 """Sorting, and searching for the largest and smallest elements.
 
-Negative axes count from the end. Indices are int64. Burn 0.21 has only one operation that orders
+Negative axes count from the end. Indices are int64. All raise ``ShapeMismatch`` for an invalid axis
+and ``DTypeMismatch`` for bools and complex numbers. Burn 0.21 has only one operation that orders
 elements: it returns the ``k`` largest along an axis. On its servers, a sort passes the size of the
 axis as ``k``.
 """

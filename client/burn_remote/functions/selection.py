@@ -1,7 +1,8 @@
 """Element selection: ``where``, masks, bounds, maxima and minima of two tensors.
 
 Shapes broadcast. Operands of different dtypes are converted to their common dtype
-(``arguments/promotion.py`` has the rules).
+(``arguments/promotion.py`` has the rules). All raise ``ShapeMismatch``, ``DTypeMismatch`` or
+``DeviceMismatch``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Shifts of the bits of integers.
 
 Burn's operations take the number of positions modulo 64. The functions here give the results of
-NumPy and PyTorch, where a shift by 64 or more, or by a negative number, moves all bits out.
+NumPy and PyTorch, where a shift by 64 or more, or by a negative number, moves all bits out. All
+raise ``ShapeMismatch``, ``DeviceMismatch``, and ``DTypeMismatch`` unless the tensors are integers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Comparisons of tensors up to a tolerance, and of whole tensors, under NumPy's names."""
+"""Comparisons of tensors up to a tolerance, and of whole tensors, under NumPy's names.
+
+``isclose`` and ``allclose`` raise ``ShapeMismatch`` for shapes that do not broadcast. Those that
+wait also raise ``OperationFailed`` and ``ConnectionLost``.
+"""
 
 from __future__ import annotations
 

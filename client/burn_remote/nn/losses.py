@@ -4,6 +4,7 @@
 and targets have the same shape and the same floating-point dtype. If their shapes differ and both
 have several elements, binary cross-entropy raises ``ShapeMismatch``; the other losses broadcast and
 warn, as in PyTorch: inputs ``[n, 1]`` and targets ``[n]`` give the losses of all ``n * n`` pairs.
+All raise ``ShapeMismatch``, ``DTypeMismatch``, and ``UsageError`` for an unknown reduction.
 
 Losses and gradients of float16 and bfloat16 are computed in float32, and rounded once.
 """

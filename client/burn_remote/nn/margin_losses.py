@@ -2,7 +2,8 @@
 
 ``reduction`` is as in ``burn_remote.nn.losses``. Targets are 1 or -1. All tensors have the same
 floating-point dtype. Results and gradients of float16 and bfloat16 are computed in float32, and
-rounded once.
+rounded once. All raise ``ShapeMismatch`` and ``DTypeMismatch``, and losses ``UsageError`` for an
+unknown reduction.
 """
 
 from __future__ import annotations

@@ -165,7 +165,10 @@ def save_safetensors(
 
 
 def safetensors_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Return the metadata of a safetensors file, which maps texts to texts."""
+    """Return the metadata of a safetensors file, which maps texts to texts.
+
+    Raises ``InvalidCheckpoint`` if the file is not valid, and ``OSError``.
+    """
     with _opened(path) as (_, _, _, metadata):
         return metadata
 
