@@ -90,6 +90,8 @@ class ThreadReceiver:
                 if messages:
                     self.messages += len(messages)
                     return messages
+                if self._is_over:
+                    break
             # Not after an attempt to read: if nothing has arrived, that raises an exception, which
             # takes longer than the call that saves it.
             if not self._poll.poll(timeout_seconds * 1000):

@@ -104,6 +104,29 @@ def test_a_control_frame_is_left_to_the_event_loop_after_the_messages_before_it(
     assert lent.parser.take() == b"after"
 
 
+@pytest.mark.parametrize(
+    "left",
+    [masked(b"", Opcode.PING), masked(bytes(300_000))[:1000], b"\x83\x80\0\0\0\0"],
+    ids=["control frame", "long message", "violation"],
+)
+def test_the_thread_does_not_wait_after_what_it_leaves_to_the_event_loop(
+    lent: Lent, monkeypatch: pytest.MonkeyPatch, left: bytes
+) -> None:
+    arrivals: list[bool] = []
+    poll = lent.receiver._poll.poll
+
+    class Poll:
+        def poll(self, _: float) -> list[tuple[int, int]]:
+            ready = poll(0)
+            arrivals.append(bool(ready))
+            return ready
+
+    monkeypatch.setattr(lent.receiver, "_poll", Poll())
+    lent.far.sendall(left)
+    assert lent.receive() == []
+    assert arrivals == [True]
+
+
 def test_the_rest_of_a_long_message_is_left_to_the_event_loop(lent: Lent) -> None:
     message = os.urandom(300_000)
     frame = masked(message)
