@@ -349,6 +349,8 @@ def test_the_recognizer_keeps_a_bounded_number_of_messages_and_layouts(
 ) -> None:
     monkeypatch.setattr(burn_0_22_recognition, "MESSAGES_KEPT", 8)
     monkeypatch.setattr(burn_0_22_recognition, "LAYOUTS_KEPT", 8)
+    # Messages that other tests decoded would not be learned again.
+    monkeypatch.setattr(burn_0_22_recognition, "_KNOWN", {})
     recognizer = MessageRecognizer()
     for size in range(30):
         written = frame(add(1, 2, 3, size))
