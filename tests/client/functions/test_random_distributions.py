@@ -15,10 +15,16 @@ COUNT: Final = 200_000
 
 
 @pytest.fixture(scope="module")
-def device() -> Iterator[br.LocalDevice]:
-    with br.LocalDevice() as opened:
-        opened.seed(7)
-        yield opened
+def opened() -> Iterator[br.LocalDevice]:
+    with br.LocalDevice() as device:
+        yield device
+
+
+@pytest.fixture
+def device(opened: br.LocalDevice) -> br.LocalDevice:
+    """The device, whose draws do not depend on the tests before."""
+    opened.seed(7)
+    return opened
 
 
 # The probability that a draw is at most x.
