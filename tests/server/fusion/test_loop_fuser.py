@@ -292,6 +292,32 @@ def test_numbers_that_change_never_compile_a_loop_again() -> None:
     assert len(counts) == 1
 
 
+@pytest.mark.parametrize("shape", [(6, 5), (80, 60)])
+def test_a_mask_fill_whose_value_changes_joins_the_operations_around_it(
+    shape: tuple[int, int],
+) -> None:
+    spec, mask = TensorSpec(shape, F32), TensorSpec(shape, BOOL)
+    session = opened(
+        [
+            signature("Numeric.Add", spec, spec),
+            signature("Numeric.LowerEqualElem", spec, out=mask, rhs=0.5),
+            signature("Base.MaskFill", spec, mask, value=1.5),
+        ]
+    )
+    steps, changing = ((0, 0, 1), (1, 2), (2, 2, 3)), ((1, 1, 0), (2, 2, 1))
+    session.run(DefineGraph(GRAPH, 2, steps, (4,), changing))
+    x, y = numbers(shape), -numbers(shape[::-1]).reshape(shape)
+    session.tensors.store(0, x)
+    session.tensors.store(1, y)
+    total = x + y
+    for value in (0.0, -0.0, 2.5, float("inf"), 0.0):
+        session.run((GRAPH, 0, 1, 2, (value / 2, value)))
+        expected = np.where(total <= np.float32(value / 2), np.float32(value), total)
+        assert same_bits(session.tensors.array(2), expected)
+    (block,) = session.interpreter.numbered[GRAPH].blocks.values()
+    assert (block.start, block.end) == (0, 3)
+
+
 @pytest.mark.parametrize(("first", "second"), [(I64, U64), (U64, I64), (I8, U8), (U32, I32)])
 def test_graphs_share_no_loop_whose_dtypes_differ(first: DType, second: DType) -> None:
     plans = []

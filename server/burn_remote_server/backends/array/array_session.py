@@ -203,9 +203,14 @@ class ArraySession(BackendSession):
     ) -> tuple[ElementwiseCall, ...]:
         """Return the calls of an operation that no ufunc computes, with the numbers of a call.
 
-        The base class returns none; a backend for GPUs overrides this method.
+        A backend for GPUs overrides this method.
         """
-        return ()
+        if not isinstance(kernel, Prepared):
+            return ()
+        spec = signature.input_uses[0].spec
+        first = ArraySpec(spec.shape, self.array_dtype(spec.dtype))
+        call = kernel.numbered_call(first, {**signature.call.parameters, **numbers})
+        return () if call is None else (call,)
 
     def bind_row_reduction(self, signature: Signature) -> RowReduction | None:
         if signature.row is CUSTOM or is_quantized(signature) or _is_complex(signature):

@@ -136,8 +136,8 @@ class Prepared(PreparedKernel):
     """A kernel made by a function that takes the first input, the outputs and the parameters.
 
     ``into`` makes the variant with an ``out`` argument, ``calls`` the kernel as calls of
-    elementwise functions. Low-precision inputs arrive as ``float32`` unless the family lists the
-    kernel in ``low_precision``.
+    elementwise functions, and ``numbered`` as a call that takes any number. Low-precision inputs
+    arrive as ``float32`` unless the family lists the kernel in ``low_precision``.
     """
 
     def __init__(
@@ -145,15 +145,20 @@ class Prepared(PreparedKernel):
         prepare: Callable[[ArraySpec, Any, Parameters], Run],
         into: Callable[[ArraySpec, Any, Parameters], Run | None] | None = None,
         calls: Callable[[ArraySpec, Parameters], tuple[ElementwiseCall, ...]] | None = None,
+        numbered: Callable[[ArraySpec, Parameters], ElementwiseCall | None] | None = None,
     ) -> None:
         self._prepare = prepare
         self._into = into
         self._calls = calls
+        self._numbered = numbered
 
     def elementwise_calls(
         self, first: ArraySpec, parameters: Parameters
     ) -> tuple[ElementwiseCall, ...]:
         return () if self._calls is None else self._calls(first, parameters)
+
+    def numbered_call(self, first: ArraySpec, parameters: Parameters) -> ElementwiseCall | None:
+        return None if self._numbered is None else self._numbered(first, parameters)
 
     def prepare_into(self, first: ArraySpec, out: Any, parameters: Parameters) -> Run | None:
         return None if self._into is None else self._into(first, out, parameters)

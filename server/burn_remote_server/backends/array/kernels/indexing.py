@@ -235,7 +235,10 @@ class BaseMasking(KernelFamily):
         return {
             "MaskWhere": self.mask_where,
             "MaskFill": Prepared(
-                self.prepare_mask_fill, self.prepare_mask_fill_into, self.mask_fill_calls
+                self.prepare_mask_fill,
+                self.prepare_mask_fill_into,
+                self.mask_fill_calls,
+                self.numbered_mask_fill,
             ),
         }
 
@@ -283,6 +286,15 @@ class BaseMasking(KernelFamily):
         fill, fill_into = self._functions(number)
         return (ElementwiseCall(fill, (number,), fill_into),)
 
+    def numbered_mask_fill(
+        self, first: ArraySpec, parameters: Parameters
+    ) -> ElementwiseCall | None:
+        """Return the call whose constant may be any value; nothing for bools and for GPUs."""
+        if self.xp is not np or first.dtype.kind == "b":
+            return None
+        number = scalar_array(np, parameters["value"], first.dtype)
+        return ElementwiseCall(self._fill_any, (number,), self._fill_any_into)
+
     def filling(self, dtype: Any) -> Run:
         """Return ``fill(tensor, mask, zero)``: 0 where the mask is true, else the tensor."""
         fill, _ = self._functions(scalar_array(self.xp, 0, dtype))
@@ -295,6 +307,14 @@ class BaseMasking(KernelFamily):
         if self.xp is np and has_bits and not any(number.tobytes()):
             return self._erase, self._erase_into
         return self._fill, self._fill_into
+
+    def _fill_any(self, tensor: Array, mask: Array, number: Array) -> Array:
+        fill, _ = self._functions(number)
+        return fill(tensor, mask, number)
+
+    def _fill_any_into(self, tensor: Array, mask: Array, number: Array, *, out: Array) -> Array:
+        _, fill_into = self._functions(number)
+        return fill_into(tensor, mask, number, out=out)
 
     def _erase(self, tensor: Array, mask: Array, number: Array) -> Array:
         if not _is_erasable(tensor, mask):
