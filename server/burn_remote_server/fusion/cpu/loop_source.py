@@ -56,7 +56,14 @@ def loop_source(
     lines += _version("slow", arrays, len(operands), constants, steps, results, dtypes)
     lines += _entry(arrays)
     lines += ["!0 = distinct !{}", "!1 = distinct !{!1, !2}"]
-    lines += ['!2 = !{!"llvm.loop.parallel_accesses", !0}', ""]
+    lines += ['!2 = !{!"llvm.loop.parallel_accesses", !0}']
+    # Half of the time to compile both versions went into vectors of strided elements.
+    lines += ["!3 = distinct !{!3, !4, !5}"]
+    lines += [
+        '!4 = !{!"llvm.loop.vectorize.enable", i1 false}',
+        '!5 = !{!"llvm.loop.unroll.disable"}',
+    ]
+    lines += [""]
     return "\n".join(lines)
 
 
@@ -137,7 +144,7 @@ def _version(
         body += computed(first + place, step, [dtypes[value] for value in step.operands])
     for place, value in enumerate(results):
         body += _marked(store(count + place, value, dtypes[value]), is_fast)
-    metadata = ", !llvm.loop !1" if is_fast else ""
+    metadata = "!1" if is_fast else "!3"
     return [
         f"define internal void @{name}({_arguments(len(arrays))}) noinline {{",
         "entry:",
@@ -148,7 +155,7 @@ def _version(
         *body,
         "  %j = add i64 %i, 1",
         "  %more = icmp slt i64 %j, %n",
-        f"  br i1 %more, label %row, label %exit{metadata}",
+        f"  br i1 %more, label %row, label %exit, !llvm.loop {metadata}",
         "exit:",
         "  ret void",
         "}",
