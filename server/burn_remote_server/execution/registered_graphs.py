@@ -286,6 +286,7 @@ class RegisteredGraphs:
             task, signatures, scalars = definition(registered.graph, interface, bindings)
             plans = [self._interpreter.plans.plan_of(signature) for signature in signatures]
             plan = self._interpreter.plans.compile_graph(task, dict(enumerate(plans)))
+            plan.count_earlier_calls(CALLS_ONE_BY_ONE)
         except (LimitExceeded, ProtocolViolation, SessionLost):
             # The operations run one by one instead, and each one that fails reports its error.
             self._account.remove(size)

@@ -189,6 +189,10 @@ class GraphPlan:
 
     # -- running ------------------------------------------------------------------------------
 
+    def count_earlier_calls(self, count: int) -> None:
+        """Count calls whose operations ran one by one, before the graph was compiled."""
+        self._calls += count
+
     def run(
         self,
         inputs: Sequence[Any],

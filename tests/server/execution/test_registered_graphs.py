@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import msgpack
 import pytest
@@ -11,7 +13,12 @@ import pytest
 from burn_remote_protocol.dialects.burn_0_22 import Bindings, RunGraph
 from burn_remote_protocol.operations.wire_values import Scalar
 from burn_remote_protocol.tensors import Slice
+from burn_remote_server.backends.numpy.backend import NumpyBackend
 from burn_remote_server.execution.registered_graphs import CALLS_ONE_BY_ONE, RegisteredGraphs
+from burn_remote_server.fusion.cpu.kernel_compiler import opened_compiler
+from burn_remote_server.fusion.runtime_selection import with_fusion
+from burn_remote_server.programs import graphs as graph_programs
+from support.compiled_kernels import compiled_at_once
 from support.engines import EngineSession
 
 MANY = 3000
@@ -66,6 +73,16 @@ def session() -> EngineSession:
 @pytest.fixture
 def graphs(session: EngineSession) -> RegisteredGraphs:
     return RegisteredGraphs(session.interpreter, lambda tensor, error: None)
+
+
+@pytest.fixture
+def compiled() -> Iterator[EngineSession]:
+    """Return a session whose kernels are compiled at once, with a tensor."""
+    pytest.importorskip("llvmlite", reason="the extra fusion is not installed")
+    made = EngineSession(backend=with_fusion(NumpyBackend()))
+    made.upload(1, 1.0, 2.0)
+    with compiled_at_once():
+        yield made
 
 
 def test_the_values_of_calls_count_in_the_quota_while_they_are_kept(
@@ -134,6 +151,27 @@ def test_a_graph_that_is_registered_again_under_another_number_is_the_same_one(
     assert session.values(2, size=2) == [0, 0]
     graphs.run(RunGraph(3, None, bindings))
     assert session.values(2, size=2) == [0, 0]
+
+
+def test_calls_that_ran_one_by_one_count_towards_the_compilation_of_kernels(
+    compiled: EngineSession,
+) -> None:
+    registered = RegisteredGraphs(compiled.interpreter, lambda tensor, error: None)
+    compiler = opened_compiler()
+    assert compiler is not None
+    before = compiler.counts.compiled
+    number = {"Float": 0.8125}
+    steps = [
+        {"NumericFloat": ["F32", {"MulScalar": [tensor(0), number, tensor(2, "NotInit")]}]},
+        {"NumericFloat": ["F32", {"AddScalar": [tensor(2), number, tensor(1, "NotInit")]}]},
+    ]
+    with patch.object(graph_programs, "COMPILED_AT", CALLS_ONE_BY_ONE + 1):
+        for _ in range(CALLS_ONE_BY_ONE):
+            registered.run(RunGraph(0, packed(*steps), BINDINGS))
+        assert compiler.counts.compiled == before
+        registered.run(RunGraph(0, None, BINDINGS))
+    assert compiler.counts.compiled == before + 1
+    assert compiled.values(2, size=2) == [1.625, 2.4375]
 
 
 def test_a_compiled_graph_uses_the_numbers_of_each_call(
