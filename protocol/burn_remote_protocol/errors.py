@@ -199,10 +199,13 @@ class ConnectionFailed(BurnRemoteError, ConnectionError):
     """No connection to the server could be opened; the text says what to check.
 
     ``http_status`` is the status of an HTTP response that refused the WebSocket, if there was one.
+    ``refused_by`` has the numeric addresses that refused a connection, because nothing listens at
+    the port.
     """
 
     code = "connection_failed"
     http_status: int | None = None
+    refused_by: frozenset[str] = frozenset()
 
 
 class UsageError(BurnRemoteError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 import weakref
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
+from burn_remote.sessions.native import resume_attempts
 from burn_remote.sessions.native.native_session import NativeSession
 from burn_remote.sessions.receiver import Receiver
 from burn_remote_protocol.dialects.native import (
@@ -94,6 +96,45 @@ def test_a_slow_network_breaks_no_connection(first_server: RunningServer) -> Non
         proxy.flowing.set()
         assert pending.result(PATIENCE_SECONDS).tolist() == [2, 2, 2]
         assert proxy.connections == 1
+
+
+class MovingName:
+    """A host name that leads to ``host``, and the number of lookups since that was changed."""
+
+    NAME = "moving.invalid"
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._real = socket.getaddrinfo
+        self.lookups = 0
+        self._host = "127.0.0.1"
+        monkeypatch.setattr(socket, "getaddrinfo", self._getaddrinfo)
+
+    def lead_to(self, host: str) -> None:
+        self._host, self.lookups = host, 0
+
+    def _getaddrinfo(self, host: str, *arguments: Any, **options: Any) -> Any:
+        if host == self.NAME and not options.get("flags"):
+            self.lookups += 1
+            host = self._host
+        return self._real(host, *arguments, **options)
+
+
+def test_a_name_that_leads_to_a_closed_port_of_another_host_for_a_while_loses_nothing(
+    first_server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resume_attempts, "REFUSED_SECONDS", 0.0)
+    name = MovingName(monkeypatch)
+    with faulty_proxy(first_server.port) as proxy:
+        address = proxy.address.replace("127.0.0.1", name.NAME)
+        with br.RemoteDevice(address) as device:
+            x = br.ones((3,), device=device)
+            device.sync()
+            name.lead_to("127.0.0.2")  # where nothing listens
+            proxy.cut_all()
+            pending = (x + 1).read()
+            wait_until(lambda: name.lookups >= 3)
+            name.lead_to("127.0.0.1")
+            assert pending.result(PATIENCE_SECONDS).tolist() == [2, 2, 2]
 
 
 def test_a_program_that_fills_the_replay_window_waits_for_the_connection_and_loses_nothing(

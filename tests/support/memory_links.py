@@ -177,6 +177,10 @@ class MemoryLink(_End):
     def address(self) -> str:
         return "memory"
 
+    @property
+    def peer_host(self) -> str:
+        return ""
+
     def send(self, frame: bytes) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._may_send(len(frame)))

@@ -180,6 +180,10 @@ class CheckedLink:
         return self._link.address
 
     @property
+    def peer_host(self) -> str:
+        return self._link.peer_host
+
+    @property
     def closed(self) -> bool:
         return self._link.closed
 

@@ -92,6 +92,11 @@ class BlockingLink(Protocol):
         ...
 
     @property
+    def peer_host(self) -> str:
+        """The numeric IP address of the other end; empty if the link has none."""
+        ...
+
+    @property
     def closed(self) -> bool:
         """Whether the link is known to have ended; it may have ended unnoticed."""
         ...

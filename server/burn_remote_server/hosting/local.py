@@ -119,6 +119,7 @@ class LocalLink:
     """
 
     address: Final = ADDRESS
+    peer_host: Final = ""
     detects_corruption: Final = True
 
     def __init__(

@@ -416,7 +416,9 @@ class Connection(EndedOnce):
 
     def _resume_within_lease(self, cause: str) -> None:
         self._link.close()
-        attempts = ResumeAttempts(cause, self.welcome.lease_seconds, self._end.idle_resumes)
+        attempts = ResumeAttempts(
+            cause, self.welcome.lease_seconds, self._end.idle_resumes, self._link.peer_host
+        )
         self._pause(attempts.first_pause())
         while self.error is None:
             try:

@@ -20,8 +20,9 @@ __all__ = ["OPEN_AGAIN", "ResumeAttempts"]
 # clients of a server do not reconnect at the same time.
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 2.0
-# If a port refuses connections for this long, its server has ended. Sessions live in the server's
-# process, so the session is lost.
+# If the port of the broken link refuses connections for this long, its server has ended. Sessions
+# live in the server's process, so the session is lost. If the host name leads to other addresses
+# meanwhile, their refusals say nothing about that server.
 REFUSED_SECONDS: Final = 0.5
 SHORTEST_ATTEMPT_SECONDS: Final = 0.1
 LONGEST_ATTEMPT_SECONDS: Final = 10.0
@@ -42,12 +43,16 @@ class ResumeAttempts:
     failed, ``final_error()`` and a pause for ``next_pause()``.
     """
 
-    def __init__(self, cause: str, lease_seconds: float, idle_resumes: int) -> None:
+    def __init__(
+        self, cause: str, lease_seconds: float, idle_resumes: int, peer_host: str = ""
+    ) -> None:
         """Begin at the break.
 
         ``cause`` is the text of its error. ``idle_resumes`` is the number of consecutive earlier
-        resumes after which the link broke again before any frame arrived.
+        resumes after which the link broke again before any frame arrived. ``peer_host`` is the
+        numeric address of the broken link's other end, empty if it had none.
         """
+        self._peer_host: Final = peer_host
         self._cause: Final = cause
         self._lease_seconds: Final = lease_seconds
         self._deadline: Final = time.monotonic() + lease_seconds
@@ -77,7 +82,7 @@ class ResumeAttempts:
     def final_error(self, error: BurnRemoteError) -> BurnRemoteError | None:
         """Return the error that ends the session after a failed attempt; ``None`` to try again."""
         now = time.monotonic()
-        if not isinstance(error.__cause__, ConnectionRefusedError):
+        if not self._is_refused(error):
             self._refused_since = None
         elif self._refused_since is None:
             self._refused_since = now
@@ -94,6 +99,13 @@ class ResumeAttempts:
                 f"{self._lease_seconds:g} seconds; {OPEN_AGAIN}"
             )
         return None
+
+    def _is_refused(self, error: BurnRemoteError) -> bool:
+        """Return whether the address of the broken link refused the connection."""
+        if not isinstance(error.__cause__, ConnectionRefusedError):
+            return False
+        by = error.refused_by if isinstance(error, ConnectionFailed) else ()
+        return not (self._peer_host and by) or self._peer_host in by
 
     def next_pause(self) -> float:
         """Return the seconds to wait before the next attempt."""

@@ -187,6 +187,10 @@ class BlockingIrohLink:
         return self._address
 
     @property
+    def peer_host(self) -> str:
+        return ""  # a node is reached at changing addresses
+
+    @property
     def closed(self) -> bool:
         return self._closed or self._inner.is_closed
 

@@ -18,6 +18,7 @@ lock of the other direction, so a blocked sender never blocks the receiver.
 from __future__ import annotations
 
 import contextlib
+import socket
 import ssl
 import threading
 import time
@@ -98,7 +99,16 @@ def connect(
         FrameParser(max_message_bytes, early),
         fragment_bytes=fragment_bytes,
         close_timeout_seconds=close_timeout_seconds,
+        peer_host=_peer_host(sock),
     )
+
+
+def _peer_host(sock: socket.socket) -> str:
+    """Return the numeric address of a socket's other end; empty if it has closed the connection."""
+    try:
+        return str(sock.getpeername()[0])
+    except OSError:
+        return ""
 
 
 class BlockingWebSocket:
@@ -113,8 +123,10 @@ class BlockingWebSocket:
         *,
         fragment_bytes: int | None,
         close_timeout_seconds: float,
+        peer_host: str,
     ) -> None:
         self._address = str(address)
+        self._peer_host = peer_host
         self._stream = stream
         self._is_encrypted = isinstance(stream, TlsStream)
         self._parser = parser
@@ -140,6 +152,10 @@ class BlockingWebSocket:
     @property
     def address(self) -> str:
         return self._address
+
+    @property
+    def peer_host(self) -> str:
+        return self._peer_host
 
     @property
     def closed(self) -> bool:

@@ -51,9 +51,10 @@ def dial(
     for the error message. ``connect_to`` is a numeric address to use in place of the host name.
     Raises ``ConnectionFailed``.
     """
+    refused_by: set[str] = set()
     try:
         found = _resolve(connect_to or address.host, address.port, deadline)
-        sock = _connect_any(found, deadline)
+        sock = _connect_any(found, deadline, refused_by)
         _configure(sock)
         if not address.secure:
             return sock
@@ -63,7 +64,9 @@ def dial(
             return context.wrap_socket(sock, server_hostname=address.host)
     except OSError as error:
         pass_on_of_signal_handler(error)
-        raise connection_failure(address, error, timeout_seconds) from error
+        failure = connection_failure(address, error, timeout_seconds)
+        failure.refused_by = frozenset(refused_by)
+        raise failure from error
 
 
 def upgrade(
@@ -211,8 +214,11 @@ def _resolve(host: str, port: int, deadline: float) -> list[Any]:
     return found
 
 
-def _connect_any(found: list[Any], deadline: float) -> socket.socket:
-    """Connect to the first address that accepts; each gets a share of the remaining time."""
+def _connect_any(found: list[Any], deadline: float, refused_by: set[str]) -> socket.socket:
+    """Connect to the first address that accepts; each gets a share of the remaining time.
+
+    Adds to ``refused_by`` the addresses where nothing listens at the port.
+    """
     failure: OSError = TimeoutError()
     for index, (family, kind, number, _, target) in enumerate(found):
         sock = socket.socket(family, kind, number)
@@ -224,6 +230,8 @@ def _connect_any(found: list[Any], deadline: float) -> socket.socket:
             sock.close()
             pass_on_of_signal_handler(error)
             failure = error
+            if isinstance(error, ConnectionRefusedError):
+                refused_by.add(str(target[0]))
         except BaseException:
             sock.close()
             raise

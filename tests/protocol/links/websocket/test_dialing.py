@@ -33,6 +33,14 @@ def test_a_refused_port_asks_whether_the_server_runs() -> None:
     )
 
 
+def test_a_refusal_names_the_addresses_that_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(ConnectionFailed) as caught:
+        connect(f"ws://localhost:{port}")
+    assert "127.0.0.1" in caught.value.refused_by
+
+
 def test_an_unknown_name_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     real = socket.getaddrinfo
 
