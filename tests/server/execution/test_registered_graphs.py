@@ -174,6 +174,22 @@ def test_calls_that_ran_one_by_one_count_towards_the_compilation_of_kernels(
     assert compiled.values(2, size=2) == [1.625, 2.4375]
 
 
+def test_a_compiled_graph_fills_a_tensor_with_a_number_of_each_call(
+    compiled: EngineSession,
+) -> None:
+    registered = RegisteredGraphs(compiled.interpreter, lambda tensor, error: None)
+    full = {"NumericFloat": ["F32", {"Full": [tensor(2, "NotInit"), {"UInt": 0}]}]}
+    add = {
+        "NumericFloat": ["F32", {"Add": [tensor(0), tensor(2, "ReadWrite"), tensor(1, "NotInit")]}]
+    }
+    for call in range(CALLS_ONE_BY_ONE + 3):
+        number = Scalar("Float", call / 2)
+        bindings = Bindings(((0, 1), (1, 2)), (2,), (number,), ())
+        registered.run(RunGraph(0, None if call else packed(full, add), bindings))
+        assert compiled.values(2, size=2) == [1 + call / 2, 2 + call / 2]
+    assert compiled.interpreter.counts.graph_calls
+
+
 def test_a_compiled_graph_uses_the_numbers_of_each_call(
     session: EngineSession, graphs: RegisteredGraphs
 ) -> None:

@@ -180,6 +180,8 @@ class ArraySession(BackendSession):
         entry = self._found(signature)
         calls = self._direct_calls(signature, entry, numbers)
         if numbers and not calls:
+            if not signature.input_uses:
+                return ()
             return self._numbered_calls(signature, entry.kernel, numbers)
         if calls or not entry.is_elementwise:
             return calls
