@@ -83,7 +83,6 @@ __all__ = [
     "EXECUTE_TASK",
     "INLINE_BYTES",
     "LARGE_CHUNK_BYTES",
-    "MAX_BATCH_TASKS",
     "MAX_BODY_BYTES",
     "MAX_GRAPHS",
     "MAX_GRAPH_STEPS",
@@ -137,7 +136,6 @@ UPLOAD_CHUNK_BYTES: Final = 960 * 1024
 LARGE_CHUNK_BYTES: Final = 4 * UPLOAD_CHUNK_BYTES
 # Payloads up to this size are part of a MessagePack value, which costs one copy but saves a frame.
 INLINE_BYTES: Final = 16 * 1024
-MAX_BATCH_TASKS: Final = MAX_LIST_LENGTH
 # Limit of every frame with a MessagePack value. A client sends a batch at 64 KiB, and a task with
 # thousands of tensors takes about 250 KiB. Decoding a frame of this size holds Python's interpreter
 # lock for 15 ms if it consists of lists of one element, and for 26 ms if they are nested 1,000

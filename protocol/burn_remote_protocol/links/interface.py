@@ -23,7 +23,6 @@ from burn_remote_protocol.errors import ConnectionLost, LimitExceeded
 
 __all__ = [
     "CLOSE_TIMEOUT_SECONDS",
-    "GOING_AWAY",
     "MAX_MESSAGE_BYTES",
     "MESSAGE_TOO_BIG",
     "NORMAL_CLOSURE",
@@ -60,7 +59,6 @@ SEND_SLICE_SECONDS: Final = 0.1
 
 # Close codes of RFC 6455, section 7.4.1.
 NORMAL_CLOSURE: Final = 1000
-GOING_AWAY: Final = 1001
 PROTOCOL_ERROR: Final = 1002
 POLICY_VIOLATION: Final = 1008
 MESSAGE_TOO_BIG: Final = 1009
