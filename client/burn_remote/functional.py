@@ -43,6 +43,7 @@ from burn_remote.nn.convolution import (
     deform_conv2d,
 )
 from burn_remote.nn.grid_sampling import grid_sample
+from burn_remote.nn.label_losses import cross_entropy, ctc_loss, nll_loss
 from burn_remote.nn.layers import (
     dropout,
     embedding,
@@ -53,14 +54,11 @@ from burn_remote.nn.layers import (
 from burn_remote.nn.losses import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
-    cross_entropy,
-    ctc_loss,
     gaussian_nll_loss,
     huber_loss,
     kl_div,
     l1_loss,
     mse_loss,
-    nll_loss,
     poisson_nll_loss,
     smooth_l1_loss,
 )
