@@ -87,8 +87,8 @@ bench-training: $(READY)  ## Measure training: latencies, eager and compiled ste
 	@$(BIN)/python benchmarks/training.py
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/training_transformer.py
 
-compare: $(READY)  ## Compare the speed with another commit's: make compare COMMIT=v0.1.0
-	@test -n "$(COMMIT)" || { echo "name the commit: make compare COMMIT=v0.1.0"; exit 2; }
+compare: $(READY)  ## Compare the speed with another commit's: make compare COMMIT=HEAD~10
+	@test -n "$(COMMIT)" || { echo "name the commit: make compare COMMIT=HEAD~10"; exit 2; }
 	@$(BIN)/python benchmarks/against_commit.py $(COMMIT)
 
 conformance: $(READY)  ## Replay the recorded traffic of real Burn and print the counts
