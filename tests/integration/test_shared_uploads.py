@@ -183,6 +183,8 @@ def test_what_cannot_be_published_is_explained() -> None:
                 device.publish(name, x)  # type: ignore[arg-type]
         with pytest.raises(br.UsageError, match=r"burn_remote\.tensor"):
             device.publish("x", np.ones(3))  # type: ignore[arg-type]
+        with pytest.raises(br.ArgumentMismatch, match=r"write publish\('x', x\)"):
+            device.publish(x, "x")  # type: ignore[arg-type]
         with pytest.raises(br.DeviceMismatch):
             other.publish("x", x)
         with pytest.raises(br.OperationFailed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any, Final
 
 import ml_dtypes
@@ -250,7 +251,8 @@ def _strange(array: Array) -> str:
     """Return the error message for an array of objects."""
     for one in array.flat:
         if not isinstance(one, int):
-            return f"the elements of a tensor are numbers or booleans, not {one!r}"
+            way = "; pass list(data)" if isinstance(one, Iterator) else ""
+            return f"the elements of a tensor are numbers or booleans, not {shown(one)}{way}"
         if one.bit_length() > 64:
             return f"{shown(one)} does not fit in 64 bits; write it as a float"
     return "an array of objects has no numeric dtype; convert it with array.astype(numpy.int64)"

@@ -14,7 +14,14 @@ from burn_remote.runner.storage_tasks import (
     RemoveName,
 )
 from burn_remote.sessions.native.native_session import NativeSession
-from burn_remote_protocol.errors import DeviceMismatch, Unsupported, UsageError, shown, type_name
+from burn_remote_protocol.errors import (
+    ArgumentMismatch,
+    DeviceMismatch,
+    Unsupported,
+    UsageError,
+    shown,
+    type_name,
+)
 from burn_remote_protocol.kept_tensors import MAX_PUBLISHED_NAME_BYTES, is_published_name
 
 if TYPE_CHECKING:
@@ -38,9 +45,11 @@ def publish(device: Device, name: str, tensor: Tensor) -> None:
     """Keep a tensor under a name; see ``Device.publish``."""
     check_has_names(device)
     if not is_tensor(tensor):
-        raise UsageError(
+        if is_tensor(name):
+            raise ArgumentMismatch(f"the name comes first; write publish({shown(tensor)}, x)")
+        raise ArgumentMismatch(
             f"publish takes a tensor, not an object of type {type_name(tensor)}; write "
-            f"device.publish({name!r}, burn_remote.tensor(data, device=device))"
+            f"device.publish({shown(name)}, burn_remote.tensor(data, device=device))"
         )
     if tensor.device != device:
         raise DeviceMismatch(

@@ -144,6 +144,8 @@ def test_floats_beyond_the_dtype_become_infinite() -> None:
     [
         (2**64, "18446744073709551616 does not fit in 64 bits"), (None, "not None"),
         ({"a": 1}, "not {'a': 1}"), (np.array([1], object), "array.astype"),
+        (iter([1]), r"not <list_iterator .*; pass list\(data\)"), ("1" * 999, r"hold dtype"),
+        ({"a": "b" * 999}, r"not \{'a': 'bbb.*\.\.\.b*'\}$"),
     ],
 )  # fmt: skip
 def test_an_element_that_is_not_a_number_is_shown(value: object, text: str) -> None:
