@@ -14,6 +14,7 @@ from burn_remote.functions.linear_algebra import cross
 from burn_remote.functions.logic import equal, greater_equal, logical_and
 from burn_remote.functions.manipulation import matrix_transpose
 from burn_remote.functions.selection import mask_fill
+from burn_remote.gradient_rules.number_powers import number_power_rule
 from burn_remote.gradient_rules.spreading import zeros
 from burn_remote_protocol.operations.families import floats, numeric
 
@@ -156,24 +157,8 @@ def _of_exponent(grad: Tensor, lhs: Tensor, rhs: Tensor, out: Tensor) -> Tensor:
     return MUL.binary(grad, MUL.binary(out, log(mask_fill(lhs, is_zero, 1))))
 
 
-def _of_number_power(grad: Tensor, lhs: Tensor, rhs: float) -> Tensor:
-    if rhs == 0:
-        return zeros(grad, grad.handle.spec)
-    if rhs == 1:
-        return grad
-    if rhs == 2:
-        return MUL.binary(grad, MUL_SCALAR.scalar(lhs, 2))
-    return _of_other_power(grad, lhs, rhs)
-
-
-@rounded_once
-def _of_other_power(grad: Tensor, lhs: Tensor, rhs: float) -> Tensor:
-    power = POWF_SCALAR.exact_scalar(lhs, rhs - 1)
-    return MUL.binary(grad, MUL_SCALAR.scalar(power, rhs))
-
-
 rule(floats.POWF, lhs=_of_base, rhs=_of_exponent)
-rule(floats.POWF_SCALAR, lhs=_of_number_power)
+rule(floats.POWF_SCALAR, lhs=number_power_rule(POWF_SCALAR))
 
 
 def _of_left_matrix(grad: Tensor, rhs: Tensor, lhs_spec: Any) -> Tensor:

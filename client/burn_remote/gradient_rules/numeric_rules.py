@@ -20,6 +20,7 @@ from burn_remote.functions.elementwise import sign
 from burn_remote.functions.logic import equal, greater_equal, less_equal, logical_or
 from burn_remote.functions.manipulation import broadcast_to, concat, flip, part
 from burn_remote.functions.selection import mask_fill
+from burn_remote.gradient_rules.number_powers import number_power_rule
 from burn_remote.gradient_rules.spreading import (
     as_numbers,
     ones,
@@ -146,24 +147,8 @@ def _of_integer_power(grad: Tensor, lhs: Tensor, rhs: Tensor) -> Tensor:
     return MUL.binary(grad, mask_fill(slope, equal(rhs, 0), 0))
 
 
-def _of_number_power(grad: Tensor, lhs: Tensor, rhs: float) -> Tensor:
-    if rhs == 0:
-        return zeros(grad, grad.handle.spec)
-    if rhs == 1:
-        return grad
-    if rhs == 2:
-        return MUL.binary(grad, MUL_SCALAR.scalar(lhs, 2))
-    return _of_other_power(grad, lhs, rhs)
-
-
-@rounded_once
-def _of_other_power(grad: Tensor, lhs: Tensor, rhs: float) -> Tensor:
-    power = POWI_SCALAR.exact_scalar(lhs, rhs - 1)
-    return MUL.binary(grad, MUL_SCALAR.scalar(power, rhs))
-
-
 rule(numeric.POWI, lhs=_of_integer_power)
-rule(numeric.POWI_SCALAR, lhs=_of_number_power)
+rule(numeric.POWI_SCALAR, lhs=number_power_rule(POWI_SCALAR))
 
 # -- Reductions -----------------------------------------------------------------------------------
 
