@@ -28,7 +28,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from training import delaying_relay
 
-from embed_sentences import Encoder, model_folder
+from embed_sentences import Encoder
+from optional_packages import model_folder
 from support.minilm import embed
 from support.servers import server
 

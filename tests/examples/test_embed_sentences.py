@@ -19,8 +19,9 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_embeddings_are_those_of_the_model_in_numpy_and_cost_one_round_trip() -> None:
     import embed_sentences
+    from optional_packages import model_folder
 
-    file = embed_sentences.model_folder() / "model.safetensors"
+    file = model_folder() / "model.safetensors"
     tokens = np.random.default_rng(0).integers(1000, 30_000, (len(LENGTHS), max(LENGTHS)))
     lengths = np.array(LENGTHS)
     with server() as running, br.RemoteDevice(running.address) as device:
@@ -44,10 +45,10 @@ def test_the_embeddings_are_those_of_the_model_in_numpy_and_cost_one_round_trip(
 
 
 def test_the_short_program_has_the_same_embeddings_and_costs_one_round_trip() -> None:
-    import embed_sentences
     from first_programs import sentences
+    from optional_packages import model_folder
 
-    file = embed_sentences.model_folder() / "model.safetensors"
+    file = model_folder() / "model.safetensors"
     tokens = np.random.default_rng(1).integers(1000, 30_000, (len(LENGTHS), max(LENGTHS)))
     lengths = np.array(LENGTHS)
     with server() as running, br.RemoteDevice(running.address) as device:
