@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from burn_remote.arguments.numbers import Number, real_number
+from burn_remote.arguments.numbers import Number, check_number, real_number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.functions.arithmetic import add, multiply, subtract
 from burn_remote.functions.casting import as_float, at_least_float32
@@ -47,6 +47,9 @@ def isclose(
     """
     relative, absolute = real_number("rtol", rtol), real_number("atol", atol)
     x1, x2 = operands(x1, x2)
+    for x in (x1, x2):
+        if not is_tensor(x):
+            check_number(x)
     first, second = alike(*[_as_number(x) for x in (x1, x2)])
     if not (is_tensor(first) or is_tensor(second)):
         refuse_numbers(x1, x2)

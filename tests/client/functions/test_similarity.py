@@ -60,3 +60,14 @@ def test_a_tensor_is_compared_with_a_list_or_a_number(device: br.LocalDevice) ->
 def test_two_numbers_are_refused() -> None:
     with pytest.raises(br.ArgumentMismatch, match="expected a tensor"):
         br.isclose(1.0, 2.0)
+
+
+@pytest.mark.parametrize("other", ["a", [1.0], None])
+@pytest.mark.parametrize("function", [br.isclose, br.allclose])
+def test_anything_but_a_tensor_an_array_or_a_number_is_refused(
+    function: Any, other: Any, device: br.Device
+) -> None:
+    x = br.tensor([1.0], device=device)
+    for arguments in ((x, other), (other, x)):
+        with pytest.raises(br.ArgumentMismatch, match=f"not {type(other).__name__}"):
+            function(*arguments)
