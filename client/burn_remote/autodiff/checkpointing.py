@@ -10,7 +10,12 @@ from typing import Any, Final, TypeVar, cast, final
 
 from burn_remote.arguments.containers import rebuilt
 from burn_remote.autodiff.backward_pass import BackwardPass
-from burn_remote.autodiff.grad_mode import enable_grad, is_recording, refusing_random_numbers
+from burn_remote.autodiff.grad_mode import (
+    check_function,
+    enable_grad,
+    is_recording,
+    refusing_random_numbers,
+)
 from burn_remote.autodiff.nodes import Node, Source, TrackedHandle, Visit, plain, saved_handle
 from burn_remote.autodiff.saved_containers import restored, saved_tree, tensors_in
 from burn_remote.autodiff.tracking import record, relabeled, track
@@ -35,8 +40,10 @@ def checkpoint(function: Function, /) -> Function:
     ``checkpoint(block)(x)``. Arguments and results are tensors and containers of them. Raises
     ``UsageError`` if the function draws random numbers (which would differ in the second call), if
     it uses a tracked tensor that is not an argument, or if a variable that it takes from a closure
-    or the module has another value in the second call. Attributes are not compared.
+    or the module has another value in the second call. Attributes are not compared. Raises
+    ``ArgumentMismatch`` for anything but a function.
     """
+    check_function("checkpoint", function)
     name = getattr(function, "__qualname__", repr(function))
 
     @functools.wraps(function)

@@ -11,9 +11,10 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast, overload
 
-from burn_remote_protocol.errors import UsageError
+from burn_remote_protocol.errors import ArgumentMismatch, UsageError, type_name
 
 __all__ = [
+    "check_function",
     "check_random_numbers",
     "enable_grad",
     "is_recording",
@@ -76,6 +77,7 @@ class _Switch:
     def __call__(self, function: Function) -> Function:
         """Decorate a function: the mode is set during each call."""
         switch = type(self)
+        check_function(switch.__name__, function)
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
@@ -108,6 +110,12 @@ class enable_grad(_Switch):
     """Resume recording inside ``no_grad``; a context manager and a decorator."""
 
     _records = True
+
+
+def check_function(decorator: str, function: object) -> None:
+    """Raise ``ArgumentMismatch`` for anything but a function, such as its result."""
+    if not callable(function):
+        raise ArgumentMismatch(f"{decorator} takes a function, not {type_name(function)}")
 
 
 @contextlib.contextmanager

@@ -197,6 +197,12 @@ def test_checkpoint_refuses_a_captured_variable_that_was_assigned_since(
         total.backward()
 
 
+@pytest.mark.parametrize("decorator", [br.checkpoint, br.no_grad, br.enable_grad])
+def test_decorators_refuse_anything_but_a_function(decorator: Any, device: br.Device) -> None:
+    with pytest.raises(br.ArgumentMismatch, match=r"takes a function, not .*Tensor$"):
+        decorator(device.tensor([1.0]))
+
+
 def test_checkpoint_accepts_captured_variables_that_stay(device: br.Device) -> None:
     x, factor, count = device.tensor([1.0, 2.0]).requires_grad_(), device.tensor([3.0, 4.0]), 2.5
     result = br.checkpoint(lambda x: x * factor * count)(x).sum()
