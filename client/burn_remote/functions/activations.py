@@ -259,6 +259,9 @@ def glu(x: Tensor, /, axis: int = -1) -> Tensor:
 
     Shapes: ``[…, n, …]`` to ``[…, n / 2, …]``. Raises ``ShapeMismatch`` for an odd ``n``.
     """
+    size = x.shape[normal_axis(axis, x.ndim)]
+    if size % 2:
+        raise ShapeMismatch(f"axis {axis} of {x.handle.spec} has no halves: its size {size} is odd")
     first, second = x.split(2, axis=axis)
     return multiply(first, sigmoid(second))
 

@@ -173,6 +173,8 @@ def test_activations_with_parameters_match_their_definitions(device: br.Device) 
     x = br.tensor(a, device=device)
     same(F.prelu(x, br.tensor(w, device=device)), np.where(a < 0, a * w[:, None], a))
     same(F.glu(x), a[..., :2] * sigmoid(a[..., 2:]), 1e-14)
+    with pytest.raises(br.ShapeMismatch, match=r"axis 1 of .* has no halves: its size 3 is odd"):
+        F.glu(x, dim=1)
     with pytest.raises(br.UsageError, match="approximate"):
         F.gelu(x, approximate="sine")
 

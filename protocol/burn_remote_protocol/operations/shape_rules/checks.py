@@ -74,7 +74,8 @@ def check_rank(argument: str, spec: TensorSpec, rank: int) -> None:
     """Raise ``ShapeMismatch`` unless the argument has ``rank`` dimensions."""
     if len(spec.shape) != rank:
         advice = f"; {argument}[None] adds one in front" if len(spec.shape) < rank else ""
-        refuse_shape(f"{argument} is {spec}, but must have {rank} dimensions{advice}")
+        dimensions = "1 dimension" if rank == 1 else f"{rank} dimensions"
+        refuse_shape(f"{argument} is {spec}, but must have {dimensions}{advice}")
 
 
 def check_axis(argument: str, axis: int, shape: Shape) -> None:

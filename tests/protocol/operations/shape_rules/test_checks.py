@@ -86,7 +86,7 @@ def test_what_fits_is_accepted_and_what_does_not_is_named() -> None:
     check_shape("x", f32(2, 3), [2, 3])
     with pytest.raises(ShapeMismatch, match=r"have 3 dimensions; x\[None\] adds one in front$"):
         check_rank("x", f32(2, 3), 3)
-    with pytest.raises(ShapeMismatch, match=r"x is float32\[2, 3\], but must have 1 dimensions$"):
+    with pytest.raises(ShapeMismatch, match=r"x is float32\[2, 3\], but must have 1 dimension$"):
         check_rank("x", f32(2, 3), 1)
     for axis in (-1, 2):
         with pytest.raises(ShapeMismatch, match=rf"dim={axis} is not an axis of shape \[2, 3\]"):
