@@ -31,6 +31,7 @@ from burn_remote_protocol.links.iroh.framing import frame_header
 from burn_remote_protocol.links.iroh.stream_link import WRITE_QUEUE_BYTES, StreamLink
 from burn_remote_protocol.links.transport_interface import CONNECT_TIMEOUT_SECONDS
 from burn_remote_protocol.snapshots import living_keys
+from burn_remote_protocol.waiters import Waiters
 
 __all__ = ["BlockingIrohLink", "LoopThread", "connect"]
 
@@ -51,36 +52,6 @@ HANDED_OVER_BUFFERS: Final = 64
 # pauses if nobody empties it.
 ARRIVED_FRAMES: Final = 64
 ARRIVED_BYTES: Final = 2**20
-
-
-class News:
-    """Wakes threads that wait for any change. Has no lock that a Ctrl-C could leave taken."""
-
-    def __init__(self) -> None:
-        self._waiting: Final[collections.deque[threading.Lock]] = collections.deque()
-
-    def notify(self) -> None:
-        """Wake all threads that wait now."""
-        for ticket in [*self._waiting]:
-            with contextlib.suppress(RuntimeError):  # it was woken already
-                ticket.release()
-
-    def wait_for(self, claim: Callable[[], bool], deadline: float | None) -> bool:
-        """Wait until a claim is true; return ``False`` at the deadline."""
-        if claim():
-            return True
-        ticket = threading.Lock()
-        ticket.acquire()
-        self._waiting.append(ticket)
-        try:
-            while not claim():
-                remaining = -1.0 if deadline is None else deadline - time.monotonic()
-                if deadline is not None and remaining <= 0:
-                    return False
-                ticket.acquire(timeout=remaining)
-            return True
-        finally:
-            self._waiting.remove(ticket)
 
 
 class LoopThread:
@@ -163,7 +134,7 @@ class BlockingIrohLink:
         self._thread: Final = thread
         self._inner: Final = inner
         self._close_timeout_seconds: Final = close_timeout_seconds
-        self._news: Final = News()
+        self._changed: Final = Waiters()
         # Buffers for the link's thread to send.
         self._outgoing: Final[collections.deque[tuple[bytes, ...]]] = collections.deque()
         self._sending: Final = threading.Lock()
@@ -243,7 +214,7 @@ class BlockingIrohLink:
             self._thread.loop.call_soon_threadsafe(self._forward)
 
     def _wait_for_room(self) -> None:
-        self._news.wait_for(self._has_room, None)
+        self._changed.wait_until(self._has_room)
         self._raise_if_ended()
 
     def _has_room(self) -> bool:
@@ -262,7 +233,7 @@ class BlockingIrohLink:
     def receive(self, timeout_seconds: float | None = None) -> bytes | memoryview | None:
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
-            has_news = self._news.wait_for(self._has_arrived_or_beats, deadline)
+            has_news = self._wait(self._has_arrived_or_beats, deadline)
             self._call_beats()
             # Read before the queue: frames that arrived before the end must be returned first.
             is_over = self._closed or self._is_over
@@ -284,9 +255,7 @@ class BlockingIrohLink:
     def wait_readable(self, timeout_seconds: float | None = None) -> bool:
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
-            found = self._news.wait_for(
-                lambda: self._interrupted or self._has_arrived_or_beats(), deadline
-            )
+            found = self._wait(lambda: self._interrupted or self._has_arrived_or_beats(), deadline)
             self._call_beats()
             if self._has_arrived():
                 return True
@@ -295,6 +264,10 @@ class BlockingIrohLink:
                 return False
             if not found:
                 return False
+
+    def _wait(self, is_true: Callable[[], bool], deadline: float | None) -> bool:
+        left = None if deadline is None else deadline - time.monotonic()
+        return self._changed.wait_until(is_true, left)
 
     def has_buffered(self) -> bool:
         return self._has_arrived()
@@ -331,14 +304,14 @@ class BlockingIrohLink:
 
     def interrupt(self) -> None:
         self._interrupted = True
-        self._news.notify()
+        self._changed.wake()
 
     def close(self, code: int = NORMAL_CLOSURE, reason: str = "") -> None:
         with self._close_lock:
             if self._closed:
                 return
             self._closed = True
-            self._news.notify()
+            self._changed.wake()
             with contextlib.suppress(TimeoutError, RuntimeError):
                 self._thread.call(
                     self._close(code, reason), self._close_timeout_seconds + GRACE_SECONDS
@@ -349,7 +322,7 @@ class BlockingIrohLink:
 
     async def _begin(self) -> None:
         self._inner.on_frames = self._move_arrived
-        self._inner.on_progress = self._news.notify
+        self._inner.on_progress = self._changed.wake
         self._move_arrived()
 
     def _forward(self) -> None:
@@ -357,7 +330,7 @@ class BlockingIrohLink:
         while self._outgoing:
             self._inner.put_raw(*self._outgoing.popleft())
         self._move_arrived()
-        self._news.notify()
+        self._changed.wake()
 
     def _move_arrived(self) -> None:
         inner = self._inner
@@ -371,11 +344,11 @@ class BlockingIrohLink:
             self._arrived.append(frame)
         if not inner.has_frames and (inner.end is not None or inner.has_failed):
             self._is_over = True
-        self._news.notify()
+        self._changed.wake()
 
     def _note_beat(self) -> None:
         self._beats = 1
-        self._news.notify()
+        self._changed.wake()
 
     async def _close(self, code: int, reason: str) -> None:
         self._forward()
