@@ -21,7 +21,7 @@ from burn_remote_server.backends.array.core.kernel_forms import Array
 from burn_remote_server.backends.array.kernels.blas_threads import is_small, on_one_thread
 from burn_remote_server.backends.interface import Run
 
-__all__ = ["cores", "divided", "matmul", "parts_of"]
+__all__ = ["cores", "divided", "matmul", "parts_of", "prepared_matmul"]
 
 # The least number of multiplications in a part: half a millisecond. Passing a part to another
 # thread takes up to a tenth of that.
@@ -43,6 +43,16 @@ def matmul(xp: Any, lhs: Array, rhs: Array, out: Array | None = None) -> Array:
         return on_one_thread(np.matmul)(lhs, rhs, out)
     shape = _result_shape(lhs, rhs)
     return on_one_thread(divided(np.matmul, parts_of(shape, inner, cores()), out))(lhs, rhs)
+
+
+def prepared_matmul(xp: Any, rows: int, inner: int, columns: int) -> Run:
+    """Return ``matmul`` for two matrices of known sizes, on as many threads."""
+    if xp is not np:
+        multiply: Run = xp.matmul
+        return multiply
+    if is_small(rows, inner, columns):
+        return np.matmul
+    return on_one_thread(divided(np.matmul, parts_of((rows, columns), inner, cores())))
 
 
 def _result_shape(lhs: Array, rhs: Array) -> tuple[int, ...]:
