@@ -53,6 +53,12 @@ MAX_IN_FLIGHT: Final = 32
 RESUME_IN_FLIGHT: Final = 16
 # The most collectives whose outputs are delivered together, when the last one has finished.
 MAX_TOGETHER: Final = 8
+# For errors of which NCCL says nothing. With this variable, it writes what it does to the server's
+# output.
+ADVICE: Final = (
+    "run the servers with NCCL_DEBUG=INFO to see why, or use Group(devices, engine='ring')"
+)
+
 # How often to ask NCCL for errors while no collective waits for this.
 EXAMINE_SECONDS: Final = 0.02
 
@@ -139,7 +145,9 @@ class NcclEngine:
             raise GroupIsBroken
         seconds = 2 * self._member.spec.issue_seconds  # a late member reports itself before this
         if oldest is not None and now - oldest.begin > seconds:
-            raise OperationFailed(f"NCCL did not finish a collective within {seconds:g} seconds")
+            raise OperationFailed(
+                f"NCCL did not finish a collective within {seconds:g} seconds; {ADVICE}"
+            )
 
     def finish(self) -> None:
         """Wait until all collectives are done. Raises ``GroupIsBroken`` and ``OperationFailed``."""
@@ -269,7 +277,7 @@ class NcclEngine:
                 except queue.Empty:
                     if time.monotonic() > deadline:
                         raise OperationFailed(
-                            f"NCCL did not start within {START_SECONDS:g} seconds"
+                            f"NCCL did not start within {START_SECONDS:g} seconds; {ADVICE}"
                         ) from None
                     continue
                 if isinstance(found, Exception):

@@ -22,6 +22,7 @@ from burn_remote_protocol.errors import CollectiveFailed, OperationFailed
 from burn_remote_protocol.messages import GroupBroken
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.numpy.backend import NumpyBackend
+from burn_remote_server.collectives import nccl_engine
 from burn_remote_server.collectives.nccl_engine import (
     MAX_IN_FLIGHT,
     MAX_TOGETHER,
@@ -375,9 +376,22 @@ def test_a_collective_that_nccl_does_not_finish_fails_after_the_bound() -> None:
     members = members_of(fabric, issue_seconds=0.2)
     slots = [members.issue(rank, SUM, vector(rank))[0] for rank in range(2)]
     for slot in slots:
-        assert "NCCL did not finish a collective within 0.4 seconds" in str(failure_of(slot))
+        text = str(failure_of(slot))
+        assert "NCCL did not finish a collective within 0.4 seconds; run the servers" in text
     members.leave()
     assert [one.ended for one in fabric.communicators] == 2 * ["aborted"]
+
+
+def test_a_start_that_takes_too_long_fails_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl_engine, "START_SECONDS", 0.1)
+    fabric = Fabric(2)
+    fabric.joined = threading.Barrier(3)  # one more than the members
+    members = members_of(fabric)
+    for slot in [members.issue(rank, SUM, vector(rank))[0] for rank in range(2)]:
+        text = str(failure_of(slot))
+        assert "NCCL did not start within 0.1 seconds; run the servers with NCCL_DEBUG=INFO" in text
+    fabric.joined.abort()
+    members.leave()
 
 
 def test_nccl_is_not_started_before_all_members_are_there() -> None:
