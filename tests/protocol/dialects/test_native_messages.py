@@ -8,7 +8,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import find, given
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from burn_remote_protocol.collectives import MAX_MEMBERS
@@ -239,7 +239,13 @@ def test_every_message_without_an_error_survives_encoding_and_decoding(message: 
     "kind", [kind for kind in MESSAGE_TO_WIRE if kind not in (Refused, Failed, Closing)]
 )
 def test_every_kind_of_message_without_an_error_is_drawn(kind: type[Any]) -> None:
-    assert type(find(MESSAGES, lambda message: type(message) is kind)) is kind
+    # Without shrinking, which would take most of the time.
+    found = find(
+        MESSAGES,
+        lambda message: type(message) is kind,
+        settings=settings(max_examples=2000, phases=[Phase.generate]),
+    )
+    assert type(found) is kind
 
 
 @given(st.data())
