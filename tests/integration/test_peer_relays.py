@@ -42,11 +42,22 @@ class Relay:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self.listening.accept()
-                far = socket.create_connection(("127.0.0.1", self.target_port))
-                self.requests.append(bytearray())
-                self.responses.append(bytearray())
-                for ends in ((near, far, self.requests[-1]), (far, near, self.responses[-1])):
-                    threading.Thread(target=_forward, args=ends, daemon=True).start()
+                ways = bytearray(), bytearray()
+                self.requests.append(ways[0])
+                self.responses.append(ways[1])
+                threading.Thread(target=self._carry, args=(near, *ways), daemon=True).start()
+
+    def _carry(self, near: socket.socket, request: bytearray, response: bytearray) -> None:
+        """Forward one connection in both directions, and close both ends."""
+        with (
+            near,
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", self.target_port)) as far,
+        ):
+            back = threading.Thread(target=_forward, args=(far, near, response), daemon=True)
+            back.start()
+            _forward(near, far, request)
+            back.join()
 
 
 def _forward(source: socket.socket, target: socket.socket, record: bytearray) -> None:
@@ -62,6 +73,7 @@ def relayed() -> Iterator[Relay]:
     relay = Relay()
     with relay.listening:
         yield relay
+        relay.listening.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
 
 
 def replayed(port: int, recorded: bytes) -> bytes:
