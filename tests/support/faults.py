@@ -80,8 +80,8 @@ class FaultyProxy:
         self.open.set()
         self.flowing.set()
         self._closed.set()
-        self.cut_all()
         self._accepting.join(PATIENCE_SECONDS)
+        self.cut_all()  # afterwards, so that a connection that was accepted last is cut too
 
     def _accept(self) -> None:
         while True:
