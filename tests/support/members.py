@@ -28,6 +28,7 @@ class Members:
         count: int,
         *,
         absent: tuple[int, ...] = (),
+        bound_seconds: float = 0.5,
         issue_seconds: float = 600.0,
         open_engine: Callable[[Member], CollectiveEngine] = RingEngine,
         backend: Callable[[], Backend] = NumpyBackend,
@@ -40,7 +41,7 @@ class Members:
         for rank in range(count):
             if rank in absent:
                 continue
-            spec = GroupSpec(bytes(32), rank, self.addresses, 0.5, issue_seconds)
+            spec = GroupSpec(bytes(32), rank, self.addresses, bound_seconds, issue_seconds)
             dial = self._dial(pipes[rank - 1])
             ended = self.setting(self.ended[rank])
             ring = Member(

@@ -14,7 +14,8 @@ of those with the same number, the first one does.
 
 **Liveness.** Both ends of a link between servers send a heartbeat when they have sent nothing for a
 quarter of the group's ``bound_seconds``. A member from which nothing arrived for ``bound_seconds``
-has failed.
+has failed. Time for which this process was suspended does not count: its neighbours may have been
+suspended with it.
 
 **Progress.** A member may be alive but late: its session does not issue the collective, or an input
 does not arrive. A late member reports itself ``issue_seconds`` after the previous member's
@@ -144,7 +145,7 @@ class Member:
         self._is_listening = False
         # The collective that this member has begun, until the previous member has announced it too.
         self._unagreed: BeginCollective | None = None
-        self._heard = time.monotonic()
+        self._silence: Final = _Silence()
         # The time from which the previous member counts as failed although it is alive, and what it
         # did not do within how many seconds.
         self._late_at = float("inf")
@@ -478,7 +479,8 @@ class Member:
 
     def _next_job(self, engine: CollectiveEngine) -> Job | None:
         """Wait for the next collective; ``None`` if this member leaves."""
-        since = self._heard = time.monotonic()
+        since = time.monotonic()
+        self._silence.end()
         while True:
             with self._lock:
                 self.check()
@@ -493,7 +495,8 @@ class Member:
 
     def _await_inputs(self, engine: CollectiveEngine, job: Job) -> None:
         """Wait until all inputs have arrived or failed. Raises ``GroupIsBroken``."""
-        since = self._heard = time.monotonic()
+        since = time.monotonic()
+        self._silence.end()
         for one in job.inputs:
             if isinstance(one, InFlight) and not one.arrived():
                 self._announcements.stop_beginning(self._send_announcements)
@@ -577,7 +580,7 @@ class Member:
 
     def _receive_from(self, incoming: Incoming, place: Place) -> Message:
         message = incoming.receive(place, self._check_neighbour)
-        self._heard = time.monotonic()
+        self._silence.end()
         if message is None:
             self._check_late()
         if isinstance(message, GroupBroken):
@@ -595,7 +598,7 @@ class Member:
         seconds = self.spec.bound_seconds
         if self._incoming is None or not self._incoming.has_beats:
             return
-        if self._previous not in self._gone and time.monotonic() - self._heard > seconds:
+        if self._previous not in self._gone and self._silence.measure() > seconds:
             self.lost(self._previous, f"nothing arrived from it for {seconds:g} seconds")
             self.check()
 
@@ -689,7 +692,7 @@ class Member:
         sequence, digest, own = unagreed.sequence, unagreed.digest, unagreed.description
         if not self._begun:
             self._announcements.stop_beginning(self._send_announcements)
-            self._heard = time.monotonic()
+            self._silence.end()
             self._expect(
                 f"did not issue collective {sequence}, {own}, for which member {self.spec.rank} "
                 "waits,",
@@ -770,3 +773,25 @@ def _new_piece(sequence: int, offset: int, size: int) -> memoryview:
 
 def _refuse_piece(sequence: int, offset: int, size: int) -> memoryview:
     raise ProtocolViolation(f"a piece of collective {sequence} arrived before its announcement")
+
+
+class _Silence:
+    """The time for which nothing arrived while this thread examined that time and again.
+
+    The thread examines it at least every ``SLICE_SECONDS`` while it waits. More than that passes
+    between two examinations only if it works or is suspended.
+    """
+
+    def __init__(self) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Begin anew: something has arrived, or nothing is expected yet."""
+        self._seconds = 0.0
+        self._examined_at = time.monotonic()
+
+    def measure(self) -> float:
+        """Return its length in seconds so far."""
+        before, self._examined_at = self._examined_at, time.monotonic()
+        self._seconds += min(self._examined_at - before, SLICE_SECONDS)
+        return self._seconds

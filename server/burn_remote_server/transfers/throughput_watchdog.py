@@ -7,13 +7,28 @@ measured per connection, so tensors that share a connection are not penalized.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, NamedTuple
 
 from burn_remote_protocol.errors import TransferFailed
+from burn_remote_protocol.links.checksummed_links import AnyAsyncLink
 from burn_remote_protocol.links.interface import AsyncLink
 
-__all__ = ["FairShare", "ThroughputSample", "receive_watched", "watch_reader", "watch_throughput"]
+__all__ = [
+    "FairShare",
+    "ThroughputSample",
+    "receive_watched",
+    "receive_within",
+    "wait_while_running",
+    "watch_reader",
+    "watch_throughput",
+]
+
+# A wait consists of this many shorter ones. If this process is suspended, or gets no processor
+# time, only one of them ends meanwhile. More of them would cost more time while thousands of
+# fetches wait.
+WAITS: Final = 4
 
 # Minimum throughput of a connection after a response has begun, averaged over each stall time
 # (``stall_seconds``). It is low enough for slow networks, and ends fetches from peers that send
@@ -24,6 +39,17 @@ MIN_BYTES_PER_SECOND: Final = 64 * 2**10
 # buffers of a fast network can hold that many bytes of other tensors, including abandoned ones. A
 # larger lag means that the source no longer sends this tensor.
 MAX_LAG_BYTES: Final = 16 * 2**20
+
+
+async def wait_while_running(done: asyncio.Future[Any], seconds: float) -> None:
+    """Wait for ``done``, at most for ``seconds`` in which this process is not suspended.
+
+    What arrived, or was due, while it was suspended is handled before the time is over.
+    """
+    for _ in range(WAITS):
+        await asyncio.wait([done], timeout=seconds / WAITS)
+        if done.done():
+            return
 
 
 async def watch_throughput(
@@ -52,7 +78,7 @@ async def watch_throughput(
     seen_reports = -1
     while seen_reports != reports():
         seen_reports = reports()
-        await asyncio.wait([done], timeout=stall_seconds)
+        await wait_while_running(done, stall_seconds)
         if done.done() or has_begun():
             break
     else:
@@ -64,7 +90,7 @@ async def watch_throughput(
                 f"{peer} sent {seen - first:,} bytes, but the tensor did not make progress"
             )
         # Measure a whole interval: the response may have begun late in the previous one.
-        await asyncio.wait([done], timeout=stall_seconds)
+        await wait_while_running(done, stall_seconds)
         came = arrived() - seen
         if done.done():
             return
@@ -83,10 +109,9 @@ async def receive_watched(link: AsyncLink, stall_seconds: float, max_message_byt
     Raises ``TransferFailed``, and what ``receive`` raises.
     """
     first = link.received_bytes
-    receiving = asyncio.ensure_future(link.receive())
     # Received bytes include pings and fragment headers, which the message limit does not.
     allowed = first + 2 * max_message_bytes
-    try:
+    async with _receiving(link) as receiving:
         await watch_throughput(
             receiving,
             link.peer,
@@ -95,7 +120,29 @@ async def receive_watched(link: AsyncLink, stall_seconds: float, max_message_byt
             arrived=lambda: link.received_bytes,
             allowed=lambda: allowed,
         )
-        return receiving.result()
+        received: bytes = receiving.result()
+        return received
+
+
+async def receive_within(link: AnyAsyncLink, seconds: float) -> bytes | memoryview:
+    """Receive one message, within ``seconds`` in which this process is not suspended.
+
+    Raises ``TimeoutError``, and what ``receive`` raises.
+    """
+    async with _receiving(link) as receiving:
+        await wait_while_running(receiving, seconds)
+        if not receiving.done():
+            raise TimeoutError
+        received: bytes | memoryview = receiving.result()
+        return received
+
+
+@contextlib.asynccontextmanager
+async def _receiving(link: AnyAsyncLink) -> AsyncIterator[asyncio.Future[Any]]:
+    """A task that receives one message; it has ended when the context is left."""
+    receiving = asyncio.ensure_future(link.receive())
+    try:
+        yield receiving
     finally:
         receiving.cancel()
         await asyncio.wait([receiving])
@@ -115,7 +162,7 @@ async def watch_reader(
     floor = MIN_BYTES_PER_SECOND * stall_seconds
     while not done.done():
         before = sent()
-        await asyncio.wait([done], timeout=stall_seconds)
+        await wait_while_running(done, stall_seconds)
         taken = sent() - before
         if not done.done() and taken < floor:
             raise TransferFailed(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -174,6 +177,31 @@ def test_a_member_whose_input_never_arrives_is_named() -> None:
         assert error.member == 1
         assert "did not get the inputs of collective 0" in str(error)
     never.fail(OperationFailed("its source is gone"))
+    members.leave()
+
+
+def test_members_that_were_suspended_together_give_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    suspended, looks = 0.0, Counter[int]()
+    look = Member._check_silence
+
+    def counted(member: Member) -> None:
+        looks[member.spec.rank] += 1
+        look(member)
+
+    monkeypatch.setattr(MemoryPipe, "has_beats", True)
+    monkeypatch.setattr(Member, "_check_silence", counted)
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + suspended)
+    monkeypatch.setattr(module, "time", clock)
+    members = Members(3, bound_seconds=60.0)
+    done = [members.issue(rank, SUM, vector(rank)) for rank in range(3)]
+    assert all(slot.array()[0] == 3 for (slot,) in done)
+    suspended = 300.0
+    looks.clear()
+    wait_until(lambda: all(looks[rank] >= 2 for rank in range(3)))
+    later = [members.issue(rank, SUM, vector(rank)) for rank in range(3)]
+    assert all(slot.array()[0] == 3 for (slot,) in later)
     members.leave()
 
 

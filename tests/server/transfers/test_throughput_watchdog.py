@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -13,9 +15,12 @@ from burn_remote_server.transfers.throughput_watchdog import (
     MAX_LAG_BYTES,
     FairShare,
     ThroughputSample,
+    receive_within,
     watch_reader,
     watch_throughput,
 )
+from support.memory_links import async_memory_pair
+from support.native_clients import turns
 
 CHUNK = 512 * 1024
 STALL_SECONDS = 0.002
@@ -133,6 +138,67 @@ async def test_a_fetch_waits_while_its_peer_says_that_it_still_works() -> None:
             reports=count_reports,
         )
     assert asked == 3
+
+
+# -- suspensions ------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def suspensions(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
+    """Return a function that lets time pass in which the event loop does not run."""
+    loop = asyncio.get_running_loop()
+    clock, suspended = loop.time, 0.0
+
+    def suspend(seconds: float) -> None:
+        nonlocal suspended
+        suspended += seconds
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "time", lambda: clock() + suspended)
+        yield suspend
+
+
+async def test_a_server_that_was_suspended_does_not_give_up_a_peer_that_was_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    with suspensions(monkeypatch) as suspend:
+        watching = asyncio.ensure_future(
+            watch_throughput(
+                done,
+                "a peer",
+                100.0,
+                has_begun=lambda: False,
+                arrived=lambda: 0,
+                allowed=lambda: 0,
+            )
+        )
+        await turns(3)
+        suspend(1000.0)
+        await turns(20)
+        assert not watching.done()
+        done.set_result(None)
+        await watching
+
+
+async def test_a_message_may_follow_a_suspension_of_both_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    near, far = async_memory_pair()
+    with suspensions(monkeypatch) as suspend:
+        receiving = asyncio.ensure_future(receive_within(near, 100.0))
+        await turns(3)
+        suspend(1000.0)
+        await turns(20)
+        await far.send(b"alive")
+        assert await receiving == b"alive"
+
+
+async def test_receiving_from_a_silent_peer_ends_in_time_and_leaves_no_task() -> None:
+    near, _ = async_memory_pair()
+    with pytest.raises(TimeoutError):
+        await receive_within(near, STALL_SECONDS)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 # -- sending ----------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from burn_remote_server.collectives.member import Member
 from burn_remote_server.collectives.peer_links import PeerOutgoing, accepts_join
 from burn_remote_server.dialects.native.handshake import name_of
 from burn_remote_server.hosting.host import Host
+from burn_remote_server.transfers.throughput_watchdog import receive_within
 
 __all__ = ["serve_link"]
 
@@ -83,8 +84,7 @@ async def _listen_until_lost(link: AnyAsyncLink, member: Member) -> None:
 async def _listen(link: AnyAsyncLink, member: Member) -> None:
     """Pass on the messages of the next member. Raises ``TimeoutError`` if it is silent."""
     while True:
-        async with asyncio.timeout(member.spec.bound_seconds):
-            message = decode_frame(await link.receive())
+        message = decode_frame(await receive_within(link, member.spec.bound_seconds))
         if isinstance(message, GroupBroken):
             member.receive_from_next(message)
         elif not isinstance(message, Acknowledged):
