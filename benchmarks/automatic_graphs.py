@@ -16,17 +16,11 @@ quartiles.
 from __future__ import annotations
 
 import os
-import queue
-import socket
 import statistics
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import date
-from multiprocessing import get_context
-from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -37,6 +31,7 @@ from rich.table import Table
 import burn_remote as br
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from delayed_links import delayed_link
 from graphs import remote_step, server_seconds
 from numpy_training import softmax_arrays
 
@@ -98,65 +93,6 @@ def issuing(table: Table, rounds: int) -> None:
     table.add_row("x + y: the same, fastest of all rounds", f"{least:.2f}", "≤ 0.55")
 
 
-# -- a relay with latency -------------------------------------------------------------------------
-
-
-def _delay(source: socket.socket, sink: socket.socket, seconds: float) -> None:
-    """Pass on bytes, each with a delay."""
-    waiting: queue.Queue[tuple[float, bytes]] = queue.Queue()
-
-    def deliver() -> None:
-        while True:
-            due, data = waiting.get()
-            time.sleep(max(0.0, due - time.monotonic()))
-            try:
-                if not data:
-                    sink.shutdown(socket.SHUT_WR)
-                    return
-                sink.sendall(data)
-            except OSError:
-                return
-
-    threading.Thread(target=deliver, daemon=True).start()
-    data = b"-"
-    while data:
-        try:
-            data = source.recv(65_536)
-        except OSError:
-            data = b""
-        waiting.put((time.monotonic() + seconds, data))
-
-
-def _relay(port: int, seconds: float, ready: Queue[int]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        ready.put(listener.getsockname()[1])
-        while True:
-            near, _ = listener.accept()
-            far = socket.create_connection(("127.0.0.1", port))
-            for pair in ((near, far), (far, near)):
-                pair[0].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                threading.Thread(target=_delay, args=(*pair, seconds), daemon=True).start()
-
-
-@contextmanager
-def delayed(running: RunningServer, milliseconds: float) -> Iterator[str]:
-    """Yield the address of a relay that makes the round trip to a server longer."""
-    if not milliseconds:
-        yield running.address
-        return
-    spawning = get_context("spawn")
-    ready: Queue[int] = spawning.Queue()
-    process = spawning.Process(
-        target=_relay, args=(running.port, milliseconds / 2000, ready), daemon=True
-    )
-    process.start()
-    try:
-        yield f"ws://127.0.0.1:{ready.get(timeout=10)}"
-    finally:
-        process.terminate()
-        process.join()
-
-
 # -- training -------------------------------------------------------------------------------------
 
 
@@ -171,7 +107,8 @@ def trained(tensors: list[br.Tensor], reads_each: int) -> None:
 
 def training(table: Table, running: RunningServer, milliseconds: float, rounds: int) -> None:
     """Measure a training step on both sides."""
-    with delayed(running, milliseconds) as address:
+    with delayed_link(running.port, milliseconds) as port:
+        address = f"ws://127.0.0.1:{port}"
         devices = [br.RemoteDevice(address, automatic_graphs=mode) for mode in (False, True)]
         sides = [[br.tensor(array, device=one) for array in softmax_arrays()] for one in devices]
         for reads_each in (1, 10, STEPS) if milliseconds < 100 else (10, STEPS):

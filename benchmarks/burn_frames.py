@@ -27,6 +27,8 @@ import typer
 from burn_uploads import STREAM, framed, opened
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from graphs import server_seconds
+
 from support.recorded import recordings_0_22, sessions
 from support.servers import RunningServer, server
 
@@ -183,12 +185,6 @@ def training(running: RunningServer, *, reads_each: bool = True) -> Iterator[flo
             yield seconds
 
 
-def processor_seconds(running: RunningServer) -> float:
-    """Return the processor time of all threads of a server, more precisely than ``psutil``."""
-    threads = Path(f"/proc/{running.process.pid}/task").iterdir()
-    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
-
-
 # Name of a measure -> the function that measures blocks, and the repetitions in a block.
 MEASURES: dict[str, tuple[Callable[[RunningServer], Iterator[float]], int]] = {
     "addition and its read": (round_trips, ROUND_TRIPS),
@@ -224,9 +220,9 @@ def main(
                 next(run)  # warms up
             for _ in range(BLOCKS - 2):
                 for checkout, run in runs.items():
-                    before = processor_seconds(servers[checkout])
+                    before = server_seconds(servers[checkout])
                     found[checkout].append(next(run))
-                    used = processor_seconds(servers[checkout]) - before
+                    used = server_seconds(servers[checkout]) - before
                     processor[checkout].append(used / count)
             for checkout, times in found.items():
                 print(f"{name:34} {checkout}: {shown(times)}", end="")

@@ -15,7 +15,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +25,7 @@ import burn_remote as br
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from training import delaying_relay
+from delayed_links import delayed_link
 
 from embed_sentences import Encoder
 from optional_packages import model_folder
@@ -81,9 +80,7 @@ def main(
     with server() as running:
         for milliseconds in (0.0, 10.0, 50.0, 150.0):
             with (
-                delaying_relay(running.port, milliseconds / 2000)
-                if milliseconds
-                else nullcontext(running.port) as port,
+                delayed_link(running.port, milliseconds) as port,
                 br.RemoteDevice(f"ws://127.0.0.1:{port}") as device,
             ):
                 measure(device, numbers, lengths, rounds, milliseconds)

@@ -21,15 +21,12 @@ untracked one. The sides of a ratio alternate; each figure is a median of rounds
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import statistics
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -42,6 +39,7 @@ import burn_remote as br
 from burn_remote import functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from delayed_links import delayed_link
 from graphs import server_seconds
 
 from support.servers import RunningServer, server
@@ -49,28 +47,6 @@ from support.servers import RunningServer, server
 ISSUED: Final = 500
 RATE: Final = 0.05
 ONES: Final = np.ones((16, 16), np.float32)
-
-
-@contextmanager
-def delaying_relay(port: int, seconds: float) -> Iterator[int]:
-    """Relay connections to a port and delay all bytes in each direction; yields its own port."""
-    loop = asyncio.new_event_loop()
-
-    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-        while data := await source.read(2**18):
-            loop.call_later(seconds, target.write, data)
-        loop.call_later(seconds, target.close)
-
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", port)
-        await asyncio.gather(copy(reader, back), copy(there, writer))
-
-    listening = loop.run_until_complete(asyncio.start_server(relay, "127.0.0.1", 0))
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    yield listening.sockets[0].getsockname()[1]
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
 
 
 def loss_of(weights: list[br.Tensor], x: br.Tensor, labels: br.Tensor) -> br.Tensor:
@@ -213,9 +189,7 @@ def main(
     with server() as running:
         for milliseconds in latency or [0.0, 10.0, 50.0, 150.0]:
             with (
-                delaying_relay(running.port, milliseconds / 2000)
-                if milliseconds
-                else nullcontext(running.port) as port,
+                delayed_link(running.port, milliseconds) as port,
                 br.RemoteDevice(f"ws://127.0.0.1:{port}") as device,
             ):
                 measure_steps(device, milliseconds, running, rounds, steps)
