@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,6 +69,7 @@ SHAPES: dict[str, Callable[[], object]] = {
     "2 counts do not match size 3": lambda: f(3).repeat([1, 2]),
     "2 shifts do not match 1 axes": lambda: f(3).roll((1, 2), 0),
     "require one axis for each": lambda: f(3).roll((1, 2)),
+    "axis 1 is out of range for 1 axis": lambda: f(3).sum(axis=1),
     r"float32\[3\] is not a matrix; at least": lambda: br.tril(f(3)),
     "axis is required for": lambda: f(2, 3).take(i(2)),
     "must have as many axes": lambda: f(2, 3).take_along_axis(i(2)),
@@ -131,7 +133,7 @@ SHAPES: dict[str, Callable[[], object]] = {
     "blank=5 is not one of the 3 classes": lambda: F.ctc_loss(
         f(4, 2, 3), i(2, 2), [4, 4], [2, 2], blank=5
     ),
-    "AdaptiveAvgPool2d.*non-negative integer, not -1": lambda: F.adaptive_avg_pool2d(
+    r"output_size must be at least 1 on each axis, not \[-1, -1\]": lambda: F.adaptive_avg_pool2d(
         f(1, 1, 4, 4), -1
     ),
     "Interpolate.*non-negative integer, not -1": lambda: F.interpolate(f(1, 1, 4, 4), size=-1),
@@ -264,3 +266,9 @@ def test_running_statistics_that_would_have_to_be_updated_are_refused() -> None:
             F.batch_norm(f(2, 3), mean, f(3), training=True)
     with pytest.raises(br.UsageError, match="pass None for both"):
         F.instance_norm(f(2, 3, 4), f(3), f(3))
+
+
+@pytest.mark.parametrize(("shift", "axis"), [(1.5, None), (1.5, 0), ([1.5], 0), ((1, "a"), (0, 1))])
+def test_shifts_that_are_no_integers_are_refused(shift: Any, axis: Any) -> None:
+    with pytest.raises(br.ArgumentMismatch, match="a shift must be an integer, not "):
+        f(2, 3).roll(shift, axis)

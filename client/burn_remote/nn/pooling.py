@@ -16,7 +16,7 @@ from burn_remote.dispatch.operators import Operator, reshaped
 from burn_remote.dispatch.rows_with_fallbacks import preferring
 from burn_remote.functions.manipulation import part
 from burn_remote.nn.convolution import Sizes, batched, per_axis, unbatched
-from burn_remote_protocol.errors import ShapeMismatch, UsageError
+from burn_remote_protocol.errors import ShapeMismatch
 from burn_remote_protocol.operations.families import pooling_rows
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _output_sizes(
     checked = per_axis(cast("Sequence[int]", kept), spatial)
     # The operation itself refuses wrong ranks and empty axes.
     if x.ndim > spatial and min(checked) < 1 <= min(x.shape[-spatial:]):
-        raise UsageError(f"output_size must be at least 1 on each axis, not {list(checked)}")
+        raise ShapeMismatch(f"output_size must be at least 1 on each axis, not {list(checked)}")
     return checked
 
 
