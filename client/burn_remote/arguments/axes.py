@@ -33,7 +33,8 @@ def normal_axis(axis: int, rank: int) -> int:
     except TypeError:
         raise ArgumentMismatch(f"an axis must be an integer, not {axis!r}") from None
     if not -rank <= place < rank:
-        raise IndexOutOfRange(f"axis {shown(place)} is out of range for {rank} axes")
+        axes = "1 axis" if rank == 1 else f"{rank} axes"
+        raise IndexOutOfRange(f"axis {shown(place)} is out of range for {axes}")
     return place + rank if place < 0 else place
 
 

@@ -22,7 +22,7 @@ from burn_remote.functions.statistics import cumulative_sum
 from burn_remote.functions.statistics import min as smallest
 from burn_remote.functions.tensor_value import is_tensor, read
 from burn_remote_protocol.dtypes import I64
-from burn_remote_protocol.errors import ShapeMismatch, UsageError
+from burn_remote_protocol.errors import ArgumentMismatch, ShapeMismatch, UsageError, shown
 from burn_remote_protocol.operations.families import base, search_rows
 from burn_remote_protocol.tensors import MAX_ELEMENTS
 
@@ -100,13 +100,16 @@ def tile(x: Tensor, repetitions: int | Sequence[int], /) -> Tensor:
 def roll(x: Tensor, /, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
     """Rotate elements along axes; ``axis=None`` rotates the flattened tensor."""
     if axis is None:
-        if not isinstance(shift, int | np.integer):
+        if isinstance(shift, Sequence | np.ndarray):
             raise ShapeMismatch("several shifts require one axis for each")
         return reshaped(roll(flatten(x), shift, 0), x.shape)
     given = x
     axes = normal_axes(axis, x.ndim)
-    given_shifts = (shift,) * len(axes) if isinstance(shift, int | np.integer) else shift
-    shifts = [int(operator.index(one)) for one in given_shifts]
+    given_shifts = shift if isinstance(shift, Sequence | np.ndarray) else (shift,) * len(axes)
+    try:
+        shifts = [int(operator.index(one)) for one in given_shifts]
+    except TypeError:
+        raise ArgumentMismatch(f"a shift must be an integer, not {shown(shift)}") from None
     if len(shifts) != len(axes):
         raise ShapeMismatch(f"{len(shifts)} shifts do not match {len(axes)} axes")
     for place, count in zip(axes, shifts, strict=True):
