@@ -44,7 +44,7 @@ from burn_remote_protocol.session_states import SessionEnd
 from support.interrupts import InterruptAfterCall, Walk
 from support.link_ends import in_thread
 from support.memory_links import MemoryLink, memory_pair
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS, wait_until
 
 
 def test_pauses_between_resumes_are_random_up_to_a_bound_that_doubles(
@@ -403,9 +403,10 @@ def test_a_link_that_the_server_closes_on_closing_is_not_resumed(
         send_closing(link)
         # As the receiving thread does, before this one goes on.
         connection._break(link, ConnectionLost("the server closed it"))
-        for thread in threading.enumerate():
-            if thread.name == "burn-remote-reconnect":
-                thread.join(PATIENCE_SECONDS)
+        # Not ``join``: the receiving thread may just start the thread that reconnects.
+        wait_until(
+            lambda: all(thread.name != "burn-remote-reconnect" for thread in threading.enumerate())
+        )
 
     monkeypatch.setattr(module, "send_closing", answered)
     connection.close()
