@@ -7,7 +7,6 @@ import contextlib
 import gc
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 import burn_remote as br
+from support.ports import reserved_port
 from support.servers import UNFORKED, RunningServer, server
 from support.waiting import PATIENCE_SECONDS, wait_until
 
@@ -126,10 +126,7 @@ def test_a_killed_clients_tensors_are_freed_when_its_lease_ends() -> None:
 
 
 def test_a_refused_connection_gives_advice() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    with pytest.raises(br.ConnectionFailed, match=f"{port}"):
+    with reserved_port() as port, pytest.raises(br.ConnectionFailed, match=f"{port}"):
         br.RemoteDevice(f"ws://127.0.0.1:{port}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ import pytest
 import burn_remote as br
 from support.faults import faulty_proxy
 from support.faulty_network import Fault, faulty_network
+from support.ports import reserved_port
 from support.servers import UNFORKED, RunningServer, server
 from support.waiting import PATIENCE_SECONDS
 
@@ -219,8 +219,7 @@ def test_a_move_resumes_where_its_connection_broke() -> None:
     cuts = iter([2_500_000, 2_500_000, 600_000])
     with contextlib.ExitStack() as stack:
         # The source advertises the proxy's address, so the target connects through the proxy.
-        with socket.create_server(("127.0.0.1", 0)) as chosen:
-            port = chosen.getsockname()[1]
+        port = stack.enter_context(reserved_port())
         proxy = stack.enter_context(faulty_proxy(port, lambda: next(cuts, None)))
         flags = ("--port", str(port), "--advertise-address", proxy.address)
         source = stack.enter_context(server(*flags))
@@ -240,8 +239,7 @@ def test_a_move_resumes_where_its_connection_broke() -> None:
 @pytest.mark.parametrize("place", [*range(250, 850, 50), *range(850, 900, 7), 3000])
 def test_a_move_survives_a_flipped_bit_anywhere(place: int) -> None:
     with contextlib.ExitStack() as stack:
-        with socket.create_server(("127.0.0.1", 0)) as chosen:
-            port = chosen.getsockname()[1]
+        port = stack.enter_context(reserved_port())
         fault = Fault("flip", place, place % 8)
         network = stack.enter_context(faulty_network(port, [fault]))
         flags = ("--port", str(port), "--advertise-address", network.address)
@@ -258,8 +256,7 @@ def test_a_move_survives_a_flipped_bit_anywhere(place: int) -> None:
 @pytest.mark.parametrize("place", [1, 300, 500])
 def test_a_move_survives_a_connection_that_falls_silent_while_it_opens(place: int) -> None:
     with contextlib.ExitStack() as stack:
-        with socket.create_server(("127.0.0.1", 0)) as chosen:
-            port = chosen.getsockname()[1]
+        port = stack.enter_context(reserved_port())
         network = stack.enter_context(faulty_network(port, [Fault("silence", place)]))
         flags = ("--port", str(port), "--advertise-address", network.address)
         source = stack.enter_context(server(*flags))
@@ -272,8 +269,7 @@ def test_a_move_survives_a_connection_that_falls_silent_while_it_opens(place: in
 
 def test_a_move_whose_connections_all_break_fails() -> None:
     with contextlib.ExitStack() as stack:
-        with socket.create_server(("127.0.0.1", 0)) as chosen:
-            port = chosen.getsockname()[1]
+        port = stack.enter_context(reserved_port())
         proxy = stack.enter_context(faulty_proxy(port, lambda: 2000))
         flags = ("--port", str(port), "--advertise-address", proxy.address)
         source = stack.enter_context(server(*flags))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 import burn_remote as br
+from support.ports import reserved_port
 from support.runners import RecordingDevice
 from support.servers import RunningServer, server
 
@@ -217,17 +217,17 @@ def test_a_mistyped_path_is_named_with_the_right_address(running: RunningServer)
 def test_a_missing_server_is_one_exception_of_few_frames(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"ws://127.0.0.1:{taken.getsockname()[1]}"
-    monkeypatch.setenv("BURN_REMOTE_ADDRESS", address)
-    calls: dict[str, Callable[[], object]] = {
-        "constructor": lambda: br.RemoteDevice(address),
-        "call": lambda: br.zeros((1,), device=address),
-        "name": lambda: br.device(address),
-        "default": lambda: br.zeros((1,)),
-    }
-    with pytest.raises(br.ConnectionFailed) as caught:
-        calls[how]()
+    with reserved_port() as port:
+        address = f"ws://127.0.0.1:{port}"
+        monkeypatch.setenv("BURN_REMOTE_ADDRESS", address)
+        calls: dict[str, Callable[[], object]] = {
+            "constructor": lambda: br.RemoteDevice(address),
+            "call": lambda: br.zeros((1,), device=address),
+            "name": lambda: br.device(address),
+            "default": lambda: br.zeros((1,)),
+        }
+        with pytest.raises(br.ConnectionFailed) as caught:
+            calls[how]()
     printed = traceback.format_exception(caught.value)
     assert "".join(printed).count("Traceback") == 1
     # The call in this test, the lambda, and one of the package.

@@ -12,6 +12,7 @@ import pytest
 
 from burn_remote_server.command_line import health_check as module
 from burn_remote_server.command_line.health_check import Target, check, main, target
+from support.ports import reserved_port
 from support.waiting import PATIENCE_SECONDS
 
 
@@ -34,9 +35,9 @@ def answering(*answer: bytes) -> Iterator[Target]:
 
 
 @pytest.fixture
-def unused() -> Target:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return Target("127.0.0.1", listening.getsockname()[1])
+def unused() -> Iterator[Target]:
+    with reserved_port() as port:
+        yield Target("127.0.0.1", port)
 
 
 def test_a_healthy_server_has_no_problem() -> None:

@@ -13,6 +13,7 @@ import pytest
 from burn_remote_protocol.errors import ConnectionFailed
 from burn_remote_protocol.links.transport_registry import connect
 from support.link_servers import link_server, raw_server, read_to_end
+from support.ports import reserved_port
 from support.waiting import PATIENCE_SECONDS
 
 
@@ -25,18 +26,16 @@ def failure(address: str, timeout_seconds: float = PATIENCE_SECONDS, **options: 
 
 
 def test_a_refused_port_asks_whether_the_server_runs() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    assert failure(f"ws://127.0.0.1:{port}") == (
+    with reserved_port() as port:
+        text = failure(f"ws://127.0.0.1:{port}")
+    assert text == (
         f"nothing listens at ws://127.0.0.1:{port}; check the port, and that burn-remote-server is "
         "running on this machine"
     )
 
 
 def test_a_refusal_names_the_addresses_that_refused() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    with pytest.raises(ConnectionFailed) as caught:
+    with reserved_port() as port, pytest.raises(ConnectionFailed) as caught:
         connect(f"ws://localhost:{port}")
     assert "127.0.0.1" in caught.value.refused_by
 
