@@ -213,56 +213,114 @@ async def _execute(link: AsyncLink, session: BurnSession, device: Device) -> Non
         session.session.interpreter.quota.max_bytes + MESSAGE_OVERHEAD_BYTES,
         device.backend.arriving_memory,
     )
-    work = session.session
-    predictor = OperationPredictor()
-    decoding = device.host.decoding
-    must_wait = partial(session.must_wait, device.host.settings)
-    in_thread = ThreadIntake(
-        session,
-        lambda: TwoSocketReceiver.lent(lender(link), session.lend_responses),
-        partial(_decoded_in_thread, predictor, work),
-        must_wait,
-        device.host.draining.is_set,
-    )
-    waiting: bytes | None = None
-    is_slow = False
-    while True:
-        frame = await link.receive() if waiting is None else waiting
-        if not decoding.allows(LARGE_FRAME_BYTES):  # more frames may have arrived
-            await decoding.wait(LARGE_FRAME_BYTES)
-        if work.frame_memory.lacks_room(frame):
-            _submit_in_parts(frame, session)
+    intake = _Intake(link, session, device)
+    link.call_on_arrival(intake.take_arrived)
+    try:
+        await intake.take_all()
+    except _Closed:
+        await finish(session)
+    finally:
+        link.call_on_arrival(None)
+
+
+class _Closed(Exception):
+    """The client has closed its session."""
+
+
+class _Intake:
+    """Decodes the frames of ``/request``, and executes or queues their tasks.
+
+    Most frames are handled as soon as they arrive, without waking the task that receives. That task
+    handles the frames that must wait: longer ones, and all frames while the session is behind.
+    """
+
+    def __init__(self, link: AsyncLink, session: BurnSession, device: Device) -> None:
+        self._link: Final = link
+        self._session: Final = session
+        self._decoding: Final = device.host.decoding
+        self._must_wait: Final = partial(session.must_wait, device.host.settings)
+        self._predictor: Final = OperationPredictor()
+        self._is_slow = False  # the last batch had many unknown frames
+        self._in_thread: Final = ThreadIntake(
+            session,
+            lambda: TwoSocketReceiver.lent(lender(link), session.lend_responses),
+            partial(_decoded_in_thread, self._predictor, session.session),
+            self._must_wait,
+            device.host.draining.is_set,
+        )
+
+    def take_arrived(self) -> None:
+        """Handle arrived frames that need not wait. Raises ``_Closed``."""
+        work = self._session.session
+        work.spent = 0  # the event loop has just called other sessions
+        while (
+            work.spent < TURN_COST
+            and not self._is_slow
+            and not self._must_wait()
+            and not work.frame_memory.is_full
+            and self._decoding.allows(LARGE_FRAME_BYTES)
+            and (frame := self._link.receive_nowait(SMALL_FRAME_BYTES)) is not None
+        ):
+            self._submit(
+                _decoded_batch(
+                    frame, self._link, self._predictor, work, longest_bytes=SMALL_FRAME_BYTES
+                )
+            )
+        self._in_thread.expect_work()
+
+    async def take_all(self) -> None:
+        """Handle the frames that ``take_arrived`` leaves. Raises ``_Closed``."""
+        session, work, decoding = self._session, self._session.session, self._decoding
+        waiting: bytes | None = None
+        while True:
+            frame = await self._link.receive() if waiting is None else waiting
             waiting = None
-        else:
-            if is_long(frame):
-                with work.frame_memory.counted(frame):
-                    decoded = await decoding.run(_decoded_in_steps(frame))
-                batch = _decoded_batch(frame, link, predictor, work, decoded)
-                is_last = _submit(batch, session)
-                del decoded
-            elif is_slow:
-                async with decoding.turn():
-                    batch = _decoded_batch(frame, link, predictor, work)
-                    is_last = _submit(batch, session)
+            if not decoding.allows(LARGE_FRAME_BYTES):  # more frames may have arrived
+                await decoding.wait(LARGE_FRAME_BYTES)
+            if work.frame_memory.lacks_room(frame):
+                _submit_in_parts(frame, session)
             else:
-                batch = _decoded_batch(frame, link, predictor, work)
-                is_last = _submit(batch, session)
-            if is_last:
-                await finish(session)
-                return
-            decoding.spend(batch.weight + UNKNOWN_FRAME_WEIGHT * batch.unknown)
-            waiting, is_slow = batch.waiting, batch.unknown >= MAX_UNKNOWN_FRAMES
-            del batch  # do not keep it alive during the waits below
-        del frame  # the same
-        while must_wait():
-            session.progress.clear()
-            await session.progress.wait()
-        if work.spent >= TURN_COST:
-            # ``receive`` does not yield while frames are buffered, so let other sessions run here.
-            work.spent = 0
-            await asyncio.sleep(0)
-        if waiting is None:
-            in_thread.expect_work()
+                waiting = await self._take(frame)
+            del frame  # do not keep it alive during the waits below
+            while self._must_wait():
+                session.progress.clear()
+                await session.progress.wait()
+            if work.spent >= TURN_COST:
+                # ``receive`` does not yield while frames are buffered, so let other sessions run
+                # here.
+                work.spent = 0
+                await asyncio.sleep(0)
+            if waiting is None:
+                self._in_thread.expect_work()
+
+    async def _take(self, frame: bytes) -> bytes | None:
+        """Handle a frame and later ones that have arrived; return one that waits for the next."""
+        work, decoding = self._session.session, self._decoding
+        if is_long(frame):
+            with work.frame_memory.counted(frame):
+                decoded = await decoding.run(_decoded_in_steps(frame))
+            batch = _decoded_batch(frame, self._link, self._predictor, work, decoded)
+            self._submit(batch)
+        elif self._is_slow:
+            async with decoding.turn():
+                batch = _decoded_batch(frame, self._link, self._predictor, work)
+                self._submit(batch)
+        else:
+            batch = _decoded_batch(frame, self._link, self._predictor, work)
+            self._submit(batch)
+        return batch.waiting
+
+    def _submit(self, batch: _Batch) -> None:
+        """Execute or queue the tasks of a batch. Raises ``_Closed``."""
+        self._is_slow = batch.unknown >= MAX_UNKNOWN_FRAMES
+        self._decoding.spend(batch.weight + UNKNOWN_FRAME_WEIGHT * batch.unknown)
+        counters = self._session.session.counters
+        counters.client_received_bytes += batch.size
+        counters.batches += 1
+        tasks = [task for task in batch.tasks if type(task) is not Close]
+        self._session.submit(tasks, batch.size)
+        if len(tasks) < len(batch.tasks):
+            raise _Closed
 
 
 class _Batch(NamedTuple):
@@ -285,10 +343,12 @@ def _decoded_batch(
     predictor: OperationPredictor,
     work: Session,
     decoded: Sequence[Any] | None = None,
+    longest_bytes: int | None = None,
 ) -> _Batch:
     """Decode a frame and later frames that have arrived, within a bounded time.
 
-    ``decoded`` has the tasks of the first frame if it was decoded in steps.
+    ``decoded`` has the tasks of the first frame if it was decoded in steps. Later frames of more
+    than ``longest_bytes`` stay in the link.
     """
     seen = predictor.unknown
     weight = 0
@@ -304,7 +364,7 @@ def _decoded_batch(
         and count < MAX_BATCH_FRAMES
         and (unknown := predictor.unknown) - seen < MAX_UNKNOWN_FRAMES
         and not work.frame_memory.is_full
-        and (more := link.receive_nowait()) is not None
+        and (more := link.receive_nowait(longest_bytes)) is not None
     ):
         if is_long(more) or work.frame_memory.lacks_room(more):
             waiting = more
@@ -370,18 +430,6 @@ def _submit_in_parts(frame: bytes, session: BurnSession) -> None:
 
     part = Part(task_bytes(frame), decode, session.execute)
     session.submit_parts(iter([part]), len(frame))
-
-
-def _submit(batch: _Batch, session: BurnSession) -> bool:
-    """Execute or queue a batch; return whether it is the last one."""
-    session.session.counters.client_received_bytes += batch.size
-    session.session.counters.batches += 1
-    tasks = batch.tasks
-    is_last = any(type(task) is Close for task in tasks)
-    if is_last:
-        tasks = [task for task in tasks if type(task) is not Close]
-    session.submit(tasks, batch.size)
-    return is_last
 
 
 async def drain(session: BurnSession, host: Host) -> None:

@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from burn_remote_protocol.dialects.bounded_unpacking import STEP_BYTES, Steps
-from burn_remote_protocol.dialects.burn_0_21 import encode_init, encode_tasks
+from burn_remote_protocol.dialects.burn_0_21 import encode_close, encode_init, encode_tasks
 from burn_remote_protocol.dialects.burn_0_21_responses import decode_reply, encode_data_request
 from burn_remote_protocol.dtypes import F32, I32
 from burn_remote_protocol.errors import OperationFailed
@@ -135,6 +135,64 @@ async def test_a_small_reply_is_sent_in_the_iteration_of_the_loop_in_which_it_is
     session.notify()
     await sending
     sessions.leave(host.devices[0], 7, session)
+
+
+class ArrivingLink(ScriptedLink):
+    """A scripted link that calls the handler of arriving frames when ``arrive`` is called."""
+
+    handler: Any = None
+
+    def call_on_arrival(self, handler: object, take: object = None) -> None:
+        self.handler = handler
+
+    def arrive(self, *frames: bytes) -> None:
+        """Let frames arrive while a task waits in ``receive``."""
+        self.frames.extend(frames)
+        self.handler()
+
+
+async def test_short_requests_are_answered_in_the_callback_of_their_arrival(
+    host: Host, sessions: BurnSessions
+) -> None:
+    request, response = ArrivingLink([INIT]), ScriptedLink([INIT])
+    serving = [
+        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
+    ]
+    # The replies to the first frames show that both handlers wait now.
+    request.say(upload_and_read())
+    await response.wait_sent(1)
+    await asyncio.sleep(0)
+
+    request.arrive(*upload_and_read(3))
+
+    replies = [decode_reply(frame).request for frame in response.sent]
+    assert (replies, [*request.frames]) == ([0, 0, 1, 2], [])
+    # Long frames are left to the task, so that their decoding may pause.
+    long = Upload(2, TensorData(bytes(4 * LARGE_FRAME_BYTES), (LARGE_FRAME_BYTES,), F32))
+    request.arrive(encode_tasks([long], 0), encode_tasks([Sync(9)], 9))
+    assert len(request.frames) == 2
+    request.end()
+    response.end()
+    await asyncio.gather(*serving)
+
+
+async def test_a_session_that_is_closed_in_the_callback_executes_what_came_before(
+    host: Host, sessions: BurnSessions
+) -> None:
+    request, response = ArrivingLink([INIT]), ScriptedLink([INIT])
+    serving = [
+        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
+    ]
+    request.say(upload_and_read())
+    await response.wait_sent(1)
+    with pytest.raises(socket_handlers._Closed):
+        request.arrive(encode_tasks([Sync(5)], 5), encode_close(7))
+    assert [decode_reply(frame).request for frame in response.sent] == [0, 5]
+    request.end()
+    response.end()
+    await asyncio.gather(*serving)
 
 
 async def test_others_run_while_a_client_floods_the_socket_for_responses(
