@@ -35,6 +35,13 @@ def target() -> Iterator[RunningServer]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def patient() -> Iterator[list[RunningServer]]:
+    """A source and a target that wait for a tensor as long as by default."""
+    with server("--iroh-port", "0") as first, server("--iroh-port", "0") as second:
+        yield [first, second]
+
+
 @pytest.fixture
 def dial() -> Iterator[Dial]:
     with contextlib.ExitStack() as stack:
@@ -82,8 +89,9 @@ def reason(outcome: Any) -> str:
 
 @pytest.mark.parametrize("size", [2, 3_000_000])
 def test_a_tensor_moves_between_two_servers(
-    source: RunningServer, target: RunningServer, dial: Dial, size: int
+    patient: list[RunningServer], dial: Dial, size: int
 ) -> None:
+    source, target = patient
     first, second = dial(source.iroh[0]), dial(target.iroh[0])
     values = np.arange(size, dtype=np.float32)
     upload(first, 1, values)
