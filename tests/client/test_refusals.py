@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -272,3 +272,27 @@ def test_running_statistics_that_would_have_to_be_updated_are_refused() -> None:
 def test_shifts_that_are_no_integers_are_refused(shift: Any, axis: Any) -> None:
     with pytest.raises(br.ArgumentMismatch, match="a shift must be an integer, not "):
         f(2, 3).roll(shift, axis)
+
+
+OTHER_TYPES: dict[str, Callable[[], object]] = {
+    "expected a tensor or a number, not NoneType$": lambda: br.maximum(f(2), cast(Any, None)),
+    "number, not NoneType$": lambda: br.minimum(cast(Any, None), f(2)),
+    "n must be an integer, not 1.5": lambda: br.linalg.matrix_power(f(2, 2), cast(Any, 1.5)),
+    "correction must be a number, not 'a'": lambda: f(2).std(correction=cast(Any, "a")),
+    r"betas must be a pair of numbers, not \(0.9,\)": lambda: br.optim.Adam(
+        [f(2).requires_grad_()], betas=cast(Any, (0.9,))
+    ),
+    r"eps must be a number, not \(1e-08,\)": lambda: br.optim.Adam(
+        [f(2).requires_grad_()], eps=cast(Any, (1e-8,))
+    ),
+    "custom_vjp takes a function, not int$": lambda: br.custom_vjp(cast(Any, 3), lambda x: x),
+    "custom_vjp takes a function, not .*Tensor$": lambda: br.custom_vjp(cast(Any, len), len)(
+        cast(Any, f(2))
+    ),
+}
+
+
+@pytest.mark.parametrize("text", OTHER_TYPES)
+def test_arguments_of_other_types_are_refused(text: str) -> None:
+    with pytest.raises(br.ArgumentMismatch, match=text):
+        OTHER_TYPES[text]()

@@ -8,7 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast, final
 
 from burn_remote.arguments.containers import is_container, mapped, rebuilt
-from burn_remote.autodiff.grad_mode import enable_grad, is_recording, refusing_random_numbers
+from burn_remote.autodiff.grad_mode import (
+    check_function,
+    enable_grad,
+    is_recording,
+    refusing_random_numbers,
+)
 from burn_remote.autodiff.nodes import Node, TrackedHandle, Visit, plain, saved_handle
 from burn_remote.autodiff.saved_containers import Saved, restored, saved_tree, tensors_in
 from burn_remote.autodiff.tracking import record
@@ -50,10 +55,14 @@ def custom_vjp(
 
     ``backward`` consists of operations on tensors, so gradients of gradients follow from it. If no
     argument is tracked, only the function itself is called. If ``forward`` uses a tracked tensor
-    that is not an argument, the call raises ``UsageError``.
+    that is not an argument, the call raises ``UsageError``. Raises ``ArgumentMismatch`` for
+    anything but functions.
     """
+    check_function("custom_vjp", forward)
+    check_function("custom_vjp", backward)
 
     def decorate(function: Function) -> Function:
+        check_function("custom_vjp", function)
         name = getattr(function, "__qualname__", repr(function))
 
         @functools.wraps(function)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from burn_remote.arguments.numbers import Number
+from burn_remote.arguments.numbers import Number, whole_number
 from burn_remote.autodiff.custom_vjp import custom_vjp
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import reshaped
@@ -228,6 +228,7 @@ def matrix_power(x: Tensor, n: int, /) -> Tensor:
     0 gives identity matrices; a negative ``n`` gives powers of the inverses.
     """
     check_square(x)
+    n = whole_number("n", n, -(2**63), 2**63 - 1)
     if n == 0:
         return tril(triu(ones_like(x)))
     factor, count = (inv(x), -n) if n < 0 else (x, n)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from burn_remote.arguments.arrays import dtype_of_number
-from burn_remote.arguments.numbers import Number, Operand, bounds_of, is_imaginary
+from burn_remote.arguments.numbers import Number, Operand, bounds_of, check_number, is_imaginary
 from burn_remote.autodiff.custom_vjp import custom_vjp
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, constant, filled, with_rank
@@ -124,9 +124,11 @@ def _larger(x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
     if is_tensor(x1) and is_tensor(x2):
         return _greater_one(*alike(x1, x2))
     if is_tensor(x1):
+        check_number(x2)
         return clip(x1, min=x2)
     if not is_tensor(x2):
         refuse_numbers(x1, x2)
+    check_number(x1)
     return clip(x2, min=x1)
 
 
@@ -142,9 +144,11 @@ def _smaller(x1: Tensor | Number, x2: Tensor | Number) -> Tensor:
     if is_tensor(x1) and is_tensor(x2):
         return _lower_one(*alike(x1, x2))
     if is_tensor(x1):
+        check_number(x2)
         return clip(x1, max=x2)
     if not is_tensor(x2):
         refuse_numbers(x1, x2)
+    check_number(x1)
     return clip(x2, max=x1)
 
 

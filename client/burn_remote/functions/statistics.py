@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from burn_remote.arguments.arrays import AnyDType
 from burn_remote.arguments.axes import Axes, normal_axes, normal_axis
+from burn_remote.arguments.numbers import real_number
 from burn_remote.diagnostics.invalid_calls import explained
 from burn_remote.dispatch.operators import Operator, filled, reshaped
 from burn_remote.dispatch.rows_with_fallbacks import preferring
@@ -186,7 +187,8 @@ def _kept_shape(x: Tensor, axis: Axes) -> tuple[int, ...]:
 
 def _divisor(x: Tensor, axis: Axes, correction: float) -> float:
     count = math.prod(x.shape[place] for place in normal_axes(axis, x.ndim))
-    return float(count - correction) if count > correction else 0.0
+    less = real_number("correction", correction)
+    return count - less if count > less else 0.0
 
 
 @explained

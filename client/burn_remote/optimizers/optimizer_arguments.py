@@ -140,7 +140,12 @@ def check_options(options: Options) -> None:
         given = options.get(name, least)
         if name == RATE and callable(given):
             continue
-        for value in given if isinstance(given, tuple | list) else (given,):
+        values: Sequence[Any] = (given,)
+        if name == "betas" and name in options:
+            if not isinstance(given, tuple | list) or len(given) != 2:
+                raise ArgumentMismatch(f"betas must be a pair of numbers, not {shown(given)}")
+            values = given
+        for value in values:
             if isinstance(value, bool) or not isinstance(value, int | float | np.number):
                 raise ArgumentMismatch(f"{name} must be a number, not {shown(value)}")
             if not (least <= value < most):
