@@ -149,6 +149,7 @@ class ListenOptions(TypedDict, total=False):
     respond: Respond | None
     gate: ConnectionGate | None
     is_urgent: Callable[[bytes], bool]
+    is_prompt: Callable[[bytes], bool]
     tls: ssl.SSLContext | None
     handshake_timeout_seconds: float | None
     max_message_bytes: int
@@ -183,7 +184,8 @@ class Transport(Protocol):
 
         ``respond`` sees each request first. ``gate`` sees each connection when it is accepted.
         ``is_urgent`` gets the first bytes of an unencrypted connection and decides whether its
-        request starts before others. ``handshake_timeout_seconds`` bounds the TLS handshake and the
+        request starts before others; ``is_prompt``, whether its request is answered at once if few
+        such requests arrive. ``handshake_timeout_seconds`` bounds the TLS handshake and the
         HTTP request together. Entering raises ``OSError`` if the port is not available; leaving
         closes all connections.
         """

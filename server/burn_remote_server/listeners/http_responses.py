@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from burn_remote_server.telemetry.metrics import CONTENT_TYPE as METRICS_TYPE
 
-__all__ = ["HttpResponse", "ServerState", "is_health_check", "refuse", "respond"]
+__all__ = ["HttpResponse", "ServerState", "is_for_metrics", "is_health_check", "refuse", "respond"]
 
 # Status, headers and body of an HTTP response.
 HttpResponse = tuple[int, dict[str, str], bytes]
@@ -32,6 +32,11 @@ class ServerState:
 def is_health_check(first: bytes) -> bool:
     """Whether a request that begins with these bytes asks for the health of the server."""
     return first.startswith((b"GET /healthz", b"GET /readyz"))
+
+
+def is_for_metrics(first: bytes) -> bool:
+    """Whether a request that begins with these bytes asks for the metrics of the server."""
+    return first.startswith(b"GET /metrics")
 
 
 def respond(path: str, state: ServerState, *, is_route: bool = False) -> HttpResponse:

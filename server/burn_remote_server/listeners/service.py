@@ -38,6 +38,7 @@ from burn_remote_server.hosting.host import Device, Host
 from burn_remote_server.listeners.connection_limits import ConnectionLimits
 from burn_remote_server.listeners.http_responses import (
     ServerState,
+    is_for_metrics,
     is_health_check,
     refuse,
     respond,
@@ -169,6 +170,7 @@ class _Service:
             respond=self._respond,
             gate=self._limits,
             is_urgent=is_health_check,
+            is_prompt=is_for_metrics,
             tls=self._host.tls.context,
             handshake_timeout_seconds=settings.handshake_timeout_seconds,
             max_message_bytes=OPENING_BYTES,

@@ -68,6 +68,7 @@ async def listen(
     respond: Respond | None = None,
     gate: ConnectionGate | None = None,
     is_urgent: Callable[[bytes], bool] | None = None,
+    is_prompt: Callable[[bytes], bool] | None = None,
     tls: ssl.SSLContext | None = None,
     handshake_timeout_seconds: float | None = None,
     max_message_bytes: int = MAX_MESSAGE_BYTES,

@@ -9,7 +9,9 @@ then one connection of each address in turn. So a flood delays a health check, o
 another address, by no more than the few connections that start in the same iteration.
 
 An urgent request that has arrived as a whole is answered at once, without a transport of the event
-loop. A transport needs four more iterations, each of which takes up to 40 ms under attack.
+loop. A transport needs four more iterations, each of which takes up to 40 ms under attack. One
+*prompt* request in each iteration is answered likewise. Further ones are started in turn with other
+connections, so that a flood of them delays nobody more than a flood of others.
 """
 
 from __future__ import annotations
@@ -49,6 +51,8 @@ FIRST_BYTES: Final = 64
 ANSWERS_AT_ONCE: Final = 16
 # Longer requests get a transport. Probes of Kubernetes and load balancers have 100 to 300 bytes.
 ANSWERED_REQUEST_BYTES: Final = 2048
+# A longer response might not fit into a buffer of the usual 16 KiB, with the system's overhead.
+SURELY_SENT_BYTES: Final = 4096
 
 # If the process or the system has no file descriptors or memory left, accepting pauses this long.
 PAUSE_SECONDS: Final = 1.0
@@ -100,8 +104,8 @@ class Acceptor:
     """Accepts connections of listening sockets, and starts them by ``start``.
 
     A connection that sends nothing within ``timeout_seconds`` is closed. The acceptor owns the
-    sockets. ``answer`` gets an urgent connection and what has arrived on it; it returns the whole
-    response, or ``None`` if the connection must be started.
+    sockets. ``answer`` gets an urgent or prompt connection and what has arrived on it; it returns
+    the whole response, or ``None`` if the connection must be started.
     """
 
     def __init__(
@@ -113,6 +117,7 @@ class Acceptor:
         is_urgent: Callable[[bytes], bool],
         timeout_seconds: float | None,
         answer: Callable[[Accepted, bytes], bytes | None] = lambda *_: None,
+        is_prompt: Callable[[bytes], bool] = lambda _: False,
     ) -> None:
         self._loop: Final = asyncio.get_running_loop()
         self._sockets: Final = sockets
@@ -120,6 +125,7 @@ class Acceptor:
         self._gate: Final = gate
         self._is_urgent: Final = is_urgent
         self._answer: Final = answer
+        self._is_prompt: Final = is_prompt
         self._timeout_seconds: Final = timeout_seconds
         self._silent: Final[set[Accepted]] = set()  # nothing has arrived on them
         self._urgent: Final[collections.deque[Accepted]] = collections.deque()
@@ -130,6 +136,7 @@ class Acceptor:
         )
         self._accepts_more = False  # the system's queue was not empty in this iteration
         self._answered = 0  # urgent requests in this iteration
+        self._has_answered_prompt = False  # in this iteration
         self._paused: Final[dict[socket.socket, float]] = {}  # and since when
         self.is_accepting = True
         register(self)
@@ -255,6 +262,12 @@ class Acceptor:
                 self._starting.request()  # which begins to count anew
                 return
             self._urgent.append(accepted)
+        elif (
+            self._is_prompt(first)
+            and not self._has_answered_prompt
+            and self._answer_whole(accepted)
+        ):
+            self._has_answered_prompt = True
         else:
             self._waiting.setdefault(accepted.address, collections.deque()).append(accepted)
         self._starting.request()
@@ -268,6 +281,8 @@ class Acceptor:
             if response is None:
                 return False
             sock.recv(len(request))  # unread bytes would make ``close`` reset the connection
+            if len(response) > SURELY_SENT_BYTES:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(response))
             sock.send(response)  # fits into the empty buffer of a new connection
         except OSError:
             pass  # the client has closed the connection
@@ -278,6 +293,7 @@ class Acceptor:
         count = STARTS_WHILE_ACCEPTING if self._accepts_more else STARTS_AT_ONCE
         self._accepts_more = False
         self._answered = 0
+        self._has_answered_prompt = False
         try:
             while count > 0 and (accepted := self._next()) is not None:
                 try:
@@ -286,7 +302,8 @@ class Acceptor:
                         accepted.close()
                         continue
                     count -= 1
-                    if not (self._is_urgent(first) and self._answer_whole(accepted)):
+                    is_answerable = self._is_urgent(first) or self._is_prompt(first)
+                    if not (is_answerable and self._answer_whole(accepted)):
                         self._start(accepted)
                 except BaseException:  # for lack of memory
                     if not accepted.is_started:

@@ -47,6 +47,7 @@ async def listen(
     respond: Respond | None = None,
     gate: ConnectionGate | None = None,
     is_urgent: Callable[[bytes], bool] = lambda _: False,
+    is_prompt: Callable[[bytes], bool] = lambda _: False,
     tls: ssl.SSLContext | None = None,
     handshake_timeout_seconds: float | None = None,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
@@ -108,6 +109,7 @@ async def listen(
             starter.start,
             gate=gate,
             is_urgent=is_urgent,
+            is_prompt=is_prompt,
             timeout_seconds=handshake_timeout_seconds,
             answer=answer,
         )

@@ -52,6 +52,7 @@ class Port:
         self.started: list[bytes] = []
         self.clients: list[socket.socket] = []
         self.answered: list[bytes] = []
+        self.response = b"answer"
         listening = listening or socket.create_server(("127.0.0.1", 0))
         self.address = listening.getsockname()
         self.acceptor = Acceptor(
@@ -61,13 +62,14 @@ class Port:
             is_urgent=lambda first: first.startswith(b"urgent"),
             timeout_seconds=timeout_seconds,
             answer=self._answer,
+            is_prompt=lambda first: first.startswith(b"prompt"),
         )
 
     def _answer(self, accepted: Accepted, received: bytes) -> bytes | None:
         if not received.endswith(b"!"):
             return None
         self.answered.append(received)
-        return b"answer"
+        return self.response
 
     def _start(self, accepted: Accepted) -> None:
         self.started.append(accepted.socket.recv(100))
@@ -147,6 +149,45 @@ async def test_an_iteration_of_the_loop_answers_a_bounded_number_of_urgent_reque
             assert len(opened.answered) - seen <= ANSWERS_AT_ONCE + STARTS_AT_ONCE
             seen = len(opened.answered)
     assert not opened.started
+
+
+async def test_a_prompt_request_is_answered_before_a_flood_from_its_own_address_is_started() -> (
+    None
+):
+    async with port() as opened:
+        for _ in range(100):
+            opened.connect(b"flood")
+        client = opened.connect(b"prompt!")
+        client.setblocking(False)
+        assert await asyncio.get_running_loop().sock_recv(client, 10) == b"answer"
+        assert len(opened.started) <= 2 * STARTS_AT_ONCE
+
+
+async def test_a_flood_of_prompt_requests_takes_turns_with_other_connections() -> None:
+    async with port() as opened:
+        for _ in range(60):
+            opened.connect(b"prompt!")
+        opened.connect(b"usual", "127.0.0.2")
+        seen = 0
+        while not opened.started:
+            await asyncio.sleep(0)
+            assert len(opened.answered) - seen <= 1 + STARTS_AT_ONCE
+            seen = len(opened.answered)
+        assert seen <= 2 * (1 + STARTS_AT_ONCE)
+        while len(opened.answered) < 60:  # noqa: ASYNC110 - the event loop answers them
+            await asyncio.sleep(0)
+    assert not opened.gate.open.total()
+
+
+async def test_a_long_response_arrives_whole_although_nobody_sends_its_rest() -> None:
+    async with port() as opened:
+        opened.response = bytes(100_000)
+        client = opened.connect(b"prompt!")
+        client.setblocking(False)
+        received = b""
+        while chunk := await asyncio.get_running_loop().sock_recv(client, 2**20):
+            received += chunk
+    assert len(received) == 100_000
 
 
 async def test_a_client_that_resets_its_urgent_request_leaves_nothing_open() -> None:
