@@ -332,15 +332,26 @@ class Memory(Protocol):
         ...
 
     def take_urgent(self, size: int) -> bool:
-        """Reserve bytes, also somewhat beyond the limit; ``False`` if the pool has fewer left."""
+        """Reserve bytes, also somewhat beyond the limit; ``False`` if the pool has fewer left.
+
+        The caller releases them by ``give_back_urgent``.
+        """
         ...
 
     def add(self, size: int) -> None:
         """Count bytes that are already allocated, even beyond the limit."""
         ...
 
+    def add_urgent(self, size: int) -> None:
+        """Count urgent bytes that are already allocated, even beyond the limit."""
+        ...
+
     def give_back(self, size: int) -> None:
         """Release reserved bytes."""
+        ...
+
+    def give_back_urgent(self, size: int) -> None:
+        """Release urgent bytes."""
         ...
 
 

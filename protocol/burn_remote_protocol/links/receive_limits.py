@@ -53,10 +53,11 @@ class ReceiveBudget:
         self._urgent_bytes: Final = URGENT_BYTES if urgent_bytes is None else urgent_bytes
         self._memory: Final = memory
         self._lacks_room = False
+        self._is_urgent = False  # whether the held bytes are
         self.held_bytes = 0
 
     def __del__(self) -> None:
-        self._memory.give_back(self.held_bytes)
+        self._give_back(self.held_bytes)
 
     @property
     def is_beyond_urgent(self) -> bool:
@@ -71,19 +72,26 @@ class ReceiveBudget:
         is_urgent = size <= self._urgent_bytes
         counts_once = is_urgent and size <= URGENT_BYTES
         wanted = 0 if size <= UNCOUNTED_BYTES else size if counts_once else COPIES * size
-        more = wanted - self.held_bytes
-        if not more and not self._lacks_room:
+        if wanted == self.held_bytes and not self._lacks_room:
             return True
+        if is_urgent is not self._is_urgent:
+            self._give_back(self.held_bytes)
+            self.held_bytes, self._is_urgent = 0, is_urgent
+        more = wanted - self.held_bytes
         self.held_bytes = wanted
         if more < 0:
-            self._memory.give_back(-more)
+            self._give_back(-more)
             more = 0
-        take = self._memory.take_urgent if is_urgent else self._memory.take
-        self._lacks_room = not take(more)
+        memory = self._memory
+        self._lacks_room = not (memory.take_urgent if is_urgent else memory.take)(more)
         if self._lacks_room:
-            self._memory.add(more)
+            (memory.add_urgent if is_urgent else memory.add)(more)
             self._lacks_room = size > ALWAYS_BYTES
         return not self._lacks_room
+
+    def _give_back(self, size: int) -> None:
+        memory = self._memory
+        (memory.give_back_urgent if self._is_urgent else memory.give_back)(size)
 
 
 class ThroughputWatchdog:

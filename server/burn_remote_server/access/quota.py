@@ -29,9 +29,14 @@ LARGEST_SHARE_BYTES: Final = 16 * 1024 * 1024
 # quota still works. Multiplied by ``max_sessions``, this is a small part of a server's memory.
 FREE_OVERHEAD_BYTES: Final = 2**18
 
-# The room for urgent bytes beyond a pool's limit, as a divisor of the limit. Resident memory should
-# stay within 1.25 times the limit.
+# The room for urgent bytes beyond a pool's limit, as a divisor of the limit. Urgent bytes are those
+# of messages, and take room from tensors only beyond this. Otherwise, a client that drops a
+# tensor and uploads the next one would fill the freed room with the messages of the upload.
+# Resident memory should stay within 1.25 times the limit.
 URGENT_DIVISOR: Final = 16
+# What a connection with a native client counts when it is not read: nine chunks of 256 KiB and the
+# rest of another one, each byte twice.
+ARRIVING_BYTES: Final = 11 * 2**19
 
 # Memory of a tensor besides its elements: the array, its dimensions and its entry in the table.
 # These take 260 bytes for a tensor of one dimension and 770 for one of 32. The rest covers the
@@ -98,6 +103,8 @@ class Pool:
         # Reentrant: garbage collection may release memory inside ``take`` of the same thread.
         self._lock: Final = threading.RLock()
         self._taken = 0
+        self._urgent = 0  # of the taken bytes
+        self._urgent_room: Final = max_bytes // URGENT_DIVISOR
         self._given_back = 0
         self._report_after = 2**62
         self._report: Callable[[], None] = _nothing
@@ -120,23 +127,58 @@ class Pool:
         """Reserve bytes; return whether they were available."""
         if self._take(size):
             return True
-        return self.reclaim(self._taken + size - self.max_bytes) and self._take(size)
+        missing = self._taken + size - self.max_bytes - self._urgent_beyond
+        return self.reclaim(missing) and self._take(size)
 
-    def _take(self, size: int, beyond: int = 0) -> bool:
+    def _take(self, size: int) -> bool:
         with self._lock:
-            if self._taken + size > self.max_bytes + beyond:
+            if self._taken + size > self.max_bytes + self._urgent_beyond:
                 return False
             self._taken += size
             return True
 
+    @property
+    def _urgent_beyond(self) -> int:
+        """The urgent bytes that do not count against the limit."""
+        return min(self._urgent, self._urgent_room)
+
     def take_urgent(self, size: int) -> bool:
         """Reserve bytes, also from the room beyond the limit; return whether they were available.
 
-        Only for what must arrive before other memory can be freed.
+        Only for what must arrive before other memory can be freed. The caller returns the bytes by
+        ``give_back_urgent``.
         """
-        if self.take(size):
+        if self._take_urgent(size):
             return True
-        return self._take(size, self.max_bytes // URGENT_DIVISOR)
+        missing = self._taken + size - self.max_bytes - self._urgent_room
+        return self.reclaim(missing) and self._take_urgent(size)
+
+    def _take_urgent(self, size: int) -> bool:
+        with self._lock:
+            if self._taken + size > self.max_bytes + self._urgent_room:
+                return False
+            self._add_urgent(size)
+            return True
+
+    def add_urgent(self, size: int) -> None:
+        """Count urgent bytes that are already allocated, even beyond the room for them."""
+        with self._lock:
+            self._add_urgent(size)
+
+    def _add_urgent(self, size: int) -> None:
+        # The additions may raise ``MemoryError``, but not the assignments.
+        taken, urgent = self._taken + size, self._urgent + size
+        self._taken, self._urgent = taken, urgent
+
+    @property
+    def has_many_urgent(self) -> bool:
+        """Whether urgent bytes use half of the room for them, or leave little of it.
+
+        Sessions with queued frames should then receive no more, so that these take no room from
+        the tensors that the frames make.
+        """
+        room = self._urgent_room
+        return self._urgent > min(room // 2, max(0, room - ARRIVING_BYTES))
 
     def has_room(self, size: int) -> bool:
         """Return whether so many bytes are available without reclaiming any."""
@@ -155,31 +197,42 @@ class Pool:
 
     @property
     def is_full(self) -> bool:
-        """Whether more bytes are reserved than the limit."""
-        return self._taken > self.max_bytes
+        """Whether more bytes are reserved than the limit, and than the room for urgent ones."""
+        return self._taken > self.max_bytes + self._urgent_beyond
 
     def give_back(self, size: int) -> None:
         """Return reserved bytes."""
+        self._return_by(Pool._give_back, size)
+
+    def give_back_urgent(self, size: int) -> None:
+        """Return bytes that were taken or added as urgent ones."""
+        self._return_by(Pool._give_back_urgent, size)
+
+    def _return_by(self, step: Callable[[Pool, int], bool], size: int) -> None:
         try:
-            is_due = self._give_back(size)
+            is_due = step(self, size)
         except MemoryError:
-            is_due = _repeated(Pool._give_back, self, size)
+            is_due = _repeated(step, self, size)
         if is_due:
             try:  # noqa: SIM105 - ``suppress`` needs memory
                 self._report()
             except MemoryError:
                 pass  # a later report has the same effect
 
-    def _give_back(self, size: int) -> bool:
+    def _give_back(self, size: int, urgent: int = 0) -> bool:
         """Return reserved bytes; return whether enough were returned for a report."""
         with self._lock:
             # These additions may raise ``MemoryError``, but not the assignments below.
             taken, given_back = self._taken - size, self._given_back + size
+            urgent = self._urgent - urgent
             is_due = given_back >= self._report_after
             if is_due:
                 given_back = 0
-            self._taken, self._given_back = taken, given_back
+            self._taken, self._given_back, self._urgent = taken, given_back, urgent
         return is_due
+
+    def _give_back_urgent(self, size: int) -> bool:
+        return self._give_back(size, size)
 
     def refusal(self, size: int) -> QuotaExceeded:
         """Return the error for ``size`` bytes that did not fit."""

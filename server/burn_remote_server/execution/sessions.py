@@ -232,14 +232,14 @@ class Session:
     def is_behind(self, allowed_frames: int, allowed_bytes: int) -> bool:
         """Whether to stop reading from the client (backpressure).
 
-        True if the queue exceeds either limit, or if the memory pool is full and anything is
-        queued.
+        True if the queue exceeds either limit. Also if anything is queued, and the memory pool is
+        full or has many bytes of messages.
         """
         queued = self.queued
         return queued > 0 and (
             queued >= allowed_frames
             or self.queued_bytes >= allowed_bytes
-            or (self._memory.is_full and self.queued_bytes > 0)
+            or (self.queued_bytes > 0 and (self._memory.is_full or self._memory.has_many_urgent))
         )
 
     def submit_parts(self, parts: Iterator[Part], size: int) -> None:

@@ -108,7 +108,7 @@ class Worker:
             except queue.Empty:
                 break
             if item is not None and self._memory is not None:
-                self._memory.give_back(item[1])
+                self._memory.give_back_urgent(item[1])
         self._completed, self._completed_bytes = self._submitted, self._submitted_bytes
 
     def submit(self, call: Callable[[], None], size: int = 0) -> None:
@@ -129,7 +129,7 @@ class Worker:
         if not self.queued:
             self._busy_since = time.monotonic()
         if self._memory is not None and size:
-            self._memory.add(size)
+            self._memory.add_urgent(size)
         submitted, submitted_bytes = self._submitted, self._submitted_bytes
         try:
             # Before ``put``, because the thread may complete the call at once.
@@ -138,7 +138,7 @@ class Worker:
         except MemoryError:  # the thread did not get the call
             self._submitted, self._submitted_bytes = submitted, submitted_bytes
             if self._memory is not None and size:
-                self._memory.give_back(size)
+                self._memory.give_back_urgent(size)
             raise
 
     def stop(self) -> None:
@@ -176,7 +176,7 @@ class Worker:
                     self._completed, self._completed_bytes = completed, held_bytes
                     is_counted = True
                 if memory is not None and not is_returned:
-                    memory.give_back(size)  # does nothing if it raises
+                    memory.give_back_urgent(size)  # does nothing if it raises
                     is_returned = True
                 self._progress()
                 return

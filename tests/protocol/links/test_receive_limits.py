@@ -57,6 +57,9 @@ class Budget:
     def give_back(self, size: int) -> None:
         self.taken -= size
 
+    add_urgent = add
+    give_back_urgent = give_back
+
 
 def test_all_received_bytes_but_the_first_ones_count() -> None:
     budget = Budget(10 * MIB)

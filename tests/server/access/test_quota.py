@@ -225,3 +225,37 @@ def test_a_report_that_fails_for_memory_leaves_the_bytes_returned() -> None:
     assert pool.take(50)
     pool.give_back(50)
     assert pool.taken == 0
+
+
+def test_messages_leave_tensors_all_of_the_pool_up_to_a_sixteenth_of_it() -> None:
+    pool = Pool(1600)
+    assert pool.take_urgent(60)
+    pool.add_urgent(40)
+    assert pool.take(1600)
+    assert not pool.take(1)
+    assert not pool.take_urgent(1)
+    pool.add_urgent(20)  # 120 of the room for 100
+    assert pool.is_full
+    pool.give_back(20)
+    assert not pool.is_full
+    assert not pool.take(1)
+    pool.give_back_urgent(120)
+    assert pool.taken == 1580
+    assert pool.take(20)
+    assert not pool.take(1)
+
+
+@pytest.mark.parametrize(
+    ("mib", "allowed_mib"), [(32, 0), (64, 0), (96, 0.5), (160, 4.5), (320, 10)]
+)
+def test_a_pool_has_many_urgent_bytes_if_little_room_for_them_is_left(
+    mib: int, allowed_mib: float
+) -> None:
+    pool = Pool(mib * 2**20)
+    allowed = int(allowed_mib * 2**20)
+    pool.add_urgent(allowed)
+    assert not pool.has_many_urgent
+    pool.add_urgent(1)
+    assert pool.has_many_urgent
+    pool.give_back_urgent(allowed + 1)
+    assert not pool.has_many_urgent

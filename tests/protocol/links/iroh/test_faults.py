@@ -248,6 +248,9 @@ class Budget:
     def give_back(self, size: int) -> None:
         self.free += size
 
+    add_urgent = add
+    give_back_urgent = give_back
+
 
 async def test_a_large_message_counts_against_the_pool_while_it_arrives() -> None:
     size, budget = 8 * 2**20, Budget(32 * 2**20)

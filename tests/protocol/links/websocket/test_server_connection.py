@@ -159,6 +159,9 @@ class Room:
     def give_back(self, size: int) -> None:
         """Do nothing."""
 
+    add_urgent = add
+    give_back_urgent = give_back
+
 
 async def test_a_connection_is_lent_only_while_its_task_waits() -> None:
     async with connected() as (connection, client):
