@@ -39,6 +39,12 @@ AWAY_SECONDS: Final = 0.02
 # about 50 µs.
 MAX_FURTHER_FRAMES: Final = 64
 
+# A note of the ``KeyboardInterrupt`` that ends a wait for a server.
+INTERRUPTED: Final = (
+    "Ctrl-C ended this wait, but the server goes on with the operations that were sent, and the "
+    "next read waits for them; device.close(timeout_seconds=0) abandons them"
+)
+
 # The key of ``Receiver._reader``.
 READER: Final = "reader"
 
@@ -135,6 +141,11 @@ class Receiver:
                     # reads.
                     self._wanted.set()
                     pending.wait(remaining)
+        except KeyboardInterrupt as interruption:
+            # A local device stops computing; a server does not.
+            if "://" in self._source[0].address:
+                interruption.add_note(INTERRUPTED)
+            raise
         finally:
             self._waiters.discard(waiter)
             # A frame is left if its handler raised an exception. The attendant handles it again,

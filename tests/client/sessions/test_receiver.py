@@ -57,6 +57,24 @@ def test_a_waiting_thread_reads_the_link_itself(ends: Ends) -> None:
     assert [ends.handled.get_nowait() for _ in range(2)] == [b"before", b"answer"]
 
 
+@pytest.mark.parametrize(("address", "notes"), [("ws://host:3000", 1), ("local:numpy", 0)])
+def test_ctrl_c_says_that_the_server_goes_on(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch, address: str, notes: int
+) -> None:
+    def receive(timeout_seconds: float | None) -> None:
+        raise KeyboardInterrupt
+
+    link = ends.receiver._source[0]
+    monkeypatch.setattr(type(link), "address", address)
+    monkeypatch.setattr(link, "receive", receive)
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        ends.receiver.wait(Pending(), PATIENCE_SECONDS)
+    found = getattr(interrupted.value, "__notes__", [])
+    assert ["device.close(timeout_seconds=0) abandons them" in note for note in found] == (
+        [True] * notes
+    )
+
+
 def test_frames_after_the_awaited_reply_are_handled_too(ends: Ends) -> None:
     pending = ends.expect(b"answer")
     for frame in (b"answer", b"behind"):
