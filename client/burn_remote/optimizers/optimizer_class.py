@@ -150,7 +150,13 @@ class Optimizer:
         counters = {name: number_of(state, name) for name in self._formula.counters(options)}
         rows: list[list[Any]] = []
         contents = [entry_of(state, slot) for slot in slots]
-        mapped(lambda *leaves: rows.append([*leaves]), params, grads, *contents)
+        try:
+            mapped(lambda *leaves: rows.append([*leaves]), params, grads, *contents)
+        except ArgumentMismatch:
+            _check_containers(params, "grads", grads)
+            for slot, content in zip(slots, contents, strict=True):
+                _check_containers(params, f"state[{slot!r}]", content)
+            raise
         names = [name for name, _ in named_leaves(params)]
         by_device: dict[int, list[list[Any]]] = {}
         for name, row in zip(names, rows, strict=True):
@@ -429,6 +435,20 @@ class Optimizer:
             sent = array if scale == 1 else array * scale
             state[slot] = tensor(sent, dtype=parameter.dtype, device=parameter.device)
         return state
+
+
+def _check_containers(params: Any, name: str, given: Any) -> None:
+    """Raise ``ArgumentMismatch`` with a name if containers are not like the parameters."""
+    try:
+        mapped(lambda *_: None, params, given)
+    except ArgumentMismatch as error:
+        advice = (
+            "; clip_by_norm returns the gradients and their norm: write grads, norm = "
+            "burn_remote.optim.clip_by_norm(…)"
+            if name == "grads" and isinstance(given, tuple) and len(given) == 2
+            else ""
+        )
+        raise ArgumentMismatch(f"{name} must be like params, but {error}{advice}") from None
 
 
 def _updated(

@@ -301,8 +301,15 @@ REFUSED: dict[str, tuple[type[Exception], Callable[[], object]]] = {
         br.DTypeMismatch, lambda: run({"count": br.zeros(2, dtype=br.int64, device=DEVICE)}, {})),
     "the gradient of the parameter 0 is on other": (
         br.DeviceMismatch, lambda: run([f(2)], [f(2, device=OTHER)])),
-    "the containers differ at a: the key 'v' is missing": (
+    "grads must be like params, but the containers differ at a: the key 'v' is missing$": (
         br.ArgumentMismatch, lambda: run({"a": {"v": f(2)}}, {"a": {}})),
+    r"grads must be like params.*not tuple; clip_by_norm returns.*write grads, norm = burn_": (
+        br.ArgumentMismatch,
+        lambda: run({"w": f(2)}, optim.clip_by_norm({"w": f(2)}, 1.0))),
+    r"state\['exp_avg_sq'\] must be like params, but the containers differ: the key 'w'": (
+        br.ArgumentMismatch,
+        lambda: optim.Adam().update(
+            {"w": f(2)}, {"w": f(2)}, {**optim.Adam().init({"w": f(2)}), "exp_avg_sq": {}})),
     "gradient of the parameter 0 is of type float, not a tensor": (
         br.ArgumentMismatch, lambda: run([f(2)], [1.0])),
     "the parameter w is of type numpy.ndarray, not a tensor": (
