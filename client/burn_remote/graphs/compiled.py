@@ -30,7 +30,7 @@ from burn_remote.graphs.tracked_call import NotRecorded, TrackedFunction, record
 from burn_remote.runner.interface import RunnerClient, TensorHandle, distinction
 from burn_remote.runner.issuing import recording
 from burn_remote.runner.stack import RunnerStack
-from burn_remote_protocol.errors import ArgumentMismatch, DeviceMismatch
+from burn_remote_protocol.errors import ArgumentMismatch, ConnectionFailed, DeviceMismatch
 from burn_remote_protocol.interrupted_finalizers import call_when_freed
 from burn_remote_protocol.tensors import TensorSpec
 
@@ -336,7 +336,16 @@ class CompiledFunction(Generic[P, R]):
 
 def _device_of(statics: Sequence[Any]) -> Device:
     """Return the device of a call without tensors: an argument, or the default device."""
-    return next((one for one in statics if isinstance(one, Device)), None) or default_device()
+    given = next((one for one in statics if isinstance(one, Device)), None)
+    if given is not None:
+        return given
+    try:
+        return default_device()
+    except ConnectionFailed as error:
+        raise ConnectionFailed(
+            "the arguments of the compiled function contain no tensor (tensors in attributes of "
+            f"objects and in iterators do not count), so it needs the default device: {error}"
+        ) from None
 
 
 def _forget_with(static: Any, compiled: CompiledFunction[Any, Any], key: Hashable) -> None:

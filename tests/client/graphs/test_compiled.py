@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import burn_remote as br
+from burn_remote.functions import default_device
 from burn_remote.graphs.compiled import MAX_GRAPHS, MAX_IDENTITIES
 from support.servers import server
 from support.waiting import PATIENCE_SECONDS
@@ -358,6 +359,21 @@ def test_the_decorator_may_have_parentheses(device: br.Device) -> None:
 def test_what_cannot_be_compiled_is_refused_with_advice(call: Any, text: str) -> None:
     with pytest.raises(br.ArgumentMismatch, match=text):
         call()
+
+
+def test_a_call_without_tensors_says_why_it_needs_the_default_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unreachable() -> br.Device:
+        raise br.ConnectionFailed("nothing listens at ws://127.0.0.1:3000")
+
+    monkeypatch.setattr(default_device, "_chosen", None)
+    monkeypatch.setattr(default_device, "_default", None)
+    monkeypatch.setattr(default_device, "_openers", [unreachable])
+    with pytest.raises(
+        br.ConnectionFailed, match=r"contain no tensor.*the default device: nothing listens at ws"
+    ):
+        br.compile(lambda model: model)(object())
 
 
 def test_a_function_without_tensors_runs_on_the_device_among_its_arguments(
