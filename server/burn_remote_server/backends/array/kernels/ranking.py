@@ -5,7 +5,11 @@ Of equal elements the first counts. A NaN is both the largest and the smallest e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
 
 from burn_remote_protocol.tensors import TensorSpec
 from burn_remote_server.backends.array.core.array_dtypes import array_dtype
@@ -14,6 +18,13 @@ from burn_remote_server.backends.array.core.kernel_forms import Array, Kernel, K
 __all__ = ["NumericRanking"]
 
 Pair = tuple[Array, Array]
+
+# Selecting the k largest elements before they are sorted pays from rows of this many times k
+# elements on, for tensors and rows of these sizes. On an x86 core with AVX-512 it took less than
+# 0.1 of the time of sorting whole rows of float32, and 0.1 to 1.1 with many equal elements.
+MIN_SHARE: Final = 8
+MIN_ROW: Final = 64
+MIN_SIZE: Final = 2048
 
 
 class NumericRanking(KernelFamily):
@@ -81,13 +92,28 @@ class NumericRanking(KernelFamily):
 
     def arg_top_k(self, input: Array, *, axis: int, accumulator_len: int, out: TensorSpec) -> Array:
         """Return the positions of the k largest elements along an axis."""
-        xp, size = self.xp, input.shape[axis]
-        # A stable sort of the reversed row, read backwards, gives descending order in which the
-        # first of equal elements comes first.
-        reversed_rows = xp.moveaxis(input, axis, -1)[..., ::-1]
-        order = xp.argsort(reversed_rows, axis=-1, kind="stable")[..., ::-1]
-        positions = size - 1 - order[..., :accumulator_len]
-        return xp.moveaxis(positions, -1, axis).astype(array_dtype(out.dtype), copy=False)
+        rows = self.xp.moveaxis(input, axis, -1)
+        places = None
+        length = rows.shape[-1]
+        if (
+            self.xp is np
+            and 0 < accumulator_len <= length // MIN_SHARE
+            and length >= MIN_ROW
+            and rows.size >= MIN_SIZE
+        ):
+            places = _places_of_largest(rows, accumulator_len)
+        if places is None:
+            positions = self._descending(rows)[..., :accumulator_len]
+        else:
+            order = self._descending(np.take_along_axis(rows, places, axis=-1))
+            positions = np.take_along_axis(places, order, axis=-1)
+        return self.xp.moveaxis(positions, -1, axis).astype(array_dtype(out.dtype), copy=False)
+
+    def _descending(self, rows: Array) -> Array:
+        """Return the positions that sort rows in descending order, stably."""
+        # A stable sort of the reversed row, read backwards, puts the first of equal elements first.
+        order = self.xp.argsort(rows[..., ::-1], axis=-1, kind="stable")[..., ::-1]
+        return rows.shape[-1] - 1 - order
 
     def top_k_with_indices(
         self, tensor: Array, *, dim: int, k: int, out: tuple[TensorSpec, TensorSpec]
@@ -114,3 +140,23 @@ class NumericRanking(KernelFamily):
             return self.arg_top_k(input, axis=dim, accumulator_len=input.shape[dim], out=out)
         order = self.xp.argsort(input, axis=dim, kind="stable")
         return order.astype(array_dtype(out.dtype), copy=False)
+
+
+def _places_of_largest(rows: Array, count: int) -> Array | None:
+    """Return the positions of the largest elements of rows, in ascending order.
+
+    Of elements equal to the smallest that is chosen, the first are chosen. None if so many elements
+    of a row are NaN that the smallest one is too.
+    """
+    start = rows.shape[-1] - count
+    least = np.partition(rows, start, axis=-1)[..., start : start + 1]
+    chosen = ~(rows < least)  # with NaN, which counts as larger than all numbers
+    wanted = math.prod(rows.shape[:-1]) * count
+    if np.count_nonzero(chosen) != wanted:
+        larger = ~(rows <= least)
+        equal = rows == least
+        room = count - np.count_nonzero(larger, axis=-1, keepdims=True)
+        chosen = larger | (equal & (np.cumsum(equal, axis=-1, dtype=np.int64) <= room))
+        if np.count_nonzero(chosen) != wanted:
+            return None
+    return np.nonzero(chosen)[-1].reshape(*rows.shape[:-1], count)

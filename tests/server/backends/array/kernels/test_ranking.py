@@ -64,6 +64,46 @@ def test_the_k_largest_of_long_rows_begin_with_nan(count: int) -> None:
     assert_same(seen, np.sort(tensor, axis=1)[:, ::-1][:, :count])
 
 
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+@pytest.mark.parametrize("content", ["many values", "equal", "few values", "NaN", "more NaN"])
+def test_the_few_largest_of_long_rows_are_the_first_of_equals(content: str, dtype: Any) -> None:
+    random = np.random.default_rng(5)
+    rows = random.permuted(np.arange(2400).reshape(2, 1, 1200) % 120, axis=-1).astype(dtype)
+    if content == "equal":
+        rows[:] = 1
+    elif content == "few values":
+        rows = (rows.astype(np.int64) % 7).astype(dtype)
+    elif "NaN" in content and dtype in FLOATS:
+        rows[0, 0, 5:8] = np.nan
+        rows[1, 0, : 20 if content == "more NaN" else 1] = np.nan
+    tensor = np.moveaxis(rows, -1, 1)
+
+    out = resized(tensor, 1, 9, I32)
+    seen = compute("Numeric.ArgTopK", tensor, axis=1, accumulator_len=9, out=out)
+
+    wide = rows.astype(np.float64) if dtype in FLOATS else rows
+    expected = [[largest_first(row[0].tolist())[:9]] for row in wide]
+    assert_same(np.moveaxis(seen, 1, -1), np.array(expected, np.int32))
+
+
+def test_positions_of_few_elements_sort_no_whole_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    sorted_sizes: list[int] = []
+
+    def argsort(rows: Array, **options: Any) -> Array:
+        sorted_sizes.append(rows.shape[-1])
+        return sort(rows, **options)
+
+    sort = np.argsort
+    monkeypatch.setattr(np, "argsort", argsort)
+    tensor = np.arange(10_000) % 100
+
+    out = resized(tensor, 0, 3, I32)
+    seen = compute("Numeric.ArgTopK", tensor, axis=0, accumulator_len=3, out=out)
+
+    assert seen.tolist() == [99, 199, 299]
+    assert sorted_sizes == [3]
+
+
 @given(st.data(), st.sampled_from(NUMBERS))
 def test_extremes_are_the_first_of_equals_and_nan_before_others(
     data: st.DataObject, dtype: Any
