@@ -144,3 +144,21 @@ def test_the_error_function_has_the_accuracy_that_it_states(
     assert np.nanmax(errors[np.abs(numbers) < 0.25]) <= units_of_small
     assert np.nanmax(np.abs(seen)) == 1
     assert np.signbit(compute("Float.Erf", np.array([-0.0], dtype))).all()
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_sigmoid_keeps_full_precision_on_both_sides_without_a_selection(
+    dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def where(*arguments: Any) -> Any:
+        raise AssertionError("branches on random signs take longer than a second exp")
+
+    numbers = np.array([-np.inf, -60, -8, -1, -0.0, 0, 1, 8, 60, np.inf, np.nan]).astype(dtype)
+    monkeypatch.setattr(np, "where", where)
+    seen = compute("Activation.Sigmoid", numbers)
+    monkeypatch.undo()
+
+    exact = 1 / (1 + np.exp(-numbers.astype(np.float64)))
+    np.testing.assert_allclose(
+        seen.astype(np.float64), exact, rtol=TOLERANCE[str(np.dtype(dtype))], atol=1e-7
+    )
