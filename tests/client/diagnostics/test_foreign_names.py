@@ -132,6 +132,10 @@ def test_a_name_like_that_of_another_library_does_not_suggest_an_unrelated_funct
     ("typed", "text"),
     [
         ("average", "mean"),
+        ("cholesky_solve", "linalg.solve"),
+        ("clip_by_global_norm", "grads, norm ="),
+        ("lstm_cell", "a loop over the steps"),
+        ("scan", "a loop over the steps"),
         ("inner", "vecdot"),
         ("nan_to_num", "where"),
         ("norm", "vector_norm"),
