@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final
 
@@ -152,6 +153,19 @@ def cost_of_plan(plan: Plan | GraphPlan) -> int | None:
     return None if plan.cost > LONG_COST * steps else TASK_COST * steps + plan.cost
 
 
+# Reads repeat. A small cache, because its keys come from clients, who can choose equal hashes.
+@lru_cache(64)
+def _elements(shape: object) -> int:
+    """Count the elements of an undecoded shape. Raises ``TypeError`` for anything else."""
+    # The product of thousands of large integers takes milliseconds.
+    if type(shape) is not tuple or len(shape) > MAX_RANK:
+        raise TypeError(f"a shape must be a list of at most {MAX_RANK} integers")
+    # A negative size would make up for the cost of other tasks.
+    if not _INTEGER.issuperset(map(type, shape)) or min(shape, default=0) < 0:
+        raise TypeError("a shape must be a list of integers that are not negative")
+    return math.prod(shape)
+
+
 _DEFINITIONS: Final[dict[int, Callable[[Any], int]]] = {
     DEFINE_TASK: lambda task: BOUND_COST,
     DEFINE_GRAPH_TASK: lambda task: GRAPH_STEP_COST * len(task[3]),
@@ -163,14 +177,3 @@ _OTHERS: Final[dict[int, Callable[[Any], int]]] = {
     DROP_TASK: lambda task: DROPPED_COST * len(task[1]),
     READ_TASK: lambda task: READ_COST * _elements(task[3][0]),
 }
-
-
-def _elements(shape: object) -> int:
-    """Count the elements of an undecoded shape. Raises ``TypeError`` for anything else."""
-    # The product of thousands of large integers takes milliseconds.
-    if type(shape) is not tuple or len(shape) > MAX_RANK:
-        raise TypeError(f"a shape must be a list of at most {MAX_RANK} integers")
-    # A negative size would make up for the cost of other tasks.
-    if not _INTEGER.issuperset(map(type, shape)) or min(shape, default=0) < 0:
-        raise TypeError("a shape must be a list of integers that are not negative")
-    return math.prod(shape)
