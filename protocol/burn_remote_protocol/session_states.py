@@ -268,7 +268,7 @@ class SessionEnd(Generic[F]):
         self.idle_resumes = 0
         self._role: Final = role
         # An acknowledgement is due once ``received`` is at least this.
-        self._due_at = ACKNOWLEDGE_EVERY
+        self.due_at = ACKNOWLEDGE_EVERY
         self._chunk_bytes = 0  # of chunks, since the last acknowledgement
         self._fruitless_resumes = 0
         self._at_last_resume = (0, 0)
@@ -352,7 +352,7 @@ class SessionEnd(Generic[F]):
         """Note the bytes of a chunk that ``receive`` has counted as a frame."""
         self._chunk_bytes += size
         if self._chunk_bytes >= ACKNOWLEDGE_BYTES:
-            self._due_at = self.received
+            self.due_at = self.received
 
     def acknowledge(self, received: int) -> None:
         """Discard frames that the other end has received, whichever link reports it.
@@ -363,11 +363,11 @@ class SessionEnd(Generic[F]):
 
     def take_received(self) -> int:
         """Return the number of received frames, for a frame that acknowledges them."""
-        self._due_at = self.received + ACKNOWLEDGE_EVERY
+        self.due_at = self.received + ACKNOWLEDGE_EVERY
         self._chunk_bytes = 0
         return self.received
 
     @property
     def owes_acknowledgement(self) -> bool:
         """Whether an acknowledgement is due."""
-        return self.received >= self._due_at
+        return self.received >= self.due_at

@@ -935,8 +935,9 @@ def test_two_ctrl_c_in_a_backward_pass_of_several_members_do_not_disturb_the_nex
 
 # The first two of these have a part in every frame.
 SENDING: Any = (
-    BlockingWebSocket._send,
+    BlockingWebSocket.send,
     PlainStream.write,
+    BlockingWebSocket._send,
     BlockingWebSocket._post,
     FrameWriter.send_together,
     TimedQueue.put,

@@ -80,7 +80,7 @@ class AsyncLinkConformance:
     ) -> None:
         async with open_ends() as (near, far):
             await near.send(b"first")
-            if near.is_writable:
+            if near.is_writable():
                 near.send_nowait(b"head", memoryview(pattern(5_000)))
             else:  # a client's end, and one in memory
                 await near.send_parts(b"head", memoryview(pattern(5_000)))
@@ -94,7 +94,7 @@ class AsyncLinkConformance:
     ) -> None:
         sizes = (1, 5_000, 100_000, 2, 300, 3)
         async with open_ends() as (near, far):
-            if not near.is_writable:  # a client's end, and one in memory
+            if not near.is_writable():  # a client's end, and one in memory
                 return
             for size in sizes:
                 send = near.send_nowait if size % 100 == 0 else near.send_at_once

@@ -286,7 +286,8 @@ class AsyncMemoryLink(_End):
         await self.send(b"".join((head, payload)))
 
     # Waking the receiver takes the condition's lock, for which a sender may have to wait.
-    is_writable = False
+    def is_writable(self) -> bool:
+        return False
 
     def send_nowait(self, *buffers: bytes | memoryview) -> None:
         raise AssertionError("not writable")

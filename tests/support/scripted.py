@@ -98,7 +98,6 @@ class ScriptedLink:
             await self._may_send.wait()
         self.send_nowait(frame)
 
-    @property
     def is_writable(self) -> bool:
         return self._may_send.is_set()
 

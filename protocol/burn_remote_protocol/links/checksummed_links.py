@@ -258,9 +258,8 @@ class CheckedAsyncLink:
     async def send_parts(self, head: bytes, payload: memoryview) -> None:
         await self._link.send_parts(self._checks.seal_parts(head, payload), payload)
 
-    @property
     def is_writable(self) -> bool:
-        return self._link.is_writable
+        return self._link.is_writable()
 
     def send_nowait(self, head: bytes, payload: memoryview | None = None) -> None:
         if payload is None:

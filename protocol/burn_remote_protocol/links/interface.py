@@ -396,7 +396,6 @@ class AsyncLink(Protocol):
         """
         ...
 
-    @property
     def is_writable(self) -> bool:
         """Whether ``send_nowait`` may be called: the link is open and the peer is not slow."""
         ...

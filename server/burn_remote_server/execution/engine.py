@@ -209,7 +209,9 @@ class Engine:
         interpreter = self._interpreter
         invoke, invoke_simple = interpreter.invoke, interpreter.invoke_simple
         numbered, handlers = interpreter.numbered, self._handlers
-        self.tasks = tasks = batch.tasks
+        # The setter of ``tasks`` written out, here and below: its call takes ten times as long.
+        self._tasks = tasks = batch.tasks
+        self._early_drops = None
         interpreter.begin_batch()
         waiting = self._in_turns(tasks)
         last_uses = LastUses(tasks)
@@ -244,13 +246,15 @@ class Engine:
             else:
                 raise plan.wrong_tensors(task[1:])
         self.place = len(tasks)
-        self.tasks = ()
+        self._tasks = ()
+        self._early_drops = None
 
     def _in_turns(self, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Yield tasks with their places, in turns with other sessions if many of them work."""
+        if not self.turn.has_company:
+            return enumerate(tasks)
         if not self.turn.is_crowded:
-            numbered_tasks = enumerate(tasks)
-            return self.turn.unpaced(numbered_tasks) if self.turn.has_company else numbered_tasks
+            return self.turn.unpaced(enumerate(tasks))
         numbered = self._interpreter.numbered
         return self.turn.paced(enumerate(tasks), lambda each: python_cost(each[1], numbered))
 

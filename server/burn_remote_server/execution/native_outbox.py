@@ -112,6 +112,13 @@ class NativeOutbox:
     def __len__(self) -> int:
         return len(self._again) + len(self._frames) + len(self._downloads)
 
+    def has(self, count: int) -> bool:
+        """Return whether at least so many are queued; each round trip asks this.
+
+        CPython 3.11 takes longer to call ``__len__`` than any other method.
+        """
+        return len(self._again) + len(self._frames) + len(self._downloads) >= count
+
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to send."""

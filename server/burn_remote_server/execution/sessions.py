@@ -148,7 +148,8 @@ class Session:
     @property
     def queued(self) -> int:
         """Number of unfinished worker calls and of unfinished responses of the device."""
-        return self._worker.queued + self._awaited - self._arrived
+        worker = self._worker
+        return worker.submitted - worker.completed + self._awaited - self._arrived
 
     @property
     def is_working(self) -> bool:
@@ -282,7 +283,8 @@ class Session:
         size = len(frame)
         # The body of ``submit_work``, inlined to save two function calls.
         self.spent += FRAME_COST + size * DECODED_COST_PER_BYTE
-        if not self._worker.queued:
+        worker = self._worker
+        if worker.submitted == worker.completed:
             cost = engine.estimate(batch, size)
             if cost is not None and cost <= self._inline_cost:
                 self.spent += cost

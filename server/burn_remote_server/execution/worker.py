@@ -63,8 +63,10 @@ class Worker:
         self._queue: queue.SimpleQueue[tuple[Callable[[], None], int] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         # Each counter has one writing thread: the event loop's submits, the worker completes.
-        self._submitted = 0
-        self._completed = 0
+        # Public, because each round trip asks ``Session.queued``, which is quicker than a property
+        # that asks a property.
+        self.submitted = 0
+        self.completed = 0
         self._busy_since = 0.0
         self._submitted_bytes = 0
         self._completed_bytes = 0
@@ -73,12 +75,7 @@ class Worker:
     @property
     def queued(self) -> int:
         """Number of calls that have not finished."""
-        return self._submitted - self._completed
-
-    @property
-    def completed(self) -> int:
-        """Number of calls that have finished."""
-        return self._completed
+        return self.submitted - self.completed
 
     @property
     def busy_since(self) -> float | None:
@@ -109,7 +106,7 @@ class Worker:
                 break
             if item is not None and self._memory is not None:
                 self._memory.give_back_urgent(item[1])
-        self._completed, self._completed_bytes = self._submitted, self._submitted_bytes
+        self.completed, self._completed_bytes = self.submitted, self._submitted_bytes
 
     def submit(self, call: Callable[[], None], size: int = 0) -> None:
         """Run a call that holds ``size`` bytes, after all earlier ones.
@@ -130,13 +127,13 @@ class Worker:
             self._busy_since = time.monotonic()
         if self._memory is not None and size:
             self._memory.add_urgent(size)
-        submitted, submitted_bytes = self._submitted, self._submitted_bytes
+        submitted, submitted_bytes = self.submitted, self._submitted_bytes
         try:
             # Before ``put``, because the thread may complete the call at once.
-            self._submitted, self._submitted_bytes = submitted + 1, submitted_bytes + size
+            self.submitted, self._submitted_bytes = submitted + 1, submitted_bytes + size
             self._queue.put((call, size))
         except MemoryError:  # the thread did not get the call
-            self._submitted, self._submitted_bytes = submitted, submitted_bytes
+            self.submitted, self._submitted_bytes = submitted, submitted_bytes
             if self._memory is not None and size:
                 self._memory.give_back_urgent(size)
             raise
@@ -172,8 +169,8 @@ class Worker:
         while True:
             try:
                 if not is_counted:
-                    completed, held_bytes = self._completed + 1, self._completed_bytes + size
-                    self._completed, self._completed_bytes = completed, held_bytes
+                    completed, held_bytes = self.completed + 1, self._completed_bytes + size
+                    self.completed, self._completed_bytes = completed, held_bytes
                     is_counted = True
                 if memory is not None and not is_returned:
                     memory.give_back_urgent(size)  # does nothing if it raises

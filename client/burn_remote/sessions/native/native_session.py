@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any, Final
@@ -138,7 +139,7 @@ class NativeSession(StorageRequests, CollectiveRequests):
             dial,
             token,
             timeout_seconds,
-            weakly(self._handle),
+            self._handling(),
             self._when_lost(),
             weakly(self._beat),
             self._nested,
@@ -495,6 +496,17 @@ class NativeSession(StorageRequests, CollectiveRequests):
     def deferred(self, callback: Callable[[Pending[Any]], object]) -> Callable[..., object]:
         """Return a function that has ``callback`` called in another thread; see ``Source``."""
         return self._connection.receiver.callbacks.deferred(callback)
+
+    def _handling(self) -> Callable[[int, bytes | memoryview], None]:
+        """Return ``_handle`` for the connection, which must not keep the session alive."""
+        reference = weakref.ref(self)
+
+        def handle(link: int, frame: bytes | memoryview) -> None:
+            session = reference()
+            if session is not None:
+                session._handle(link, frame)
+
+        return handle
 
     def _handle(self, link: int, frame: bytes | memoryview) -> None:
         """Handle a frame of link number ``link``; called again after an interrupt."""

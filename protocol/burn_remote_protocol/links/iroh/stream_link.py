@@ -196,7 +196,6 @@ class StreamLink:
     async def send_slices(self, buffers: Sequence[bytes | memoryview], slice_bytes: int) -> None:
         await self.send_buffers(buffers)
 
-    @property
     def is_writable(self) -> bool:
         return self._end is None and not self._finishes and self._may_send.is_set()
 

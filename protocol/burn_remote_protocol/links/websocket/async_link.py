@@ -134,9 +134,8 @@ class WebSocketLink:
     async def send_parts(self, head: bytes, payload: memoryview) -> None:
         await self.send_buffers((head, payload))
 
-    @property
     def is_writable(self) -> bool:
-        return self._connection.is_writable
+        return self._connection.is_writable()
 
     def send_nowait(self, *buffers: bytes | memoryview) -> None:
         self._connection.write_message(*buffers)

@@ -102,7 +102,6 @@ class SendingConnection(Connection):
     def resume_control_frames(self) -> None:
         """Send the control frames that had to wait for the end of a frame."""
 
-    @property
     def is_writable(self) -> bool:
         """Whether ``write_message`` may be called, and the transport's buffer has room."""
         return not (

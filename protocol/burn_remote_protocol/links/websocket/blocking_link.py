@@ -23,7 +23,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidState, ProtocolError
@@ -166,7 +166,19 @@ class BlockingWebSocket:
         return self._is_encrypted
 
     def send(self, frame: bytes) -> None:
-        self._send(self._writer.send, frame, _NO_PAYLOAD)
+        # ``_send`` written out: each round trip sends one frame.
+        writer = self._writer
+        try:
+            with writer.lock:
+                if self._end is not None:
+                    raise ConnectionLost(self._end)
+                writer.send(frame, _NO_PAYLOAD)
+            if writer.unsent or writer.control:
+                self._post()
+        except ConnectionLost:
+            raise
+        except OSError as error:
+            self._fail_to_send(error)
 
     def send_parts(self, head: bytes, payload: memoryview, *, is_constant: bool = False) -> None:
         background = self._background
@@ -197,15 +209,18 @@ class BlockingWebSocket:
                 if self._end is not None:
                     raise ConnectionLost(self._end)
                 send(*arguments)
-            if writer.pending and not is_queued:
+            if not is_queued and (writer.unsent or writer.control):
                 self._post()
         except ConnectionLost:
             raise
         except OSError as error:
-            pass_on_of_signal_handler(error)
-            # Frames that the peer sent before it left may still be received.
-            self._end = self._end or self._broken(error)
-            raise ConnectionLost(self._end) from error
+            self._fail_to_send(error)
+
+    def _fail_to_send(self, error: OSError) -> NoReturn:
+        pass_on_of_signal_handler(error)
+        # Frames that the peer sent before it left may still be received.
+        self._end = self._end or self._broken(error)
+        raise ConnectionLost(self._end) from error
 
     def receive(self, timeout_seconds: float | None = None) -> bytes | None:
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
@@ -301,7 +316,8 @@ class BlockingWebSocket:
         """Read once; return ``False`` after the deadline. The caller holds the receive lock."""
         if self._stopped:
             raise ConnectionLost(self._end)
-        if self._writer.pending:
+        writer = self._writer
+        if writer.unsent or writer.control:
             self._post()
         received = self._parser.received
         try:

@@ -120,12 +120,14 @@ class FrameWriter:
         self._write: Final = write
         self._fragment_bytes: Final = fragment_bytes
         self._keys: Final[list[bytes]] = []
-        # The message being sent, or the rest of an interrupted one. Guarded by ``lock``.
-        self._unsent: collections.deque[OutgoingBuffer] = collections.deque()
+        # What ``send_control`` has to send: two public attributes, because each round trip looks at
+        # them. First the message being sent, or the rest of an interrupted one. Guarded by
+        # ``lock``.
+        self.unsent: collections.deque[OutgoingBuffer] = collections.deque()
         # Control frames to send after the current message. A receiver appends them instead of
         # waiting for the sender: if both ends waited for their senders, neither would read, a
         # deadlock.
-        self._control: collections.deque[OutgoingBuffer] = collections.deque()
+        self.control: collections.deque[OutgoingBuffer] = collections.deque()
         self.lock: Final = threading.RLock()
 
     def send(self, head: bytes, payload: memoryview) -> None:
@@ -134,7 +136,7 @@ class FrameWriter:
         Raises ``OSError``.
         """
         total = len(head)
-        if payload or total > JOINED_BYTES or self._unsent or self._fragment_bytes is not None:
+        if payload or total > JOINED_BYTES or self.unsent or self._fragment_bytes is not None:
             self._call(self._send, head, payload)
             return
         # ``_send`` and ``_flush``, inlined for one buffer, as every small message has.
@@ -143,10 +145,10 @@ class FrameWriter:
         header = frame_header(FINAL_BIT | BINARY, total, MASK_BIT)
         data = header + key + apply_mask(head, key)
         buffer = OutgoingBuffer(data)
-        self._unsent.append(buffer)
+        self.unsent.append(buffer)
         self._write(buffer, None)
         if buffer.accepted == [len(data)]:
-            self._unsent.popleft()
+            self.unsent.popleft()
         else:
             self._flush()
 
@@ -158,11 +160,11 @@ class FrameWriter:
         self._call(self._queue, head, payload)
 
     def _queue(self, head: bytes, payload: memoryview) -> None:
-        if self._unsent:
+        if self.unsent:
             self._flush_rest()
         made = message_buffers(head, payload, self._keys, self._fragment_bytes, True)
         # One call in C: the queue has the message whole or not at all.
-        self._unsent.extend(made)
+        self.unsent.extend(made)
 
     def flush(self) -> None:
         """Send what is queued. Hold ``lock``. Raises ``OSError``."""
@@ -176,19 +178,19 @@ class FrameWriter:
         self._call(self._send_together, frames)
 
     def _send_together(self, frames: list[bytes]) -> None:
-        if self._unsent:
+        if self.unsent:
             self._flush_rest()
         made = messages_buffers(frames, self._keys, self._fragment_bytes)
-        unsent = self._unsent
+        unsent = self.unsent
         # CPython runs no signal handler between these, because they call nothing.
         unsent += made
         del frames[:]
         self._flush()
 
     def _send(self, head: bytes, payload: memoryview) -> None:
-        if self._unsent:
+        if self.unsent:
             self._flush_rest()
-        self._unsent.extend(message_buffers(head, payload, self._keys, self._fragment_bytes))
+        self.unsent.extend(message_buffers(head, payload, self._keys, self._fragment_bytes))
         self._flush()
 
     def _call(self, step: Callable[..., None], *arguments: Any) -> None:
@@ -204,28 +206,23 @@ class FrameWriter:
             self._detach()
             raise
 
-    @property
-    def pending(self) -> bool:
-        """Whether ``send_control`` has something to send."""
-        return bool(self._control or self._unsent)
-
     def send_control(self, frames: Iterable[bytes] = (), timeout_seconds: float = 0) -> None:
         """Send control frames, or leave them to the thread that is sending. Raises ``OSError``.
 
         Call it without frames after each message, and before each read, to send pending control
         frames.
         """
-        self._control.extend(map(OutgoingBuffer, frames))
-        while self._control or self._unsent:
+        self.control.extend(map(OutgoingBuffer, frames))
+        while self.control or self.unsent:
             if not call_holding(self.lock, timeout_seconds, self._flush_control, timeout_seconds):
                 return
 
     def _flush_control(self, timeout_seconds: float) -> bool:
-        while self._control:
+        while self.control:
             # Append first, so that Ctrl-C loses no frame. If it leaves a frame in both queues, the
             # frame is still sent once: both have the same ``OutgoingBuffer``.
-            self._unsent.append(self._control[0])
-            self._control.popleft()
+            self.unsent.append(self.control[0])
+            self.control.popleft()
         return self._flush_rest(timeout_seconds)
 
     def _detach(self) -> None:
@@ -233,30 +230,30 @@ class FrameWriter:
         try:
             for _ in range(MAX_DETACHMENTS):
                 try:
-                    for buffer in self._unsent:
+                    for buffer in self.unsent:
                         buffer.detach()
                     return
                 except BaseException:  # the caller raises the first interrupt
                     continue
         except BaseException:  # came between two turns of the loop
-            for buffer in self._unsent:
+            for buffer in self.unsent:
                 buffer.detach()
 
     def _flush_rest(self, timeout_seconds: float | None = None) -> bool:
         """Send what earlier sends have left in the queue. Raises ``OSError``."""
-        if any(buffer.borrows for buffer in self._unsent):
+        if any(buffer.borrows for buffer in self.unsent):
             # The caller may have changed this memory since, so the link must end. A session then
             # sends the message again over a new link.
             raise ConnectionAbortedError("a message was interrupted and could not be copied")
         return self._flush(timeout_seconds)
 
     def _flush(self, timeout_seconds: float | None = None) -> bool:
-        while self._unsent:
-            buffer = self._unsent[0]
+        while self.unsent:
+            buffer = self.unsent[0]
             if not buffer.done() and not self._write(buffer, timeout_seconds):
                 return False
             if buffer.done():
-                self._unsent.popleft()
+                self.unsent.popleft()
         return True
 
 

@@ -491,7 +491,7 @@ def _send_ready(link: AsyncLink, session: BurnSession) -> None:
         return
     with session.sending:
         for _ in range(min(len(frames), SENT_AT_ONCE)):
-            if session.is_sending or not link.is_writable or len(frames[0]) > 1:
+            if session.is_sending or not link.is_writable() or len(frames[0]) > 1:
                 return
             frame = frames.popleft()
             link.send_nowait(*frame)

@@ -98,7 +98,7 @@ class FrameWriter:
             return False
         if session is not None and session.error is not None:
             return False
-        if not self._link.is_writable:
+        if not self._link.is_writable():
             return self._outbox.is_empty
         frame = self._outbox.take()
         if frame is None:

@@ -371,7 +371,8 @@ class _Connection:
         if session.queued and session.is_behind(self._queue_batches, self._queue_bytes):
             return True
         # A broken link takes no replies, so waiting for room would last forever.
-        return len(self._attachment.outbox) >= MAX_WAITING_REPLIES and not self._writer.is_broken
+        outbox = self._attachment.outbox
+        return outbox.has(MAX_WAITING_REPLIES) and not self._writer.is_broken
 
     def _take_arrived(self) -> None:
         """Handle frames that need not wait, as soon as they arrive.
