@@ -229,6 +229,13 @@ class ReplayWindow(Generic[F]):
             # One statement without a call: no interrupt comes in between.
             self.sent, handover.is_done = number, True
 
+    def check(self, received: int) -> None:
+        """Raise ``ProtocolViolation`` if this count of received frames exceeds the frames sent."""
+        if received > self.sent:
+            raise ProtocolViolation(
+                f"the other end acknowledges {received:,} frames; {self.sent:,} were sent"
+            )
+
     def acknowledge(self, received: int) -> None:
         """Discard the first ``received`` frames; a count below an earlier one changes nothing.
 
@@ -236,10 +243,7 @@ class ReplayWindow(Generic[F]):
         """
         if received <= self.acknowledged:
             return
-        if received > self.sent:
-            raise ProtocolViolation(
-                f"the other end acknowledges {received:,} frames; {self.sent:,} were sent"
-            )
+        self.check(received)
         self.acknowledged = received
         frames = self._frames
         while frames and frames[0][2] <= received:

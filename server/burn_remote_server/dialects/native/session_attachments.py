@@ -139,6 +139,13 @@ class Attachment:
             self._connection.cancel()
         self._connection = None
 
+    def check_acknowledged(self, received: int) -> None:
+        """Check what a client acknowledges, before ``note_acknowledged``.
+
+        Raises ``ProtocolViolation``.
+        """
+        self.outbox.window.check(received)
+
     def note_acknowledged(self, received: int) -> None:
         """Remove acknowledged frames from the replay window.
 

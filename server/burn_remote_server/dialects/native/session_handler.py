@@ -463,8 +463,10 @@ class _Connection:
             session.counters.batches += 1
             attachment.note_frame(number)
             try:
-                attachment.note_acknowledged(message.received)
+                # Only the check comes before the batch, so that a reply leaves sooner.
+                attachment.check_acknowledged(message.received)
                 session.submit_batch(message, frame)
+                attachment.note_acknowledged(message.received)
             except Exception as error:
                 raise _failure(session, error) from error
         elif isinstance(message, Chunk):
