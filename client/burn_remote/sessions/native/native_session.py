@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import sys
 import weakref
@@ -132,6 +133,9 @@ class NativeSession(StorageRequests, CollectiveRequests):
         self._signature_table: Final = SignatureTable()
         self._numbered: Final = self._signature_table.known  # every operation reads it
         self._graphs: Final = GraphTable()
+        # The last fetches from sessions of Burn's dialects: more than other threads issue while
+        # one thread handles an interrupt.
+        self._fetched: Final[collections.deque[int]] = collections.deque(maxlen=4096)
         # The last frame that was received, and how many were counted before it.
         self._current_frame: tuple[bytes | memoryview, int] = (b"", 0)
         self._router: Final = ResponseRouter(self._locations)
@@ -459,11 +463,13 @@ class NativeSession(StorageRequests, CollectiveRequests):
     def fetch(self, tensor: int, transfer: bytes | int, address: str, spec: TensorSpec) -> None:
         """Have the server fetch an exposed tensor from the server at ``address``."""
         check_announced_dtype(spec.dtype, self._extensions, self._connection.address)
+        if type(transfer) is int:  # from a session of one of Burn's dialects
+            self._fetched.append(transfer)
         self._enqueue(Fetch(transfer, address, tensor, spec))
 
     def may_have_issued(self, kind: type[Expose | Fetch], transfer: bytes | int) -> bool:
-        """Return ``True``: this session does not remember its transfers."""
-        return True
+        """Return ``False`` only for a transfer number that was never passed to ``fetch``."""
+        return kind is Expose or type(transfer) is not int or transfer in self._fetched
 
     # -- receiving ----------------------------------------------------------------------------
 
