@@ -3,7 +3,9 @@
 Incomplete and queued messages take memory before the server can check them. This memory counts
 against a pool that many connections share. If the pool has too few bytes left, the receiver stops
 reading from the connection until there are enough. A connection whose message arrives too slowly is
-closed, also if it waits for the pool.
+closed, also if it waits for the pool. Messages may wait for each other: each holds a part of the
+pool, and none can be completed. Then the first one that is closed makes room for the others, and
+the time in which these waited does not count as slowness of their peers.
 
 A client whose tensors fill the pool must still be able to send the message that drops some. So
 short messages have room in a full pool: those of up to ``ALWAYS_BYTES`` always, and those of up to
@@ -19,6 +21,7 @@ from burn_remote_protocol.links.interface import Memory
 
 __all__ = [
     "ALWAYS_BYTES",
+    "MAX_WAITS",
     "MIN_BYTES_PER_SECOND",
     "UNCOUNTED_BYTES",
     "URGENT_BYTES",
@@ -40,6 +43,10 @@ COPIES: Final = 2
 
 # Minimum throughput of an incomplete message, averaged over each stall time.
 MIN_BYTES_PER_SECOND: Final = 64 * 2**10
+
+# How often one message may wait for room without being slow. It bounds how long a peer that sends
+# single bytes to a full pool can keep a message incomplete.
+MAX_WAITS: Final = 10
 
 
 class ReceiveBudget:
@@ -105,6 +112,8 @@ class ThroughputWatchdog:
         self._floor: Final = MIN_BYTES_PER_SECOND * stall_seconds
         self._messages = -1
         self._arrived = 0
+        self._waiting_message = -1
+        self._waits = 0  # of this message
 
     def is_fast_enough(self, messages: int, arrived: int) -> bool:
         """Whether a message was completed, or enough bytes arrived, since the last call.
@@ -115,6 +124,20 @@ class ThroughputWatchdog:
         is_fast_enough = messages != self._messages or arrived - self._arrived >= self._floor
         self._messages, self._arrived = messages, arrived
         return is_fast_enough
+
+    def has_waited(self, messages: int, arrived: int) -> bool:
+        """Start a new measurement, because a message has waited for room, and there is some now.
+
+        Return ``False``, and measure on, if it has waited more than ``MAX_WAITS`` times. The
+        arguments are those of ``is_fast_enough``.
+        """
+        if messages != self._waiting_message:
+            self._waiting_message, self._waits = messages, 0
+        self._waits += 1
+        if self._waits > MAX_WAITS:
+            return False
+        self._messages, self._arrived = messages, arrived
+        return True
 
     def failure(self, *, is_starved: bool) -> ConnectionLost:
         """Return why the connection ends; ``is_starved``: it waits for the pool."""

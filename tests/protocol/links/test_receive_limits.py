@@ -16,13 +16,14 @@ from burn_remote_protocol.errors import ConnectionLost
 from burn_remote_protocol.links.receive_limits import (
     ALWAYS_BYTES,
     COPIES,
+    MAX_WAITS,
     MIN_BYTES_PER_SECOND,
     UNCOUNTED_BYTES,
     ReceiveBudget,
     ThroughputWatchdog,
 )
 from burn_remote_protocol.links.websocket.server_connection import DirectServerConnection
-from support.async_servers import connected
+from support.async_servers import connected, until
 from support.link_servers import link_server
 from support.waiting import PATIENCE_SECONDS
 
@@ -129,6 +130,23 @@ def test_a_message_that_just_began_is_not_too_slow() -> None:
     assert watchdog.is_fast_enough(1, 1)
 
 
+def test_the_time_in_which_a_message_waited_for_room_is_not_slowness() -> None:
+    watchdog = ThroughputWatchdog(2.0)
+    watchdog.is_fast_enough(0, 0)
+    assert watchdog.has_waited(0, 1000)
+    assert not watchdog.is_fast_enough(0, 1000 + 2 * MIN_BYTES_PER_SECOND - 1)
+    assert watchdog.is_fast_enough(0, 1000 + 4 * MIN_BYTES_PER_SECOND)
+
+
+def test_a_message_that_waits_for_room_too_often_is_measured_like_others() -> None:
+    watchdog = ThroughputWatchdog(2.0)
+    watchdog.is_fast_enough(0, 0)
+    assert all(watchdog.has_waited(0, 0) for _ in range(MAX_WAITS))
+    assert not watchdog.has_waited(0, 2 * MIN_BYTES_PER_SECOND)
+    assert watchdog.is_fast_enough(0, 2 * MIN_BYTES_PER_SECOND)
+    assert watchdog.has_waited(1, 0)
+
+
 @contextlib.contextmanager
 def raw_client(port: int) -> Iterator[socket.socket]:
     with socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS) as client:
@@ -188,6 +206,27 @@ def test_a_message_waiting_for_memory_continues_when_memory_is_free() -> None:
         assert not received.done()
         server.loop.call_soon_threadsafe(budget.give_back, 7 * MIB)
         assert len(received.result(PATIENCE_SECONDS)) == size
+
+
+async def test_of_messages_that_wait_for_each_others_room_only_one_is_ended() -> None:
+    budget = Budget(MIB)
+    message = bytes(4 * MIB)
+    async with contextlib.AsyncExitStack() as stack:
+        ends = [await stack.enter_async_context(connected()) for _ in range(3)]
+        for connection, _ in ends:
+            connection.count_received(budget, PATIENCE_SECONDS)
+        sending = [asyncio.ensure_future(client.send(message)) for _, client in ends]
+        await until(lambda: all(connection._is_starved for connection, _ in ends))
+        budget.max_bytes = budget.taken - 1
+        for connection, _ in ends:
+            connection._check_throughput()
+        assert not ends[1][0]._is_starved
+        budget.max_bytes = 100 * MIB
+        with pytest.raises(ConnectionLost, match="no memory for a message within"):
+            await ends[0][0].receive_message()
+        for connection, _ in ends[1:]:
+            assert await connection.receive_message() == message
+        await asyncio.gather(*sending, return_exceptions=True)
 
 
 async def test_a_connection_that_lacks_room_again_and_again_has_one_timer(

@@ -124,6 +124,7 @@ class StreamLink:
         self._budget: ReceiveBudget | None = None
         self._watchdog: ThroughputWatchdog | None = None
         self._is_starved = False
+        self._has_waited = False  # for room, since its throughput was last measured
         # Set while there is room in the respective queue, or something to do.
         self._may_read: Final = asyncio.Event()
         self._may_read.set()
@@ -365,7 +366,8 @@ class StreamLink:
             return False
         if self._budget is not None:
             held = self._parser.unfinished_bytes + self._frame_bytes
-            self._is_starved = not self._budget.hold(held)
+            was_starved, self._is_starved = self._is_starved, not self._budget.hold(held)
+            self._has_waited = self._has_waited or (was_starved and not self._is_starved)
         return not self._is_starved
 
     def _take(self, data: memoryview) -> None:
@@ -419,11 +421,19 @@ class StreamLink:
         """End the link if an incomplete message arrives too slowly."""
         while self._end is None:
             watchdog.is_fast_enough(self._parser.messages, self._received_bytes)
+            self._has_waited = False
             await asyncio.sleep(watchdog.stall_seconds)
             is_reading = self._may_read.is_set() or self._is_starved
             if not self._parser.unfinished_bytes or not is_reading:
                 watchdog.reset()  # between messages, or this end does not read
             elif not watchdog.is_fast_enough(self._parser.messages, self._received_bytes):
+                # Another message that waited for room may just have ended.
+                if self._is_starved and self._has_room():
+                    self._may_read.set()
+                if self._has_waited and watchdog.has_waited(
+                    self._parser.messages, self._received_bytes
+                ):
+                    continue
                 self._refuse(watchdog.failure(is_starved=self._is_starved))
                 return
 

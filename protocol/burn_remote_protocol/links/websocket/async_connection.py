@@ -588,9 +588,10 @@ class DirectConnection(SendingConnection):
             self._count_received()
 
     def _count_received(self) -> None:
-        assert self._budget is not None  # the callers check it
-        arriving = self._parser.held_bytes
-        if self._budget.hold(arriving + self._message_bytes):
+        if self._hold_received():
+            if self._is_starved and self._has_waited() and self._watchdog_timer is not None:
+                self._watchdog_timer.cancel()
+                self._watchdog_timer = None  # measured from now on
             self._end_starving()
         elif not self._is_starved:
             self._is_starved = True
@@ -605,6 +606,14 @@ class DirectConnection(SendingConnection):
             self._watchdog_timer = self.loop.call_later(
                 self._watchdog.stall_seconds, self._check_throughput
             )
+
+    def _hold_received(self) -> bool:
+        assert self._budget is not None  # the callers check it
+        return self._budget.hold(self._parser.held_bytes + self._message_bytes)
+
+    def _has_waited(self) -> bool:
+        assert self._watchdog is not None  # ``count_received`` makes it together with the budget
+        return self._watchdog.has_waited(self._message_count, self.received_bytes)
 
     def _look_for_room(self) -> None:
         if not self._is_starved or self.state is not State.OPEN:
@@ -628,8 +637,12 @@ class DirectConnection(SendingConnection):
         if self.reading_paused and not self._is_starved:
             self._watchdog.reset()  # this end paused reading
         elif not self._watchdog.is_fast_enough(self._message_count, self.received_bytes):
-            self._refuse(self._watchdog.failure(is_starved=self._is_starved))
-            return
+            # Messages that wait for each other's room are slow at the same time. When one of them
+            # has ended, the others may have room.
+            if not (self._is_starved and self._hold_received() and self._has_waited()):
+                self._refuse(self._watchdog.failure(is_starved=self._is_starved))
+                return
+            self._end_starving()
         self._watchdog_timer = self.loop.call_later(
             self._watchdog.stall_seconds, self._check_throughput
         )

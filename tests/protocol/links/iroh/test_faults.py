@@ -24,7 +24,7 @@ from burn_remote_protocol.links.iroh.framing import Kind, close_payload, frame_h
 from burn_remote_protocol.links.iroh.library import iroh
 from burn_remote_protocol.links.iroh.opening import burn_header, request
 from burn_remote_protocol.links.iroh.stream_link import FRAMES_AT_ONCE, StreamLink
-from burn_remote_protocol.links.receive_limits import URGENT_BYTES
+from burn_remote_protocol.links.receive_limits import URGENT_BYTES, ThroughputWatchdog
 from burn_remote_protocol.links.transport_registry import connect
 from support.iroh_links import iroh_server, listening
 from support.link_ends import in_thread, take
@@ -281,6 +281,27 @@ async def test_a_message_without_room_in_the_pool_ends_the_link_and_not_the_memo
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
     assert budget.free == 2**20
+
+
+async def test_a_message_that_has_room_again_when_it_would_be_ended_continues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size, budget = 3 * 2**20, Budget(2**20)
+    async with burn_link() as (_, stream, link):
+        link.count_received(budget, PATIENCE_SECONDS)
+        sending = asyncio.ensure_future(stream.send().write_all(frame_header(size) + bytes(size)))
+        while not link._is_starved:  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(0)
+        budget.free = 2**25
+        watchdog = ThroughputWatchdog(0)
+        is_fast = iter([True, False])  # the message began, and has been slow since
+        monkeypatch.setattr(watchdog, "is_fast_enough", lambda *_: next(is_fast, True))
+        watching = asyncio.ensure_future(link._watch_throughput(watchdog))
+        assert len(await link.receive()) == size
+        assert next(is_fast, None) is None
+        await sending
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
 async def test_a_message_that_stalls_ends_the_link() -> None:
