@@ -125,7 +125,7 @@ class ThroughputWatchdog:
         self._messages, self._arrived = messages, arrived
         return is_fast_enough
 
-    def has_waited(self, messages: int, arrived: int) -> bool:
+    def restart_after_wait(self, messages: int, arrived: int) -> bool:
         """Start a new measurement, because a message has waited for room, and there is some now.
 
         Return ``False``, and measure on, if it has waited more than ``MAX_WAITS`` times. The

@@ -133,7 +133,7 @@ def test_a_message_that_just_began_is_not_too_slow() -> None:
 def test_the_time_in_which_a_message_waited_for_room_is_not_slowness() -> None:
     watchdog = ThroughputWatchdog(2.0)
     watchdog.is_fast_enough(0, 0)
-    assert watchdog.has_waited(0, 1000)
+    assert watchdog.restart_after_wait(0, 1000)
     assert not watchdog.is_fast_enough(0, 1000 + 2 * MIN_BYTES_PER_SECOND - 1)
     assert watchdog.is_fast_enough(0, 1000 + 4 * MIN_BYTES_PER_SECOND)
 
@@ -141,10 +141,10 @@ def test_the_time_in_which_a_message_waited_for_room_is_not_slowness() -> None:
 def test_a_message_that_waits_for_room_too_often_is_measured_like_others() -> None:
     watchdog = ThroughputWatchdog(2.0)
     watchdog.is_fast_enough(0, 0)
-    assert all(watchdog.has_waited(0, 0) for _ in range(MAX_WAITS))
-    assert not watchdog.has_waited(0, 2 * MIN_BYTES_PER_SECOND)
+    assert all(watchdog.restart_after_wait(0, 0) for _ in range(MAX_WAITS))
+    assert not watchdog.restart_after_wait(0, 2 * MIN_BYTES_PER_SECOND)
     assert watchdog.is_fast_enough(0, 2 * MIN_BYTES_PER_SECOND)
-    assert watchdog.has_waited(1, 0)
+    assert watchdog.restart_after_wait(1, 0)
 
 
 @contextlib.contextmanager

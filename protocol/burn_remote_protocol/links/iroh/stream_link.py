@@ -430,7 +430,7 @@ class StreamLink:
                 # Another message that waited for room may just have ended.
                 if self._is_starved and self._has_room():
                     self._may_read.set()
-                if self._has_waited and watchdog.has_waited(
+                if self._has_waited and watchdog.restart_after_wait(
                     self._parser.messages, self._received_bytes
                 ):
                     continue

@@ -589,7 +589,7 @@ class DirectConnection(SendingConnection):
 
     def _count_received(self) -> None:
         if self._hold_received():
-            if self._is_starved and self._has_waited() and self._watchdog_timer is not None:
+            if self._is_starved and self._restart_after_wait() and self._watchdog_timer is not None:
                 self._watchdog_timer.cancel()
                 self._watchdog_timer = None  # measured from now on
             self._end_starving()
@@ -611,9 +611,9 @@ class DirectConnection(SendingConnection):
         assert self._budget is not None  # the callers check it
         return self._budget.hold(self._parser.held_bytes + self._message_bytes)
 
-    def _has_waited(self) -> bool:
+    def _restart_after_wait(self) -> bool:
         assert self._watchdog is not None  # ``count_received`` makes it together with the budget
-        return self._watchdog.has_waited(self._message_count, self.received_bytes)
+        return self._watchdog.restart_after_wait(self._message_count, self.received_bytes)
 
     def _look_for_room(self) -> None:
         if not self._is_starved or self.state is not State.OPEN:
@@ -639,7 +639,7 @@ class DirectConnection(SendingConnection):
         elif not self._watchdog.is_fast_enough(self._message_count, self.received_bytes):
             # Messages that wait for each other's room are slow at the same time. When one of them
             # has ended, the others may have room.
-            if not (self._is_starved and self._hold_received() and self._has_waited()):
+            if not (self._is_starved and self._hold_received() and self._restart_after_wait()):
                 self._refuse(self._watchdog.failure(is_starved=self._is_starved))
                 return
             self._end_starving()
