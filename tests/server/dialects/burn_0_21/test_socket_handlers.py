@@ -84,6 +84,16 @@ def upload_and_read(count: int = 1) -> list[bytes]:
     return [encode_tasks([Upload(1, DATA)], 0), *reads]
 
 
+def serve_both(
+    host: Host, sessions: BurnSessions, request: ScriptedLink, response: ScriptedLink
+) -> list[asyncio.Task[None]]:
+    """Start the handlers of both sockets of a session."""
+    return [
+        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
+        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
+    ]
+
+
 async def converse(
     host: Host,
     sessions: BurnSessions,
@@ -93,10 +103,7 @@ async def converse(
     replies: int,
 ) -> None:
     """Serve both sockets of a session until it has sent its replies, then end them."""
-    serving = [
-        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
-        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
-    ]
+    serving = serve_both(host, sessions, request, response)
     await response.wait_sent(replies)
     for link in (request, response):
         link.end()
@@ -108,10 +115,7 @@ async def test_both_sockets_with_the_token_are_one_session(
 ) -> None:
     request = scripted([INIT, *upload_and_read()])
     response = scripted([INIT])
-    serving = [
-        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
-        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
-    ]
+    serving = serve_both(host, sessions, request, response)
     await response.wait_sent(1)
     assert decode_reply(response.sent[0]).value == DATA
     for link in (request, response):
@@ -155,10 +159,7 @@ async def test_short_requests_are_answered_in_the_callback_of_their_arrival(
     host: Host, sessions: BurnSessions
 ) -> None:
     request, response = ArrivingLink([INIT]), ScriptedLink([INIT])
-    serving = [
-        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
-        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
-    ]
+    serving = serve_both(host, sessions, request, response)
     # The replies to the first frames show that both handlers wait now.
     request.say(upload_and_read())
     await response.wait_sent(1)
@@ -181,10 +182,7 @@ async def test_a_session_that_is_closed_in_the_callback_executes_what_came_befor
     host: Host, sessions: BurnSessions
 ) -> None:
     request, response = ArrivingLink([INIT]), ScriptedLink([INIT])
-    serving = [
-        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
-        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
-    ]
+    serving = serve_both(host, sessions, request, response)
     request.say(upload_and_read())
     await response.wait_sent(1)
     with pytest.raises(socket_handlers._Closed):
@@ -199,10 +197,7 @@ async def test_others_run_while_a_client_floods_the_socket_for_responses(
     host: Host, sessions: BurnSessions
 ) -> None:
     request, response = scripted([INIT]), scripted([INIT, *[b"flood"] * 10_000])
-    serving = [
-        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
-        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
-    ]
+    serving = serve_both(host, sessions, request, response)
     for _ in range(100):
         await asyncio.sleep(0)
     assert len(response.frames) > 9_000
@@ -274,10 +269,7 @@ async def test_a_response_over_the_clients_frame_limit_is_sent_in_fragments(
         await send_buffers(pieces, fragment_bytes)
 
     response.send_buffers = record_fragments
-    serving = [
-        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
-        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
-    ]
+    serving = serve_both(host, sessions, request, response)
     await response.wait_sent(2)
     assert [decode_reply(frame).value for frame in response.sent] == [large, DATA]
     assert fragmented == [30] * 2
@@ -362,10 +354,7 @@ async def test_reading_pauses_for_a_client_that_reads_no_responses(
     async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as tasks:
         host = Host(settings(session_queue_batches=2), open_backends("numpy", 1), tasks)
         monkeypatch.setattr(host.decoding, "turn", at_once)
-        serving = [
-            asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
-            asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
-        ]
+        serving = serve_both(host, sessions, request, response)
         await response.wait_held()
         (session,) = host.sessions
         left = -1
@@ -412,10 +401,7 @@ async def test_garbage_gets_a_response_and_closes_no_socket(
 ) -> None:
     request = scripted([INIT, b"\xc1 no task", *upload_and_read(2), encode_tasks([Sync(9)], 9)])
     response = scripted([INIT])
-    serving = [
-        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
-        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
-    ]
+    serving = serve_both(host, sessions, request, response)
     await response.wait_sent(3)
     answers = [decode_reply(frame).value for frame in response.sent]
     assert all("not MessagePack" in str(value) for value in answers)
@@ -502,10 +488,7 @@ async def test_a_sync_reports_a_failure_that_no_read_reported(
     second = [failing, encode_tasks([Read(3, 6, SPEC)], 3), encode_tasks([Sync(4)], 4)]
     request = scripted([INIT, *first, *second])
     response = scripted([INIT])
-    serving = [
-        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
-        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
-    ]
+    serving = serve_both(host, sessions, request, response)
     await response.wait_sent(4)
     answers = {answer.request: answer.value for answer in map(decode_reply, response.sent)}
     assert [isinstance(answers[number], OperationFailed) for number in (1, 2, 3)] == [True] * 3
@@ -520,10 +503,7 @@ async def test_a_stopping_server_responds_to_earlier_requests(
 ) -> None:
     request = scripted([INIT, *upload_and_read(5)])
     response = scripted([INIT])
-    serving = [
-        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
-        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
-    ]
+    serving = serve_both(host, sessions, request, response)
     await response.wait_sent(1)
     host.draining.set()
     await asyncio.gather(*serving)
@@ -615,10 +595,7 @@ async def test_an_unknown_operation_without_tensors_fails_and_the_session_contin
     frames = [encode_tasks([task], 0) for task in tasks]
     request = scripted([INIT, *frames, encode_tasks([Sync(1)], 1)])
     response = scripted([INIT])
-    serving = [
-        asyncio.create_task(serve_request(request, host.devices[0], sessions, ALICE)),
-        asyncio.create_task(serve_response(response, host.devices[0], sessions, ALICE)),
-    ]
+    serving = serve_both(host, sessions, request, response)
     await response.wait_sent(1)
     request.say([encode_tasks([Read(2, 1, SPEC)], 2)])
     await response.wait_sent(2)
